@@ -1,0 +1,121 @@
+"""The command line of the benchmarks; see the package."""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks import rows, subjects
+from tests.e2e.kubes import Kube
+
+Results = dict[str, dict[str, list[rows.Figures]]]
+
+
+def parse_args() -> argparse.Namespace:
+    known = rows.make_rows()
+    parser = argparse.ArgumentParser(prog='python -m benchmarks', description=__doc__)
+    parser.add_argument('--quick', action='store_true', help="a smoke run, in less than a minute")
+    parser.add_argument('--rounds', type=int, default=3, help="of which the medians are taken")
+    parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
+    parser.add_argument('--subjects', default='bare,release,this', help="some of these")
+    parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))
+    parser.add_argument('--python', action='append', default=[], metavar='SUBJECT=PATH',
+                        help="an interpreter to use for a subject, instead of making one")
+    parser.add_argument('--json', type=pathlib.Path, help="where to write all the figures")
+    return parser.parse_args()
+
+
+@contextlib.contextmanager
+def ensure_cluster(kubeconfig: str | None) -> Iterator[str]:
+    """Give the cluster of the kubeconfig, or start one for the time of the run."""
+    if kubeconfig:
+        yield kubeconfig
+        return
+    script = subjects.ROOT / os.environ.get('KOPF_CLUSTER', '../shared/cluster/cluster')
+    if not script.exists():
+        sys.exit(f"There is neither a kubeconfig nor a cluster to start: no {script}.")
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run([script, 'start', folder, str(find_free_port())],
+                           stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)
+            yield f'{folder}/kubeconfig'
+        finally:
+            subprocess.run([script, 'stop', folder], stdin=subprocess.DEVNULL, check=True)
+
+
+def find_free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(('127.0.0.1', 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+async def run(args: argparse.Namespace, kubeconfig: str) -> Results:
+    """Run the rows, the subjects of each by turns."""
+    known = rows.make_rows()
+    pythons = dict(item.split('=', 1) for item in args.python)
+    chosen = subjects.prepare(args.subjects.split(','), pythons=pythons)
+    scale = rows.QUICK if args.quick else rows.Scale()
+    results: Results = {}
+    async with Kube(kubeconfig) as kube:
+        for key in args.rows.split(','):
+            row = known[key]
+            if args.quick and not row.quick:
+                continue
+            for _ in range(1 if args.quick else args.rounds):
+                for subject in chosen:
+                    if subject.is_bare and not row.bare:
+                        continue
+                    started = time.monotonic()
+                    figures = await row.measure(rows.Bench(subject, kube, kubeconfig, scale))
+                    results.setdefault(key, {}).setdefault(subject.name, []).append(figures)
+                    shown = ', '.join(f'{name} {value:.3g}' for name, value in figures.items())
+                    seconds = time.monotonic() - started
+                    print(f'{key}: {subject.name}: {shown} ({seconds:.0f}s)', file=sys.stderr)
+    return results
+
+
+def make_table(results: Results, names: list[str]) -> str:
+    """Make a table in Markdown: the medians of the rounds, and the ratios to the release."""
+    known = rows.make_rows()
+    ratios = [name for name in names if name == 'this' and 'release' in names]
+    header = ['work', 'per object', *names, *(f'{name} / release' for name in ratios)]
+    lines = [header, ['---'] * len(header)]
+    for key, by_subject in results.items():
+        metrics = list(dict.fromkeys(
+            metric for rounds in by_subject.values() for figures in rounds for metric in figures))
+        for metric in metrics:
+            medians = {
+                name: statistics.median(figures[metric] for figures in rounds)
+                for name, rounds in by_subject.items() if all(metric in f for f in rounds)}
+            cells = [f'{medians[name]:.3g}' if name in medians else '' for name in names]
+            for name in ratios:
+                release = medians.get('release')
+                ratio = medians[name] / release if release and name in medians else None
+                cells.append('' if ratio is None else f'{ratio:.2f}×')
+            lines.append([known[key].title, metric, *cells])
+    return '\n'.join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    args = parse_args()
+    with ensure_cluster(args.kubeconfig) as kubeconfig:
+        results = asyncio.run(run(args, kubeconfig))
+    print(make_table(results, args.subjects.split(',')))
+    if args.json:
+        payload: dict[str, Any] = {'results': results}
+        args.json.write_text(json.dumps(payload, indent=1))
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,225 @@
+"""
+Kopf: a framework for Kubernetes operators in Python.
+
+Everything that operators need is here: the decorators (`kopf.on` and others), the types
+of handlers' arguments, the errors to raise, the settings, and the functions to run an operator.
+What is in the modules with leading underscores can change at any time.
+"""
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from kopf import lifecycles, on
+from kopf._cogs.configs.configuration import OperatorSettings
+from kopf._cogs.configs.diffbase import (
+    AnnotationsDiffBaseStorage,
+    DiffBaseStorage,
+    MultiDiffBaseStorage,
+    StatusDiffBaseStorage,
+)
+from kopf._cogs.configs.progress import (
+    AnnotationsProgressStorage,
+    MultiProgressStorage,
+    ProgressRecord,
+    ProgressStorage,
+    SmartProgressStorage,
+    StatusProgressStorage,
+)
+from kopf._cogs.helpers.versions import commit_id as __commit_id__
+from kopf._cogs.helpers.versions import version as __version__
+from kopf._cogs.helpers.versions import version_tuple as __version_tuple__
+from kopf._cogs.structs.bodies import (
+    Annotations,
+    Body,
+    BodyEssence,
+    Labels,
+    Meta,
+    ObjectReference,
+    OwnerReference,
+    RawBody,
+    RawEvent,
+    RawEventType,
+    Spec,
+    Status,
+    build_object_reference,
+    build_owner_reference,
+)
+from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError
+from kopf._cogs.structs.dicts import FieldPath, FieldSpec
+from kopf._cogs.structs.diffs import Diff, DiffItem, DiffOperation
+from kopf._cogs.structs.ids import HandlerId
+from kopf._cogs.structs.indices import Index, Store
+from kopf._cogs.structs.memos import Memo
+from kopf._cogs.structs.patches import Patch, PatchFn
+from kopf._cogs.structs.references import EVERYTHING, Resource
+from kopf._cogs.structs.reviews import (
+    Headers,
+    Operation,
+    SSLPeer,
+    UserInfo,
+    WebhookClientConfig,
+    WebhookClientConfigService,
+    WebhookFn,
+    WebhookServerProtocol,
+)
+from kopf._core.actions.lifecycles import get_default_lifecycle, set_default_lifecycle
+from kopf._core.actions.loggers import LocalObjectLogger, LogFormat, ObjectLogger, configure
+from kopf._core.intents.callbacks import Logger, all_, any_, none_, not_
+from kopf._core.intents.causes import Reason
+from kopf._core.intents.errors import (
+    AdmissionError,
+    ErrorsMode,
+    HandlerRetriesError,
+    HandlerTimeoutError,
+    PermanentError,
+    TemporaryError,
+)
+from kopf._core.intents.handlers import ABSENT, PRESENT
+from kopf._core.intents.registries import (
+    OperatorRegistry,
+    get_default_registry,
+    set_default_registry,
+)
+from kopf._core.intents.stopping import (
+    AsyncDaemonStopperChecker,
+    DaemonStopped,
+    DaemonStoppingReason,
+    SyncDaemonStopperChecker,
+)
+from kopf.on import daemon, index, register, subhandler, timer
+
+if TYPE_CHECKING:
+    from kopf._cogs.clients.kubeconfigs import login_with_kubeconfig
+    from kopf._cogs.clients.serviceaccounts import login_with_service_account
+    from kopf._core.engines.posting import event, exception, info, warn
+    from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
+    from kopf._core.reactor.subhandling import execute
+
+# Operators need these when they run, but not when their handlers are declared, tested, or typed;
+# and these are what needs the HTTP client, which is the biggest part of all the imports.
+_LAZY = {
+    'event': 'kopf._core.engines.posting',
+    'exception': 'kopf._core.engines.posting',
+    'info': 'kopf._core.engines.posting',
+    'warn': 'kopf._core.engines.posting',
+    'execute': 'kopf._core.reactor.subhandling',
+    'login_with_kubeconfig': 'kopf._cogs.clients.kubeconfigs',
+    'login_with_service_account': 'kopf._cogs.clients.serviceaccounts',
+    'operator': 'kopf._core.reactor.running',
+    'run': 'kopf._core.reactor.running',
+    'run_tasks': 'kopf._core.reactor.running',
+    'spawn_tasks': 'kopf._core.reactor.running',
+}
+
+__all__ = [
+    'ABSENT',
+    'EVERYTHING',
+    'PRESENT',
+    'AdmissionError',
+    'AiohttpSession',
+    'Annotations',
+    'AnnotationsDiffBaseStorage',
+    'AnnotationsProgressStorage',
+    'AsyncDaemonStopperChecker',
+    'Body',
+    'BodyEssence',
+    'ConnectionInfo',
+    'DaemonStopped',
+    'DaemonStoppingReason',
+    'Diff',
+    'DiffBaseStorage',
+    'DiffItem',
+    'DiffOperation',
+    'ErrorsMode',
+    'FieldPath',
+    'FieldSpec',
+    'HandlerId',
+    'HandlerRetriesError',
+    'HandlerTimeoutError',
+    'Headers',
+    'Index',
+    'Labels',
+    'LocalObjectLogger',
+    'LogFormat',
+    'Logger',
+    'LoginError',
+    'Memo',
+    'Meta',
+    'MultiDiffBaseStorage',
+    'MultiProgressStorage',
+    'ObjectLogger',
+    'ObjectReference',
+    'Operation',
+    'OperatorRegistry',
+    'OperatorSettings',
+    'OwnerReference',
+    'Patch',
+    'PatchFn',
+    'PermanentError',
+    'ProgressRecord',
+    'ProgressStorage',
+    'RawBody',
+    'RawEvent',
+    'RawEventType',
+    'Reason',
+    'Resource',
+    'SSLPeer',
+    'SmartProgressStorage',
+    'Spec',
+    'Status',
+    'StatusDiffBaseStorage',
+    'StatusProgressStorage',
+    'Store',
+    'SyncDaemonStopperChecker',
+    'TemporaryError',
+    'UserInfo',
+    'WebhookClientConfig',
+    'WebhookClientConfigService',
+    'WebhookFn',
+    'WebhookServerProtocol',
+    '__commit_id__',
+    '__version__',
+    '__version_tuple__',
+    'all_',
+    'any_',
+    'build_object_reference',
+    'build_owner_reference',
+    'configure',
+    'daemon',
+    'event',
+    'exception',
+    'execute',
+    'get_default_lifecycle',
+    'get_default_registry',
+    'index',
+    'info',
+    'lifecycles',
+    'login_with_kubeconfig',
+    'login_with_service_account',
+    'none_',
+    'not_',
+    'on',
+    'operator',
+    'register',
+    'run',
+    'run_tasks',
+    'set_default_lifecycle',
+    'set_default_registry',
+    'spawn_tasks',
+    'subhandler',
+    'timer',
+    'warn',
+]
+
+
+def __getattr__(name: str) -> Any:
+    try:
+        module = _LAZY[name]
+    except KeyError:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,28 @@
+"""
+The time: the monotonic one for all decisions, the wall one for people and for persistence.
+
+Both are taken together as one moment, so that a persisted wall time becomes a monotonic deadline
+once, when it is read; later jumps of the wall clock do not move it.
+"""
+import asyncio
+import datetime
+from typing import NamedTuple
+
+
+class Moment(NamedTuple):
+    mono: float
+    """Seconds of the event loop's clock."""
+    wall: datetime.datetime
+    """The same moment in UTC, timezone-aware."""
+
+    def at(self, wall: datetime.datetime) -> float:
+        """The monotonic time of another wall time."""
+        return self.mono + (wall - self.wall).total_seconds()
+
+
+class Clock:
+    """The time of the running event loop, real or virtual."""
+
+    def now(self) -> Moment:
+        mono = asyncio.get_running_loop().time()
+        return Moment(mono, datetime.datetime.now(datetime.UTC))

@@ -1,0 +1,323 @@
+"""
+The API client: requests with retries, streams, and credentials that may be replaced on the way.
+"""
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+import re
+import urllib.parse
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import aiohttp
+import yarl
+
+from kopf._cogs.clients import connections, errors, pausing
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, vaults
+
+default_logger = logging.getLogger(__name__)
+
+Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+JSON = 'application/json'
+REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
+MAX_WARNINGS_REMEMBERED = 1000
+
+
+class Client:
+    """
+    A client of one API, for one event loop.
+
+    The credentials are given for good, or by a vault, from which others are taken when the API
+    rejects them (401), or when they expire. `credentials.LoginError` is raised when there are none.
+    Settings are read at every request. Connections are opened when first needed; `close` them.
+
+    Paths begin with a slash, are quoted, and may have a query. They are added to the server's URL.
+    """
+
+    def __init__(
+            self,
+            *,
+            credentials: credentials.Credentials | vaults.Vault,
+            settings: configuration.OperatorSettings,
+            logger: Logger = default_logger,
+    ) -> None:
+        super().__init__()
+        self.vault = (
+            credentials if isinstance(credentials, vaults.Vault)
+            else vaults.Vault({'': credentials}))
+        self.settings = settings
+        self.logger = logger
+        self.unstreamable: set[str] = set()
+        """Paths of lists whose first state the server does not stream."""
+        self._in_flight = 0
+        self._connection: connections.Connection | None = None
+        self._connecting = asyncio.Lock()
+        self._connections: set[connections.Connection] = set()
+        self._warnings: set[str] = set()
+        self._timeouts: dict[tuple[float | None, float | None], aiohttp.ClientTimeout] = {}
+
+    async def __aenter__(self) -> 'Client':
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections, also those in use."""
+        self._connection = None
+        opened, self._connections = self._connections, set()
+        for connection in opened:
+            await connection.close()
+
+    @property
+    def congested(self) -> bool:
+        """Whether more regular requests are made than there are connections for them."""
+        return self._in_flight >= connections.POOL_SIZE
+
+    async def get_default_namespace(self) -> str | None:
+        """The namespace by the credentials, for where none is given."""
+        return (await self._connect()).origin.default_namespace
+
+    async def request(
+            self,
+            method: str,
+            path: str,
+            *,
+            body: bytes | None = None,
+            content_type: str | None = None,
+            accept: str = JSON,
+            params: Mapping[str, str] | None = None,
+            timeout: float | None = None,
+            logger: Logger | None = None,
+            retry: bool = True,
+            backoffs: pausing.Backoffs | None = None,
+    ) -> Any:
+        """
+        Make a request, and return the parsed JSON of its response.
+
+        It is tried again after network errors, 5xx, and 429, as ``settings.networking`` says; with
+        ``retry=False`` it is not; with ``backoffs``, these replace the ones of the settings. Other
+        errors are raised at once, see `errors`. The timeout is for one try, in seconds; by default,
+        it is ``settings.networking.request_timeout``.
+        """
+        raw = await self.fetch(
+            method, path, body=body, content_type=content_type, accept=accept, params=params,
+            timeout=timeout, logger=logger, retry=retry, backoffs=backoffs)
+        try:
+            return json.loads(raw.decode()) if raw else None
+        except ValueError as e:
+            raise errors.APIServerError("The API has answered with no valid JSON.") from e
+
+    async def fetch(
+            self,
+            method: str,
+            path: str,
+            *,
+            body: bytes | None = None,
+            content_type: str | None = None,
+            accept: str = JSON,
+            params: Mapping[str, str] | None = None,
+            timeout: float | None = None,
+            logger: Logger | None = None,
+            retry: bool = True,
+            backoffs: pausing.Backoffs | None = None,
+    ) -> bytes:
+        """Make a request as `request` does, and return the body of its response unparsed."""
+        if params:
+            path = add_params(path, params)
+        if content_type is None and body is not None:
+            content_type = JSON
+        pauses: Iterator[float] | None = None
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await self._try(method, path, body, content_type, accept, timeout)
+            except REPEATABLE as error:
+                if not retry:
+                    raise
+                networking = self.settings.networking
+                if backoffs is None:
+                    backoffs = networking.error_backoffs
+                if pauses is None:
+                    pauses = pausing.iterate(backoffs)
+                pause = next(pauses, None)
+                if pause is None:
+                    raise
+                pause = pausing.combine(
+                    pause, error.retry_after, enforced=networking.enforce_retry_after)
+                total = pausing.count_attempts(backoffs)
+                which = f'#{attempt}' if total is None else f'#{attempt}/{total}'
+                self._log_retry(logger or self.logger, which, method, path, error)
+                await asyncio.sleep(pause)
+
+    @contextlib.asynccontextmanager
+    async def stream(
+            self,
+            path: str,
+            *,
+            accept: str = JSON,
+            params: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """
+        Make a GET request that lasts, and give what comes as it comes. It is never tried again.
+
+        It is up to the caller to limit its time. Errors while reading are those of aiohttp; use
+        `wrap_network_errors` around.
+        """
+        if params:
+            path = add_params(path, params)
+        watching, networking = self.settings.watching, self.settings.networking
+        connect = watching.connect_timeout
+        connect = networking.connect_timeout if connect is None else connect
+        connect = networking.request_timeout if connect is None else connect
+        while True:
+            connection = await self._connect()
+            connection.users += 1
+            try:
+                async with connection.streaming.get(
+                    yarl.URL(connection.base + path, encoded=True),
+                    headers=connection.get_headers(accept, None),
+                    timeout=self._get_timeout(None, connect),
+                    allow_redirects=False,
+                    **connection.options,
+                ) as response:
+                    if response.status != 401:
+                        if response.status != 200:
+                            raise await _make_error(response)
+                        if 'Warning' in response.headers:
+                            self._log_warnings(response)
+                        yield response.content
+                        return
+            finally:
+                connection.users -= 1
+                await connection.release()
+            await self._reject(connection)
+
+    async def _try(
+            self,
+            method: str,
+            path: str,
+            body: bytes | None,
+            content_type: str | None,
+            accept: str,
+            timeout: float | None,
+    ) -> bytes:
+        networking = self.settings.networking
+        client_timeout = self._get_timeout(
+            networking.request_timeout if timeout is None else timeout, networking.connect_timeout)
+        while True:
+            connection = await self._connect()
+            connection.users += 1
+            self._in_flight += 1
+            try:
+                with wrap_network_errors():
+                    async with connection.regular.request(
+                        method,
+                        yarl.URL(connection.base + path, encoded=True),
+                        data=body,
+                        headers=connection.get_headers(accept, content_type),
+                        timeout=client_timeout,
+                        allow_redirects=False,
+                        **connection.options,
+                    ) as response:
+                        status = response.status
+                        if 'Warning' in response.headers:
+                            self._log_warnings(response)
+                        if 200 <= status < 300:
+                            return await response.read()
+                        if status != 401:
+                            raise await _make_error(response)
+                        await response.read()
+            finally:
+                self._in_flight -= 1
+                connection.users -= 1
+                if connection.users == 0:
+                    await connection.release()
+            await self._reject(connection)
+
+    async def _connect(self) -> connections.Connection:
+        """The current connection; a new one if there is none, or if its credentials expired."""
+        connection = self._connection
+        if connection is not None and (
+            connection.origin.expiration is None or not _is_expired(connection)
+        ):
+            return connection
+        async with self._connecting:
+            connection = self._connection
+            if connection is not None and not _is_expired(connection):
+                return connection
+            if connection is not None:
+                await self._drop(connection)
+            origin = await self.vault.obtain()
+            connection = connections.Connection(
+                origin, trust_env=self.settings.networking.trust_env)
+            self._connections.add(connection)
+            self._connection = connection
+            return connection
+
+    async def _reject(self, connection: connections.Connection) -> None:
+        """Be prepared to make the request again with other credentials: these are rejected."""
+        if connection.renew_token():
+            return
+        self.vault.invalidate(connection.origin)
+        await self._drop(connection)
+
+    async def _drop(self, connection: connections.Connection) -> None:
+        if self._connection is connection:
+            self._connection = None
+        await connection.retire()
+        self._connections = {opened for opened in self._connections if not opened.closed}
+
+    def _get_timeout(self, total: float | None, connect: float | None) -> aiohttp.ClientTimeout:
+        timeout = self._timeouts.get((total, connect))
+        if timeout is None:
+            timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
+            self._timeouts[total, connect] = timeout
+        return timeout
+
+    def _log_retry(
+            self, logger: Logger, which: str, method: str, path: str, error: errors.APIError,
+    ) -> None:
+        if logger.isEnabledFor(logging.DEBUG):
+            server = '' if self._connection is None else self._connection.shown
+            logger.debug(
+                f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
+
+    def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
+        for header in response.headers.getall('Warning'):
+            for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
+                if text not in self._warnings and len(self._warnings) < MAX_WARNINGS_REMEMBERED:
+                    self._warnings.add(text)
+                    warning = re.sub(r'\\(.)', r'\1', text)
+                    self.logger.warning(f"The API warns: {warning}")
+
+
+def add_params(path: str, params: Mapping[str, str]) -> str:
+    """The path with the parameters added to its query."""
+    return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
+
+
+@contextlib.contextmanager
+def wrap_network_errors() -> Iterator[None]:
+    """Raise whatever can happen to a connection as `errors.APIConnectionError`."""
+    try:
+        yield
+    except (aiohttp.ClientError, OSError, TimeoutError) as e:
+        text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
+        raise errors.APIConnectionError(text) from e
+
+
+async def _make_error(response: aiohttp.ClientResponse) -> errors.APIError:
+    with wrap_network_errors():
+        raw = await response.read()
+    retry_after = response.headers.get('Retry-After')
+    return errors.make_error(response.status, raw, retry_after=retry_after)
+
+
+def _is_expired(connection: connections.Connection) -> bool:
+    return connection.origin.is_expired(datetime.datetime.now(datetime.UTC))

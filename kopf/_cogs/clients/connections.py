@@ -1,0 +1,144 @@
+"""
+Connections: the pools for one set of credentials, with all that can be prepared beforehand.
+"""
+import os
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from typing import TypedDict
+
+import aiohttp
+
+from kopf._cogs.structs import credentials
+
+USER_AGENT = 'kopf'
+KEEPALIVE = 60.0  # less than the 90 seconds of the API servers, which so never hang up first
+POOL_SIZE = 16
+READ_BUFFER = 256 * 1024
+TOKEN_CHECK_INTERVAL = 1.0
+TOKEN_READ_INTERVAL = 60.0
+
+
+class Options(TypedDict, total=False):
+    server_hostname: str
+    proxy: str
+
+
+class Connection:
+    """
+    The sessions for one set of credentials: a small warm pool for regular requests, and one
+    connection for each watch-stream.
+
+    It is in use while `users` is positive; a retired one closes itself when it is not.
+    """
+
+    def __init__(self, origin: credentials.Credentials, *, trust_env: bool = False) -> None:
+        super().__init__()
+        self.origin = origin
+        self.base = origin.server.rstrip('/')
+        self.shown = credentials.strip_userinfo(self.base)
+        self.users = 0
+        self.closed = False
+        self.options: Options = {}
+        self._retired = False
+        self._headers: dict[str, Mapping[str, str]] = {}
+        self._auth: dict[str, str] = {}
+        self._token_time = self._token_checked = time.monotonic()
+        self._token_mark: tuple[int, ...] | None = None
+
+        if isinstance(origin, credentials.AiohttpSession):
+            self.regular = self.streaming = origin.aiohttp_session
+            return
+
+        self._token_mark = self._look_at_token()
+        self._auth = origin.as_http_headers()
+        trust_env = trust_env or origin.trust_env
+        if origin.tls_server_name:
+            self.options['server_hostname'] = origin.tls_server_name
+        proxy = origin.proxy_url or (_find_proxy(self.base) if trust_env else None)
+        if proxy:
+            self.options['proxy'] = proxy
+
+        # With trust_env, aiohttp looks into ~/.netrc: only for those without other credentials.
+        ssl = origin.as_ssl_context() if self.base.startswith('https:') else True
+        netrc = trust_env and not self._auth
+        self.regular = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(
+                ssl=ssl, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE),
+            cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
+        )
+        self.streaming = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=ssl, limit=0, force_close=True),
+            cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
+            read_bufsize=READ_BUFFER,
+        )
+
+    def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
+        """Headers of a request, prepared once; anew when the file of the token changes."""
+        if self._token_mark is not None:
+            self._follow_token()
+        key = f'{accept} {content_type}'
+        headers = self._headers.get(key)
+        if headers is None:
+            headers = {
+                'User-Agent': USER_AGENT, 'Accept': accept, 'Accept-Encoding': 'identity',
+                **({'Content-Type': content_type} if content_type else {}), **self._auth,
+            }
+            self._headers[key] = headers
+        return headers
+
+    def renew_token(self) -> bool:
+        """Read the token's file again, and tell whether there is another token in it."""
+        if isinstance(self.origin, credentials.AiohttpSession) or self.origin.token_path is None:
+            return False
+        self._token_time = time.monotonic()
+        self._token_mark = self._look_at_token()
+        auth = self.origin.as_http_headers()
+        if auth == self._auth:
+            return False
+        self._auth = auth
+        self._headers.clear()
+        return True
+
+    async def retire(self) -> None:
+        """Take no new requests, and close when those under way have ended."""
+        self._retired = True
+        await self.release()
+
+    async def release(self) -> None:
+        """Close the connections if nobody needs them any more."""
+        if self._retired and self.users <= 0:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close the connections, whoever uses them."""
+        self.closed = True
+        await self.regular.close()
+        await self.streaming.close()
+
+    def _follow_token(self) -> None:
+        now = time.monotonic()
+        if now - self._token_checked < TOKEN_CHECK_INTERVAL:
+            return
+        self._token_checked = now
+        old = now - self._token_time >= TOKEN_READ_INTERVAL
+        if old or self._look_at_token() != self._token_mark:
+            self.renew_token()
+
+    def _look_at_token(self) -> tuple[int, ...] | None:
+        """Something that changes with the file; None if there is no such file to look at."""
+        if isinstance(self.origin, credentials.AiohttpSession) or self.origin.token_path is None:
+            return None
+        try:
+            stat = os.stat(os.path.expanduser(os.fsdecode(self.origin.token_path)))
+        except OSError:
+            return ()
+        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _find_proxy(url: str) -> str | None:
+    parts = urllib.parse.urlsplit(url)
+    if not parts.hostname or urllib.request.proxy_bypass(parts.netloc.rpartition('@')[-1]):
+        return None
+    return urllib.request.getproxies().get(parts.scheme)

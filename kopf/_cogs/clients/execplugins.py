@@ -1,0 +1,161 @@
+"""
+Credential plugins: commands in kubeconfigs which print the credentials for the API.
+"""
+import dataclasses
+import datetime
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from kopf._cogs.structs import credentials
+
+TIMEOUT = 60.0
+"""How long a plugin may run, in seconds: it may have to ask some service in the internet."""
+
+API_VERSIONS = ('client.authentication.k8s.io/v1', 'client.authentication.k8s.io/v1beta1')
+
+_FIELDS = {
+    'token': 'token',
+    'clientCertificateData': 'client-certificate-data',
+    'clientKeyData': 'client-key-data',
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Issued:
+    """What a plugin has printed, in terms of kubeconfigs' users."""
+    fields: Mapping[str, str] = dataclasses.field(repr=False)
+    expiration: datetime.datetime | None = None
+
+
+def locate(spec: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
+    """Resolve a command with a relative path: it is relative to its kubeconfig's folder."""
+    command = str(spec.get('command') or '')
+    is_relative = os.path.dirname(command) and not os.path.isabs(command)
+    return {**spec, 'command': os.path.join(folder, command)} if is_relative else spec
+
+
+def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
+    """
+    Run the plugin by its specification in a kubeconfig, and get the credentials from it.
+
+    Raises `LoginError` if it cannot be run, fails, runs for too long, or prints no credentials. The
+    errors never cite its output, where secrets can be.
+    """
+    command = str(spec.get('command') or '')
+    version = str(spec.get('apiVersion') or '')
+    if not command:
+        raise credentials.LoginError("The kubeconfig's exec plugin has no command.")
+    if version not in API_VERSIONS:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} is for {version or 'no API version'!r}, "
+            f"which is not supported: {', '.join(API_VERSIONS)}.")
+
+    interactive = _decide_interactivity(spec, command)
+    info = {
+        'apiVersion': version,
+        'kind': 'ExecCredential',
+        'spec': {
+            'interactive': interactive,
+            **({'cluster': _describe(cluster)} if spec.get('provideClusterInfo') else {}),
+        },
+    }
+    env = {
+        **os.environ,
+        **{str(item['name']): str(item['value']) for item in spec.get('env') or []},
+        'KUBERNETES_EXEC_INFO': json.dumps(info, separators=(',', ':')),
+    }
+    args = [str(arg) for arg in spec.get('args') or []]
+    try:
+        done = subprocess.run(
+            [command, *args], env=env, timeout=TIMEOUT, check=False,
+            stdin=None if interactive else subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=None if interactive else subprocess.DEVNULL,
+        )
+    except FileNotFoundError:
+        hint = f" {spec['installHint']}" if spec.get('installHint') else ""
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} is not found.{hint}") from None
+    except subprocess.TimeoutExpired:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has not finished in {TIMEOUT:g}s.") from None
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "its arguments are wrong"
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} cannot be run: {reason}.") from None
+    if done.returncode != 0:
+        hint = f" {spec['installHint']}" if spec.get('installHint') else ""
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has failed with the exit code "
+            f"{done.returncode}.{hint}")
+    return _parse(done.stdout, command, version)
+
+
+def _decide_interactivity(spec: Mapping[str, Any], command: str) -> bool:
+    mode = spec.get('interactiveMode') or 'IfAvailable'
+    available = sys.stdin is not None and not sys.stdin.closed and sys.stdin.isatty()
+    if mode == 'Always' and not available:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} needs a terminal to ask questions.")
+    return bool(mode != 'Never' and available)
+
+
+def _describe(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
+    ca_data = cluster.get('certificate-authority-data')
+    if not ca_data and cluster.get('certificate-authority'):
+        import base64
+        try:
+            with open(cluster['certificate-authority'], 'rb') as file:
+                ca_data = base64.b64encode(file.read()).decode()
+        except OSError as e:
+            raise credentials.LoginError(f"The CA of the cluster is unreadable: {e}") from e
+    described = {
+        'server': cluster.get('server'),
+        'tls-server-name': cluster.get('tls-server-name'),
+        'insecure-skip-tls-verify': cluster.get('insecure-skip-tls-verify'),
+        'certificate-authority-data': ca_data,
+        'proxy-url': cluster.get('proxy-url'),
+        'config': next((
+            extension.get('extension') for extension in cluster.get('extensions') or []
+            if extension.get('name') == 'client.authentication.k8s.io/exec'
+        ), None),
+    }
+    return {key: val for key, val in described.items() if val is not None}
+
+
+def _parse(output: bytes, command: str, version: str) -> Issued:
+    try:
+        printed = json.loads(output)
+        status = printed.get('status') or {}
+        is_expected = printed.get('kind') == 'ExecCredential' and isinstance(status, dict)
+    except (ValueError, AttributeError):
+        is_expected, printed, status = False, {}, {}
+    if not is_expected:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has printed something that is no credentials.")
+    if printed.get('apiVersion') != version:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has printed credentials of another version "
+            f"than {version}.")
+    fields = {
+        ours: status[theirs] for theirs, ours in _FIELDS.items()
+        if isinstance(status.get(theirs), str) and status[theirs]
+    }
+    if 'token' not in fields and 'client-certificate-data' not in fields:
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has printed neither a token nor a certificate.")
+    if ('client-certificate-data' in fields) != ('client-key-data' in fields):
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has printed a certificate without its key, or a "
+            f"key without a certificate.")
+    stamp = status.get('expirationTimestamp')
+    try:
+        expiration = datetime.datetime.fromisoformat(stamp) if stamp else None
+    except (TypeError, ValueError):
+        raise credentials.LoginError(
+            f"The credential plugin {command!r} has printed an expiration that is no time."
+        ) from None
+    return Issued(fields, expiration)

@@ -1,0 +1,204 @@
+"""
+Scanning: what kinds of resources the API serves.
+"""
+import asyncio
+import dataclasses
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any
+
+from kopf._cogs.clients import api, errors
+from kopf._cogs.structs import references
+
+AGGREGATED = (
+    'application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,'
+    'application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,'
+    'application/json'
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Findings:
+    """
+    The resources found; and the versions of groups that the API fails to tell about, with reasons.
+    The version is empty if not even the versions of the group are known.
+
+    Of these, nothing or not everything is known; it says nothing about whether they are served.
+    """
+    resources: frozenset[references.Resource] = frozenset()
+    failures: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+
+    def complete(self, known: Iterable[references.Resource]) -> frozenset[references.Resource]:
+        """The resources found, and those known before of the versions that have failed now."""
+        return self.resources | {
+            resource for resource in known
+            if (resource.group, resource.version) in self.failures
+            or (resource.group, '') in self.failures
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class _Version:
+    """A version of a group, by the order of their preference, with what it serves."""
+    group: str
+    version: str
+    resources: tuple[references.Resource, ...] = ()
+    failure: str | None = None
+
+
+async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> Findings:
+    """
+    Find the resources of all groups, or of only those named (the core one is ``''``).
+
+    Where the API tells all at once, it takes two requests; where it does not (before 1.26), one for
+    each version of each group. A group that fails does not hide others. Errors are raised if the
+    groups as such are not known.
+    """
+    paths = [
+        path for path, needed in [
+            ('/api', groups is None or '' in groups),
+            ('/apis', groups is None or any(groups)),
+        ] if needed
+    ]
+    answers = await asyncio.gather(*[
+        client.request('GET', path, accept=AGGREGATED, retry=False) for path in paths
+    ])
+    versions: list[_Version] = []
+    for answer in answers:
+        if answer.get('kind') == 'APIGroupDiscoveryList':
+            versions.extend(_parse_aggregated(answer))
+        else:
+            names = [name for name in _parse_names(answer) if groups is None or name[0] in groups]
+            versions.extend(await _scan_versions(client, names))
+    return _summarise([item for item in versions if groups is None or item.group in groups])
+
+
+async def scan_groups(client: api.Client, *, groups: Collection[str]) -> Findings:
+    """
+    Find the resources of several groups, each by its own requests. Absent groups have none.
+
+    It is for when something has just changed: what the API tells at once, may be a bit older.
+    """
+    answers = await asyncio.gather(*[_scan_group(client, group) for group in groups])
+    return _summarise([version for answer in answers for version in answer])
+
+
+async def _scan_group(client: api.Client, group: str) -> Collection[_Version]:
+    try:
+        answer = await client.request('GET', f'/apis/{group}' if group else '/api', retry=False)
+    except errors.APINotFoundError:
+        return []
+    except errors.APIError as e:
+        return [_Version(group, '', failure=str(e))]
+    names = list(_parse_names({'groups': [answer]} if group else answer))
+    return await _scan_versions(client, names)
+
+
+async def _scan_versions(
+        client: api.Client,
+        names: Collection[tuple[str, str]],
+) -> Collection[_Version]:
+    return await asyncio.gather(*[_scan_version(client, *name) for name in names])
+
+
+async def _scan_version(client: api.Client, group: str, version: str) -> _Version:
+    path = f'/apis/{group}/{version}' if group else f'/api/{version}'
+    try:
+        answer = await client.request('GET', path, retry=False)
+    except errors.APINotFoundError:
+        return _Version(group, version)
+    except errors.APIError as e:
+        return _Version(group, version, failure=str(e))
+    return _Version(group, version, tuple(_parse_resources(answer, group, version)))
+
+
+def _summarise(versions: Collection[_Version]) -> Findings:
+    """
+    Decide which versions are preferred: of each resource, the first of its group that serves it.
+    """
+    preferred: dict[tuple[str, str], str] = {}
+    resources: set[references.Resource] = set()
+    for item in versions:
+        for resource in item.resources:
+            first = preferred.setdefault((item.group, resource.plural), item.version)
+            resources.add(dataclasses.replace(resource, preferred=first == item.version))
+    failures = {
+        (item.group, item.version): item.failure
+        for item in versions if item.failure is not None
+    }
+    return Findings(frozenset(resources), failures)
+
+
+def _parse_names(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The groups and their versions, the preferred ones first; in the form of before 1.26."""
+    if 'groups' not in answer:
+        for version in answer.get('versions') or []:
+            yield '', version
+    for group in answer.get('groups') or []:
+        preferred = (group.get('preferredVersion') or {}).get('version')
+        versions = [item['version'] for item in group.get('versions') or []]
+        for version in sorted(versions, key=lambda item: item != preferred):
+            yield group['name'], version
+
+
+def _parse_resources(
+        answer: Mapping[str, Any],
+        group: str,
+        version: str,
+) -> Iterator[references.Resource]:
+    items = answer.get('resources') or []
+    subresources: dict[str, set[str]] = {}
+    for item in items:
+        plural, _, subresource = item['name'].partition('/')
+        if subresource:
+            subresources.setdefault(plural, set()).add(subresource)
+    for item in items:
+        if '/' not in item['name']:
+            yield references.Resource(
+                group=group,
+                version=version,
+                plural=item['name'],
+                kind=item['kind'],
+                singular=item.get('singularName') or item['kind'].lower(),
+                shortcuts=frozenset(item.get('shortNames') or []),
+                categories=frozenset(item.get('categories') or []),
+                subresources=frozenset(subresources.get(item['name'], ())),
+                namespaced=item['namespaced'],
+                verbs=frozenset(item.get('verbs') or []),
+            )
+
+
+def _parse_aggregated(answer: Mapping[str, Any]) -> Iterator[_Version]:
+    for item in answer.get('items') or []:
+        group = item['metadata'].get('name') or ''
+        for version in item.get('versions') or []:
+            stale = version.get('freshness') == 'Stale'
+            yield _Version(
+                group=group,
+                version=version['version'],
+                resources=tuple(
+                    _parse_aggregated_resource(resource, group, version['version'])
+                    for resource in version.get('resources') or []
+                    if resource.get('responseKind')
+                ),
+                failure="its server does not answer" if stale else None,
+            )
+
+
+def _parse_aggregated_resource(
+        item: Mapping[str, Any],
+        group: str,
+        version: str,
+) -> references.Resource:
+    kind = item['responseKind']['kind']
+    return references.Resource(
+        group=group,
+        version=version,
+        plural=item['resource'],
+        kind=kind,
+        singular=item.get('singularResource') or kind.lower(),
+        shortcuts=frozenset(item.get('shortNames') or []),
+        categories=frozenset(item.get('categories') or []),
+        subresources=frozenset(sub['subresource'] for sub in item.get('subresources') or []),
+        namespaced=item['scope'] == 'Namespaced',
+        verbs=frozenset(item.get('verbs') or []),
+    )

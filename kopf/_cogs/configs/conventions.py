@@ -1,0 +1,136 @@
+"""
+How the framework names and recognises its own traces on the objects.
+
+The names are promises to the objects that already are in the clusters: every version of Kopf
+must come to the same keys for the same handler ids.
+"""
+import base64
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
+from typing import Any, cast
+
+from kopf._cogs.structs import bodies, dicts
+
+MANAGED_KEY = 'kopf-managed'
+DEFAULT_PREFIX = 'kopf.zalando.org'
+KUBECTL_KEY = 'kubectl.kubernetes.io/last-applied-configuration'
+
+MAX_NAME_LENGTH = 63
+"""The limit of Kubernetes for the names of annotations; the prefix before "/" does not count."""
+
+_VALID_NAME = re.compile(r'[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?')
+
+
+class StorageKeyFormingConvention:
+    """
+    Convert handler ids to the names of annotations.
+
+    Names are made safe for Kubernetes; the long ones are cut and hashed. There are 2 versions:
+    v2 is for what Kubernetes allows (63 characters after the prefix); v1 is what long-gone
+    versions had (63 characters with the prefix); v1 keys are still read and, unless disabled,
+    written along where they differ.
+    """
+
+    def __init__(self, *, prefix: str, v1: bool) -> None:
+        super().__init__()
+        if not prefix:
+            raise ValueError("Annotations need a prefix, e.g. 'my-operator.example.com'.")
+        self.prefix = prefix
+        self.v1 = v1
+        self._keys: dict[str, list[str]] = {}
+
+    def make_keys(self, key: str, *, body: bodies.Body | None = None) -> Collection[str]:
+        """All the annotations for one handler id, the most recent convention first."""
+        if body is not None and _is_owned_replica_set(body):
+            key = f'{key}-ofDRS'
+        keys = self._keys.get(key)
+        if keys is None:
+            v2 = self.make_v2_key(key)
+            v1 = [self.make_v1_key(key)] if self.v1 else []
+            keys = self._keys[key] = list(dict.fromkeys([v2, *v1]))
+        return keys
+
+    def make_v1_key(self, key: str, max_length: int = MAX_NAME_LENGTH) -> str:
+        max_length -= len(self.prefix) + 1
+        return self._make_key(key, max_length, hashed=self.make_safe_key(key))
+
+    def make_v2_key(self, key: str, max_length: int = MAX_NAME_LENGTH) -> str:
+        return self._make_key(key, max_length, hashed=key)
+
+    def _make_key(self, key: str, max_length: int, *, hashed: str) -> str:
+        safe_key = self.make_safe_key(key)
+        if len(safe_key) <= max_length and _VALID_NAME.fullmatch(safe_key):
+            return f'{self.prefix}/{safe_key}'
+        suffix = self.make_suffix(hashed)
+        if not _VALID_NAME.fullmatch(safe_key):
+            safe_key = re.sub(r'[^A-Za-z0-9_.-]', '_', safe_key)
+            safe_key = safe_key if re.match(r'[A-Za-z0-9]', safe_key) else f'x{safe_key}'
+            suffix = suffix if suffix[-1].isalnum() else f'{suffix}x'
+        return f'{self.prefix}/{safe_key[:max(0, max_length - len(suffix))]}{suffix}'
+
+    @staticmethod
+    def make_safe_key(key: str) -> str:
+        return re.sub(r'[<>]', '_', key.replace('/', '.'))
+
+    def make_suffix(self, key: str) -> str:
+        digest = hashlib.blake2b(key.encode('utf-8'), digest_size=4).digest()
+        return '-' + base64.b64encode(digest, altchars=b'-.').decode('ascii').rstrip('=')
+
+
+class StorageKeyMarkingConvention:
+    """
+    Mark the prefixes which belong to Kopf-based operators, so that others ignore these annotations.
+
+    The default prefix is known to all of them and needs no mark.
+    """
+
+    @staticmethod
+    def detect_prefixes(annotations: Mapping[str, str]) -> Collection[str]:
+        suffix = f'/{MANAGED_KEY}'
+        return {DEFAULT_PREFIX, *(
+            key.removesuffix(suffix) for key in annotations if key.endswith(suffix)
+        )}
+
+    def mark_key(self, key: str, *, body: bodies.Body) -> str | None:
+        """The annotation that marks this key's prefix, if it is still to be put on the object."""
+        prefix, slash, _ = key.rpartition('/')
+        marker = f'{prefix}/{MANAGED_KEY}'
+        annotations = (body.get('metadata') or {}).get('annotations') or {}
+        return marker if slash and prefix != DEFAULT_PREFIX and marker not in annotations else None
+
+
+class StorageStanzaCleaner:
+    """Remove the traces of the framework from the essence, and what is empty after that."""
+
+    @staticmethod
+    def remove_annotations(essence: bodies.BodyEssence, keys_to_remove: Collection[str]) -> None:
+        """Remove the named annotations, in place."""
+        annotations = cast(
+            MutableMapping[str, str], essence.get('metadata', {}).get('annotations', {}))
+        for key in keys_to_remove:
+            annotations.pop(key, None)
+
+    @staticmethod
+    def remove_empty_stanzas(essence: bodies.BodyEssence) -> None:
+        """Remove the stanzas of the metadata, the metadata & status if they are empty, in place."""
+        meta = cast(MutableMapping[str, Any], essence.get('metadata', {}))
+        for key in ('annotations', 'labels'):
+            if key in meta and not meta[key]:
+                del meta[key]
+        if 'metadata' in essence and not essence['metadata']:
+            del essence['metadata']
+        if 'status' in essence and not essence['status']:
+            del essence['status']
+
+
+def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
+    return key == KUBECTL_KEY or key.partition('/')[0] in prefixes
+
+
+def _is_owned_replica_set(body: bodies.Body) -> bool:
+    """Deployments copy their own annotations, ours too, to replica sets: these must differ."""
+    if body.get('kind') != 'ReplicaSet':
+        return False
+    owners = dicts.resolve(body, ('metadata', 'ownerReferences'), None) or []
+    return any(owner.get('kind') == 'Deployment' for owner in owners)

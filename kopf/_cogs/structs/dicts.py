@@ -1,0 +1,142 @@
+"""
+Nested fields of JSON-like dictionaries: parsing of paths, reading, writing.
+
+Paths are tuples of keys. A ``None`` on the way is the absence of everything below it,
+as Kubernetes has it. Keys with dots in them can only be addressed by tuples or lists.
+"""
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import Any, Final
+
+FieldPath = tuple[str, ...]
+FieldSpec = None | str | FieldPath | list[str]
+
+_UNSET: Final = object()
+
+
+def parse_field(field: FieldSpec) -> FieldPath:
+    """
+    Convert any way of naming a field to a path: ``'spec.field'``, ``['spec', 'field']``, etc.
+
+    :raises ValueError: for anything which is not a string, a list or tuple of strings, or None.
+    """
+    if field is None:
+        return ()
+    if isinstance(field, str):
+        return tuple(field.split('.')) if field else ()
+    if isinstance(field, (list, tuple)) and all(isinstance(key, str) for key in field):
+        return tuple(field)
+    raise ValueError(f"A field must be a string, or a list or tuple of strings; got {field!r}.")
+
+
+def resolve(d: Any, field: FieldSpec, default: Any = _UNSET) -> Any:
+    """
+    Get the value of a nested field. Without a default, KeyError for the absent ones.
+
+    A present None is returned as it is; a None in the middle of the path means absence.
+    """
+    value = d
+    path = field if type(field) is tuple else parse_field(field)
+    for key in path:
+        if not isinstance(value, Mapping) or key not in value:
+            if default is _UNSET:
+                raise KeyError('.'.join(path))
+            return default
+        value = value[key]
+    return value
+
+
+def ensure(d: MutableMapping[str, Any], field: FieldSpec, value: Any) -> None:
+    """
+    Set the value of a nested field; the parents are created or, if they are no dicts, replaced.
+
+    :raises ValueError: when there is no field to set (an empty path).
+    """
+    path = parse_field(field)
+    if not path:
+        raise ValueError("The value of the whole object cannot be set; name a field of it.")
+    target = d
+    for key in path[:-1]:
+        child = target.get(key)
+        if not isinstance(child, MutableMapping):
+            child = target[key] = {}
+        target = child
+    target[path[-1]] = value
+
+
+def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
+    """Remove a nested field, if it is there, and then the parents that it leaves empty."""
+    path = parse_field(field)
+    if not path:
+        raise ValueError("The whole object cannot be removed; name a field of it.")
+    parents = [d]
+    for key in path[:-1]:
+        child = parents[-1].get(key)
+        if not isinstance(child, MutableMapping):
+            return
+        parents.append(child)
+    if path[-1] not in parents[-1]:
+        return
+    for parent, key in zip(reversed(parents), reversed(path), strict=True):
+        del parent[key]
+        if parent:
+            break
+
+
+class MappingView(Mapping[str, Any]):
+    """
+    A read-only view of a nested mapping, empty while there is none.
+
+    It reads the source at every access: when the source shows a newer state, so does the view.
+    """
+    __slots__ = ('_path', '_source')
+
+    def __init__(self, source: Mapping[str, Any], path: FieldSpec = None, /) -> None:
+        self._source = source
+        self._path = parse_field(path)
+
+    def _resolve(self) -> Mapping[str, Any]:
+        value: Any = self._source
+        for key in self._path:
+            value = value.get(key)
+            if not isinstance(value, Mapping):
+                return {}
+        return value  # type: ignore[no-any-return]
+
+    def __len__(self) -> int:
+        return len(self._resolve())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._resolve())
+
+    def __getitem__(self, key: str) -> Any:
+        return self._resolve()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._resolve()
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._resolve().get(key, default)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._resolve()))
+
+
+class MutableMappingView(MappingView, MutableMapping[str, Any]):
+    """A view of a nested dict that creates it, with all of its parents, on the first write."""
+    __slots__ = ()
+    _source: MutableMapping[str, Any]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        target = self._source
+        for step in self._path:
+            child = target.get(step)
+            if not isinstance(child, MutableMapping):
+                child = target[step] = {}
+            target = child
+        target[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        target = self._resolve()
+        if key not in target:
+            raise KeyError(key)
+        del target[key]  # type: ignore[attr-defined]

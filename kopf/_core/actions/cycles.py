@@ -1,0 +1,177 @@
+"""
+The memory of one open handling cycle of one object.
+
+A cycle begins when the first handler is due for a cause, and ends when all of them have finished.
+Outcomes which no PATCH has carried to the object yet stay here, also through outages, so that
+nothing is done again while the process lives. The object, once written, has the rest.
+"""
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.configs import configuration, diffbase
+from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._core.actions import progression
+from kopf._core.intents import causes
+
+MAX_SEEN_LENGTH = 100_000
+"""Larger states are not kept for restarts: all annotations of an object have 256 KB together."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class Contribution:
+    """What one attempt of a handler wants to be changed; several attempts have several."""
+    handler_id: ids.HandlerId
+    patch: patches.Patch
+
+
+@dataclasses.dataclass(slots=True)
+class Cycle:
+    reason: causes.Reason
+    states: progression.State = dataclasses.field(default_factory=progression.State)
+    roots: set[ids.HandlerId] = dataclasses.field(default_factory=set)
+    """The top-level handlers that took part, for counting."""
+    unsaved: set[ids.HandlerId] = dataclasses.field(default_factory=set)
+    contributions: list[Contribution] = dataclasses.field(default_factory=list)
+    oldest: float | None = None
+    """When the oldest unsaved outcome came, in the monotonic time."""
+    seen: bodies.BodyEssence | None = None
+    """
+    The essence that the earliest finished handler saw, advanced by the own patches since then.
+    It becomes the last-handled one, so that the later foreign changes are seen by all handlers.
+    """
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self.unsaved or self.contributions)
+
+    def note(
+            self,
+            handler_id: ids.HandlerId,
+            outcome: progression.Outcome,
+            patch: patches.Patch,
+            *,
+            essence: bodies.BodyEssence,
+            now: clocks.Moment,
+    ) -> None:
+        """Remember what came of an attempt; its patch counts also if it has failed."""
+        state = self.states[handler_id].after(outcome, now=now)
+        self.states[handler_id] = state
+        self.unsaved.add(handler_id)
+        self.oldest = now.mono if self.oldest is None else self.oldest
+        if state.finished and self.seen is None:
+            self.seen = essence
+        if outcome.result is not None:
+            patch = patches.Patch(patch)
+            dicts.ensure(patch, ('status', handler_id), outcome.result)
+        if patch:
+            self.contributions.append(Contribution(handler_id, patch))
+
+    def load(
+            self, handler_id: ids.HandlerId, *, body: bodies.Body,
+            settings: configuration.OperatorSettings, now: clocks.Moment, any_purpose: bool = False,
+    ) -> progression.HandlerState:
+        """
+        The state of a handler: the remembered one, or from the object, or a new one.
+
+        States of other purposes (e.g. creation's when the object is being deleted) do not count.
+        """
+        state = self.states.get(handler_id)
+        if state is None:
+            storage = settings.persistence.progress_storage
+            record = storage.fetch(key=handler_id, body=body)
+            state = progression.HandlerState.from_record(record, now=now) if record else None
+        if state is None or not (any_purpose or state.purpose in (None, self.reason.value)):
+            state = progression.HandlerState.new(now=now, purpose=self.reason)
+        self.states[handler_id] = state
+        return state
+
+    def restart(self, reason: causes.Reason) -> None:
+        """Go on with another cause: what is not written yet is kept, the counting starts anew."""
+        self.reason = reason
+        self.roots.clear()
+        self.seen = None
+
+    def refuse(self, handler_id: ids.HandlerId, message: str) -> None:
+        """The handler has failed for good after all: its changes cannot be made."""
+        self.states[handler_id] = dataclasses.replace(
+            self.states[handler_id], success=False, failure=True, message=message, delayed=None,
+            stopped=self.states[handler_id].stopped or self.states[handler_id].started)
+        self.unsaved.add(handler_id)
+
+    def progress_patch(
+            self, *, body: bodies.Body, settings: configuration.OperatorSettings,
+    ) -> patches.Patch:
+        """The framework's own keys for a cycle that goes on."""
+        patch = patches.Patch()
+        storage = settings.persistence.progress_storage
+        for handler_id, state in self.states.items():
+            if handler_id in self.unsaved or not state.retries:
+                storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
+        if self.seen is not None and self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
+            encoded = diffbase.encode_essence(self.seen)
+            if len(encoded) <= MAX_SEEN_LENGTH and storage.touched(body=body) != encoded:
+                storage.touch(body=body, patch=patch, value=encoded)
+        storage.flush()
+        return patch
+
+    def closing_patch(
+            self,
+            handler_ids: Iterable[ids.HandlerId],
+            *,
+            body: bodies.Body,
+            settings: configuration.OperatorSettings,
+    ) -> patches.Patch:
+        """The framework's own keys for a cycle that ends: nothing of the progress is left."""
+        patch = patches.Patch()
+        storage = settings.persistence.progress_storage
+        for handler_id in self.states.family([*handler_ids, *self.states]):
+            storage.purge(key=handler_id, body=body, patch=patch)
+        storage.touch(body=body, patch=patch, value=None)
+        storage.flush()
+        return patch
+
+    def advance(self, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence) -> None:
+        """Take the own patches, as the server has stored them, into the state that was seen."""
+        if self.seen is None:
+            return
+        seen = cast(dict[str, Any], self.seen)
+        for patch in contributed:
+            for path in leaves(patch):
+                value = dicts.resolve(essence, path, None)
+                seen = _replace(seen, path, value)
+        self.seen = cast(bodies.BodyEssence, seen)
+
+
+def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dicts.FieldPath]:
+    """The fields which a merge-patch sets or removes."""
+    for key, value in patch.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, (*path, key))
+        else:
+            yield (*path, key)
+
+
+def _replace(source: Mapping[str, Any], path: dicts.FieldPath, value: Any) -> dict[str, Any]:
+    """A copy with one field set, or removed if it is None with the parents left empty."""
+    key, rest = path[0], path[1:]
+    result = dict(source)
+    if rest:
+        child = result.get(key)
+        value = _replace(child if isinstance(child, Mapping) else {}, rest, value) or None
+    if value is None:
+        result.pop(key, None)
+    else:
+        result[key] = value
+    return result
+
+
+def load_seen(
+        body: bodies.Body, settings: configuration.OperatorSettings,
+) -> bodies.BodyEssence | None:
+    """What a previous process has kept of the cycle's seen state, if it did."""
+    encoded = settings.persistence.progress_storage.touched(body=body)
+    if encoded is None or not encoded.startswith('{'):
+        return None
+    return diffbase.decode_essence(encoded)

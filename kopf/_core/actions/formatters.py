@@ -1,0 +1,32 @@
+"""
+How lines of the log look as text: with or without the object's name in front of the message.
+
+A line is about an object if its record has ``k8s_ref``, the reference of that object (see
+`loggers.ObjectLogger`).
+"""
+
+import logging
+
+
+def make_prefix(record: logging.LogRecord) -> str:
+    """
+    Name the object of the record: ``[namespace/name] ``, ``[name] `` without a namespace, or
+    nothing at all.
+    """
+    ref = getattr(record, 'k8s_ref', None)
+    if not ref:
+        return ''
+    name, namespace = ref.get('name'), ref.get('namespace')
+    return f'[{namespace}/{name}] ' if namespace else f'[{name}] '
+
+
+class ObjectTextFormatter(logging.Formatter):
+    """Lines of text that do not mention the object."""
+
+
+class ObjectPrefixingTextFormatter(ObjectTextFormatter):
+    """Lines of text with the object's name in front of the message."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = make_prefix(record) + record.message
+        return super().formatMessage(record)

@@ -1,0 +1,202 @@
+"""
+Events to be posted: what they are, where they wait, and how lines of the log become such.
+
+Events wait in a queue of their operator, into which they can be put from any thread. Those that the
+code asked for go first. Lines of the log are limited: 25 for an object at once, then one in 5
+minutes; and they are dropped when too many of them wait. What is dropped is counted, and said with
+the next line of that object and in the log.
+"""
+
+import collections
+import datetime
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, Protocol
+
+from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import quotas
+from kopf._cogs.structs import bodies
+from kopf._core.actions import loggers
+
+logger = logging.getLogger(__name__)
+
+EXPLICIT_LIMIT = 10_000
+LOGGING_LIMIT = 1_000
+
+Backoffs = float | Iterable[float]
+
+
+class K8sEvent(NamedTuple):
+    """An event to be posted; ``when`` is the time when it happened, not when it is posted."""
+
+    ref: bodies.ObjectReference
+    type: str
+    reason: str
+    message: str
+    backoffs: Backoffs
+    when: datetime.datetime
+
+
+class EventSink(Protocol):
+    """Whatever takes events: normally an `EventQueue`; in tests, any queue."""
+
+    def put_nowait(self, event: K8sEvent, /) -> None: ...
+
+
+class EventQueue:
+    """
+    What is to be posted by one operator. Any thread can put into it; one loop takes from it.
+
+    At most 10,000 explicit events and 1,000 lines of the log wait in it; those beyond are dropped.
+    """
+
+    def __init__(self, settings: configuration.OperatorSettings) -> None:
+        self.settings = settings
+        self.dropped = 0
+        self._explicit: collections.deque[K8sEvent] = collections.deque()
+        self._logged: collections.deque[K8sEvent] = collections.deque()
+        self._quotas = quotas.Quotas(burst=25, period=5 * 60)
+        self._notify: Callable[[], None] | None = None
+
+    def __len__(self) -> int:
+        return len(self._explicit) + len(self._logged)
+
+    def attach(self, notify: Callable[[], None] | None) -> None:
+        """Call it for every event from now on, and at once for every one that waits already."""
+        self._notify = notify
+        for _ in range(len(self)):
+            self._announce()
+
+    def put_nowait(self, event: K8sEvent, /) -> None:
+        """Take an event that was asked for explicitly."""
+        if len(self._explicit) >= EXPLICIT_LIMIT:
+            self._drop("Too many events are waiting to be posted: some are dropped.")
+        else:
+            self._explicit.append(event)
+            self._announce()
+
+    def put_record(self, record: logging.LogRecord) -> None:
+        """
+        Take a line of the log, unless there are too many of them; the settings are not checked.
+        """
+        ref: bodies.ObjectReference = record.k8s_ref  # type: ignore[attr-defined]
+        if is_event(ref):
+            return
+        if len(self._logged) >= LOGGING_LIMIT:
+            self._drop("Too many lines are waiting to be posted as events: some are dropped.")
+            return
+        refused = self._quotas.take(ref.get('uid') or ref.get('name') or '', time.monotonic())
+        if refused is None:
+            self._drop("Some lines are not posted as events: there are too many for one object.")
+            return
+        self._logged.append(make_event(record, ref, refused, self.settings))
+        self._announce()
+
+    def get_nowait(self) -> K8sEvent | None:
+        """Give away the next event, if there is any."""
+        if self._explicit:
+            return self._explicit.popleft()
+        if self._logged:
+            return self._logged.popleft()
+        return None
+
+    def _announce(self) -> None:
+        notify = self._notify
+        if notify is not None:
+            notify()
+
+    def _drop(self, complaint: str) -> None:
+        self.dropped += 1
+        if self.dropped == 1:
+            logger.warning(complaint)
+
+
+class LogPoster(logging.Handler):
+    """
+    Takes the lines about objects from the log to the queue of the operator that they belong to.
+
+    Lines are formatted only if they are going to be posted. There is one such handler in the
+    process, and it is there only while at least one operator posts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: dict[int, EventQueue] = {}
+        self._mutex = threading.Lock()
+
+    @property
+    def queues(self) -> list[EventQueue]:
+        """The queues of all the operators that post now."""
+        with self._mutex:
+            return list(self._queues.values())
+
+    def connect(self, queue: EventQueue) -> None:
+        with self._mutex:
+            self._queues[id(queue.settings)] = queue
+            loggers.logger.addHandler(self)
+
+    def disconnect(self, queue: EventQueue) -> None:
+        with self._mutex:
+            self._queues.pop(id(queue.settings), None)
+            if not self._queues:
+                loggers.logger.removeHandler(self)
+
+    def handle(self, record: logging.LogRecord) -> bool:
+        # Unlike in usual handlers, no lock is needed, nor a second step for the few that pass.
+        queue = self._queues.get(id(getattr(record, 'settings', None)))
+        if queue is None or getattr(record, 'k8s_skip', False):
+            return False
+        posting = queue.settings.posting
+        if not posting.enabled or not posting.loggers or record.levelno < posting.level:
+            return False
+        try:
+            queue.put_record(record)
+        except Exception:
+            self.handleError(record)
+        return True
+
+
+log_poster = LogPoster()
+_formatter = logging.Formatter()
+
+
+def make_event(
+        record: logging.LogRecord,
+        ref: bodies.ObjectReference,
+        refused: int,
+        settings: configuration.OperatorSettings,
+) -> K8sEvent:
+    """
+    Make an event of a line of the log; ``refused`` lines of the same object were dropped before.
+    """
+    message = _formatter.format(record)
+    return K8sEvent(
+        ref=ref,
+        type=name_type(record.levelno),
+        reason='Logging',
+        message=f"{message} (and {refused} lines before it, not posted)" if refused else message,
+        backoffs=settings.posting.logging_backoffs,
+        when=datetime.datetime.fromtimestamp(record.created, datetime.UTC),
+    )
+
+
+def name_type(level: int) -> str:
+    """Translate the level of a line to the type of an event."""
+    if level <= logging.DEBUG:
+        return 'Debug'
+    if level <= logging.INFO:
+        return 'Normal'
+    if level <= logging.WARNING:
+        return 'Warning'
+    if level <= logging.ERROR:
+        return 'Error'
+    return 'Fatal'
+
+
+def is_event(ref: bodies.ObjectReference) -> bool:
+    """Is it itself an event? Events about events would have no end."""
+    api_version = ref.get('apiVersion') or ''
+    return ref.get('kind') == 'Event' and (
+        api_version == 'v1' or api_version.startswith('events.k8s.io/'))

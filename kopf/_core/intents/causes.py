@@ -1,0 +1,133 @@
+"""
+Causes: why handlers are called, and with what.
+
+A cause is all that is known of one occasion. Its kwargs are those of the handlers, of the callbacks
+of their filters, of the lifecycles, and so on; execution adds what is specific for one attempt.
+"""
+import dataclasses
+import enum
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, diffs, patches, references
+
+
+class Activity(enum.StrEnum):
+    """What happens to the operator itself, not to the objects."""
+    AUTHENTICATION = 'authentication'
+    STARTUP = 'startup'
+    CLEANUP = 'cleanup'
+    PROBE = 'probe'
+
+
+class Reason(enum.StrEnum):
+    """What happened to an object."""
+    CREATE = 'create'
+    UPDATE = 'update'
+    DELETE = 'delete'
+    RESUME = 'resume'
+    NOOP = 'noop'
+    FREE = 'free'
+    GONE = 'gone'
+
+
+HANDLED_REASONS = frozenset({Reason.CREATE, Reason.UPDATE, Reason.DELETE, Reason.RESUME})
+
+TITLES: Mapping[Reason, str] = {
+    Reason.CREATE: 'Creation',
+    Reason.UPDATE: 'Updating',
+    Reason.DELETE: 'Deletion',
+    Reason.RESUME: 'Resuming',
+}
+
+
+@dataclasses.dataclass(kw_only=True)
+class Cause:
+    """The common part of all causes. The indices win over kwargs of the same names."""
+    logger: Any
+    memo: Any
+    indices: Mapping[str, Any]
+
+    @functools.cached_property
+    def kwargs(self) -> dict[str, Any]:
+        """The kwargs of the handlers; made once, so not to be changed."""
+        return {**self._kwargs(), **self.indices}
+
+    def _kwargs(self) -> dict[str, Any]:
+        return {'logger': self.logger, 'memo': self.memo}
+
+
+@dataclasses.dataclass(kw_only=True)
+class ActivityCause(Cause):
+    activity: Activity
+    settings: configuration.OperatorSettings
+
+    def _kwargs(self) -> dict[str, Any]:
+        return {**super()._kwargs(), 'activity': self.activity, 'settings': self.settings}
+
+
+@dataclasses.dataclass(kw_only=True)
+class ResourceCause(Cause):
+    resource: references.Resource
+    body: bodies.Body
+    patch: patches.Patch
+
+    def _kwargs(self) -> dict[str, Any]:
+        body = self.body
+        meta = body.metadata
+        raw = body.get('metadata') or {}
+        return {
+            'logger': self.logger,
+            'memo': self.memo,
+            'resource': self.resource,
+            'patch': self.patch,
+            'body': body,
+            'spec': body.spec,
+            'meta': meta,
+            'status': body.status,
+            'uid': raw.get('uid'),
+            'name': raw.get('name'),
+            'namespace': raw.get('namespace'),
+            'labels': meta.labels,
+            'annotations': meta.annotations,
+        }
+
+
+@dataclasses.dataclass(kw_only=True)
+class WatchingCause(ResourceCause):
+    """A raw event, as the API tells it."""
+    type: bodies.RawEventType
+    event: bodies.RawEvent
+
+    def _kwargs(self) -> dict[str, Any]:
+        kwargs = super()._kwargs()
+        kwargs['type'] = self.type
+        kwargs['event'] = self.event
+        return kwargs
+
+
+@dataclasses.dataclass(kw_only=True)
+class ChangingCause(ResourceCause):
+    """
+    A change of the object since it was last handled.
+
+    ``initial`` is for the objects that existed before the operator, and are not yet resumed.
+    The old and new states are essences; the old one is None if the object was never handled.
+    """
+    reason: Reason
+    initial: bool
+    diff: diffs.Diff
+    old: bodies.BodyEssence | None
+    new: bodies.BodyEssence | None
+
+    def _kwargs(self) -> dict[str, Any]:
+        kwargs = super()._kwargs()
+        kwargs['reason'] = self.reason
+        kwargs['diff'] = self.diff
+        kwargs['old'] = self.old
+        kwargs['new'] = self.new
+        return kwargs
+
+

@@ -1,0 +1,252 @@
+"""
+Registries: where the decorators put handlers, and where the operator takes them from.
+
+Handlers are kept in the order of their declaration, in which they are also called.
+"""
+import dataclasses
+import logging
+from collections.abc import Collection, Iterable, Iterator
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar
+
+from kopf._cogs.structs import dicts, references
+from kopf._core.intents import causes, filters, handlers
+
+HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
+ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
+
+
+class GenericRegistry(Generic[HandlerT]):
+    """Handlers of one sort, in the order of declaration."""
+
+    def __init__(self) -> None:
+        self._handlers: list[HandlerT] = []
+
+    def append(self, handler: HandlerT) -> None:
+        self._handlers.append(handler)
+
+    def __iter__(self) -> Iterator[HandlerT]:
+        return iter(self._handlers)
+
+    def __len__(self) -> int:
+        return len(self._handlers)
+
+
+class ActivityRegistry(GenericRegistry[handlers.ActivityHandler]):
+    pass
+
+
+class ResourceRegistry(GenericRegistry[ResourceHandlerT]):
+    pass
+
+
+class IndexingRegistry(ResourceRegistry[handlers.IndexingHandler]):
+    pass
+
+
+class WatchingRegistry(ResourceRegistry[handlers.WatchingHandler]):
+    pass
+
+
+class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
+    pass
+
+
+class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
+    """Also for sub-handlers: a registry for each run of their parent handler."""
+
+
+class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
+    pass
+
+
+class OperatorRegistry:
+    """
+    All the handlers of an operator.
+
+    Decorators add to the default registry, unless ``registry=`` is given; operators run
+    with the default registry, unless another one is given. So, several operators can live
+    in one process, each with its own handlers.
+    """
+
+    def __init__(self) -> None:
+        self._activities = ActivityRegistry()
+        self._indexing = IndexingRegistry()
+        self._watching = WatchingRegistry()
+        self._spawning = SpawningRegistry()
+        self._changing = ChangingRegistry()
+        self._webhooks = WebhooksRegistry()
+
+    def get_activity_handlers(
+            self,
+            activity: causes.Activity,
+    ) -> tuple[handlers.ActivityHandler, ...]:
+        """Get the handlers of an activity, in the order of declaration, without duplicates."""
+        return tuple(filters.deduplicate(
+            [handler for handler in self._activities if handler.activity == activity]))
+
+    def iter_resource_handlers(self) -> Iterator[handlers.ResourceHandler]:
+        """Go through all the handlers for objects, of all sorts."""
+        yield from self._indexing
+        yield from self._watching
+        yield from self._spawning
+        yield from self._changing
+        yield from self._webhooks
+
+    def get_selectors(self) -> Collection[references.Selector]:
+        """Get all the selectors of resources that are in use; in a stable order."""
+        return tuple(dict.fromkeys(
+            handler.selector for handler in self.iter_resource_handlers()
+            if handler.selector is not None))
+
+
+_default_registry: OperatorRegistry | None = None
+
+
+def get_default_registry() -> OperatorRegistry:
+    """Get the registry that is used where no other is given; the same one for all threads."""
+    global _default_registry
+    if _default_registry is None:
+        _default_registry = OperatorRegistry()
+    return _default_registry
+
+
+def set_default_registry(registry: OperatorRegistry) -> None:
+    """Replace the default registry. What is already declared or already runs is not affected."""
+    global _default_registry
+    _default_registry = registry
+
+
+handler_var: ContextVar[handlers.Handler] = ContextVar('handler_var')
+"""The handler which is currently executed."""
+
+subregistry_var: ContextVar[ChangingRegistry] = ContextVar('subregistry_var')
+"""Where the sub-handlers of the currently executed handler are added to."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResourceHandlers:
+    """The handlers of one resource, filters aside; in the order of declaration."""
+
+    indexing: tuple[handlers.IndexingHandler, ...] = ()
+    watching: tuple[handlers.WatchingHandler, ...] = ()
+    spawning: tuple[handlers.SpawningHandler, ...] = ()
+    changing: tuple[handlers.ChangingHandler, ...] = ()
+    webhooks: tuple[handlers.WebhookHandler, ...] = ()
+
+    extra_fields: frozenset[dicts.FieldPath] = frozenset()
+    """The fields that the handlers of changes name, and which are therefore essential."""
+
+    @property
+    def are_watched(self) -> bool:
+        """Whether the objects have to be watched at all: webhooks need no watching."""
+        return bool(self.indexing or self.watching or self.spawning or self.changing)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Binding:
+    """Which handlers are for which of the resources of a cluster, and what could not be served."""
+
+    handlers: dict[references.Resource, ResourceHandlers]
+    unresolved: list[references.Selector]
+    ambiguous: dict[references.Selector, Collection[references.Resource]]
+    failing: dict[references.Selector, Exception]
+    unwatchable: list[references.Resource]
+    unpatchable: list[references.Resource]
+
+    def complaints(self) -> Iterator[str]:
+        """Say in words what cannot be served; nothing if everything can."""
+        for selector, resources in self.ambiguous.items():
+            yield (f"Ambiguous resources will not be served (try specifying API groups): "
+                   f"{selector} => {{{_join(resources)}}}")
+        if self.unresolved:
+            yield (f"Unresolved resources cannot be served (try creating their CRDs): "
+                   f"{_join(self.unresolved)}")
+        for selector, error in self.failing.items():
+            yield f"Resources will not be served, as their selector fails: {selector}: {error!r}"
+        if self.unwatchable:
+            yield f"Non-watchable resources will not be served: {{{_join(self.unwatchable)}}}"
+        if self.unpatchable:
+            yield f"Non-patchable resources will not be served: {{{_join(self.unpatchable)}}}"
+
+
+def _join(items: Iterable[object]) -> str:
+    return ', '.join(str(item) for item in items)
+
+
+def resolve(registry: OperatorRegistry, resources: Collection[references.Resource]) -> Binding:
+    """
+    Distribute the handlers to the resources of a cluster, all of which must be known.
+
+    What cannot be watched is served only by webhooks. What cannot be patched is served only
+    by those handlers that store nothing on the objects. Where the verbs are not known
+    (an empty set), everything is possible. Only resources with handlers are in the result.
+    """
+    unresolved: list[references.Selector] = []
+    ambiguous: dict[references.Selector, Collection[references.Resource]] = {}
+    failing: dict[references.Selector, Exception] = {}
+    selected: dict[references.Selector | None, frozenset[references.Resource]] = {None: frozenset()}
+    for selector in registry.get_selectors():
+        try:
+            found = selector.select(resources)
+        except Exception as e:
+            failing[selector] = e
+            found = ()
+        else:
+            if not found:
+                unresolved.append(selector)
+            elif selector.is_specific and len({resource.group for resource in found}) > 1:
+                ambiguous[selector] = found
+                found = ()
+        selected[selector] = frozenset(found)
+
+    def fitting(
+            candidates: Iterable[ResourceHandlerT],
+            resource: references.Resource,
+    ) -> tuple[ResourceHandlerT, ...]:
+        return tuple(handler for handler in candidates if resource in selected[handler.selector])
+
+    bound: dict[references.Resource, ResourceHandlers] = {}
+    unwatchable: list[references.Resource] = []
+    unpatchable: list[references.Resource] = []
+    for resource in dict.fromkeys(resources):
+        changing = fitting(registry._changing, resource)
+        served = ResourceHandlers(
+            indexing=fitting(registry._indexing, resource),
+            watching=fitting(registry._watching, resource),
+            spawning=fitting(registry._spawning, resource),
+            changing=changing,
+            webhooks=fitting(registry._webhooks, resource),
+            extra_fields=frozenset(handler.field for handler in changing if handler.field),
+        )
+        if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
+            unwatchable.append(resource)
+            served = ResourceHandlers(webhooks=served.webhooks)
+        elif resource.verbs and (served.spawning or changing) and 'patch' not in resource.verbs:
+            unpatchable.append(resource)
+            served = dataclasses.replace(
+                served, spawning=(), changing=(), extra_fields=frozenset())
+        if served.are_watched or served.webhooks:
+            bound[resource] = served
+
+    return Binding(
+        handlers=bound,
+        unresolved=unresolved,
+        ambiguous=ambiguous,
+        failing=failing,
+        unwatchable=unwatchable,
+        unpatchable=unpatchable,
+    )
+
+
+def bind(
+        registry: OperatorRegistry,
+        resources: Collection[references.Resource],
+        *,
+        logger: logging.Logger | logging.LoggerAdapter[Any],
+) -> dict[references.Resource, ResourceHandlers]:
+    """Do as `resolve` does, and warn of what cannot be served."""
+    binding = resolve(registry, resources)
+    for complaint in binding.complaints():
+        logger.warning(complaint)
+    return binding.handlers

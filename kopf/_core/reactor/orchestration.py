@@ -1,0 +1,185 @@
+"""
+Orchestration: who watches what.
+
+For each resource that has handlers, and each namespace that is served, there is exactly one
+watching task, which feeds the lines; cluster-scoped resources are watched once. When a kind or
+a namespace goes away, so does its task, and then its lines are dropped.
+"""
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Collection, Coroutine, Mapping
+from typing import Protocol
+
+from kopf._cogs.aiokits import tasks
+from kopf._cogs.clients import api, watching
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import references
+from kopf._core.intents import registries
+from kopf._core.reactor import observation
+
+Key = tuple[references.Resource, references.Namespace]
+_Served = tuple[registries.ResourceHandlers, frozenset[tuple[object, ...]]]
+
+
+class Lines(Protocol):
+    """Where the objects of all resources go."""
+
+    def sink(
+            self,
+            resource: references.Resource,
+            namespace: references.Namespace,
+            handlers: registries.ResourceHandlers,
+    ) -> watching.Sink:
+        """
+        A sink for one resource in one namespace; possibly not the first one for it.
+
+        It can come again with other details of the resource (e.g. its subresources), or with other
+        handlers. The sinks given before are of no use then, and a new list begins.
+        """
+
+    def drop(self, resource: references.Resource, namespace: references.Namespace) -> None:
+        """The resource or the namespace is not served any more, its sinks are of no use."""
+
+
+async def serve(
+        *,
+        client: api.Client,
+        settings: configuration.OperatorSettings,
+        registry: registries.OperatorRegistry,
+        lines: Lines,
+        namespaces: Collection[references.NamespacePattern],
+        clusterwide: bool,
+        logger: logging.Logger,
+        insights: observation.Insights | None = None,
+) -> None:
+    """
+    Watch all that the handlers of the registry are for, as long as it is in the cluster; for ever.
+
+    No task is left behind when it is cancelled or fails. It fails only when logging in does.
+    """
+    insights = observation.Insights() if insights is None else insights
+    ensemble = Ensemble(
+        client=client, settings=settings, registry=registry, lines=lines, logger=logger)
+    woken = ensemble.woken
+    insights.subscribe(woken)
+    try:
+        ensemble.start(observation.observe_resources(
+            client=client, settings=settings, groups=get_groups(registry),
+            insights=insights, logger=logger))
+        ensemble.start(observation.observe_namespaces(
+            client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
+            insights=insights, logger=logger))
+        while True:
+            woken.clear()
+            ensemble.check()
+            if insights.resources is not None and insights.namespaces is not None:
+                await ensemble.adjust(insights.resources, insights.namespaces)
+            await woken.wait()
+    finally:
+        insights.unsubscribe(woken)
+        await ensemble.close()
+
+
+def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
+    """The API groups that the handlers can be for; None if it can be any group."""
+    groups = {selector.group for selector in registry.get_selectors()}
+    return None if None in groups else {group for group in groups if group is not None}
+
+
+class Ensemble:
+    """The tasks that watch, and those that observe. `woken` is set when any of them ends."""
+
+    def __init__(
+            self,
+            *,
+            client: api.Client,
+            settings: configuration.OperatorSettings,
+            registry: registries.OperatorRegistry,
+            lines: Lines,
+            logger: logging.Logger,
+    ) -> None:
+        super().__init__()
+        self.woken = asyncio.Event()
+        self._client = client
+        self._settings = settings
+        self._registry = registry
+        self._lines = lines
+        self._logger = logger
+        self._observers: list[asyncio.Task[None]] = []
+        self._watchers: dict[Key, asyncio.Task[None]] = {}
+        self._served: dict[Key, _Served] = {}
+        self._blamed: set[references.Selector | references.Resource] = set()
+
+    def start(self, coro: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coro)
+        task.add_done_callback(lambda _: self.woken.set())
+        self._observers.append(task)
+
+    def check(self) -> None:
+        """Raise the error of any task that has failed."""
+        for task in [*self._observers, *self._watchers.values()]:
+            if task.done() and not task.cancelled():
+                task.result()
+
+    async def adjust(
+            self,
+            resources: Collection[references.Resource],
+            namespaces: Collection[references.Namespace],
+    ) -> None:
+        """Have exactly those tasks that are needed for these resources and namespaces."""
+        bound = {
+            resource: handlers for resource, handlers in self._bind(resources).items()
+            if handlers.are_watched
+        }
+        needed = {
+            (resource, namespace): (handlers, observation.describe([resource]))
+            for resource, handlers in bound.items()
+            for namespace in (namespaces if resource.namespaced else (None,))
+        }
+        gone = self._watchers.keys() - needed.keys()
+        outdated = {key for key in self._watchers if self._served[key] != needed.get(key)}
+        await tasks.cancel([self._watchers.pop(key) for key in outdated])
+        for key in gone:
+            self._lines.drop(*key)
+        self._served = needed
+        for key, (handlers, _) in needed.items():
+            if key not in self._watchers:
+                self._watch(*key, handlers)
+
+    def _watch(
+            self,
+            resource: references.Resource,
+            namespace: references.Namespace,
+            handlers: registries.ResourceHandlers,
+    ) -> None:
+        task = asyncio.create_task(watching.watch(
+            self._client, settings=self._settings, resource=resource, namespace=namespace,
+            sink=self._lines.sink(resource, namespace, handlers)))
+        task.add_done_callback(lambda _: self.woken.set())
+        self._watchers[resource, namespace] = task
+
+    def _bind(
+            self,
+            resources: Collection[references.Resource],
+    ) -> Mapping[references.Resource, registries.ResourceHandlers]:
+        """Bind the handlers; and say what cannot be served, each thing once."""
+        binding = registries.resolve(self._registry, resources)
+        news = dataclasses.replace(
+            binding,
+            unresolved=[item for item in binding.unresolved if item not in self._blamed],
+            ambiguous={
+                key: val for key, val in binding.ambiguous.items() if key not in self._blamed},
+            failing={key: val for key, val in binding.failing.items() if key not in self._blamed},
+            unwatchable=[item for item in binding.unwatchable if item not in self._blamed],
+            unpatchable=[item for item in binding.unpatchable if item not in self._blamed],
+        )
+        self._blamed.update(
+            news.unresolved, news.ambiguous, news.failing, news.unwatchable, news.unpatchable)
+        for complaint in news.complaints():
+            self._logger.warning(complaint)
+        return binding.handlers
+
+    async def close(self) -> None:
+        """End all the tasks."""
+        await tasks.cancel([*self._observers, *self._watchers.values()])

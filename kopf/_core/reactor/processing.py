@@ -1,0 +1,219 @@
+"""
+The passes: what is done for an object when there is something new about it.
+
+A pass first shows the raw events to those who want to see them, then handles the newest state, turn
+by turn, until the object is at rest or waits for its time. Its errors are the object's own: they
+back off on that object, and are tried again also if nothing changes.
+"""
+import asyncio
+import logging
+from typing import Any
+
+from kopf._cogs.structs import bodies, patches
+from kopf._core.actions import (
+    application,
+    decisions,
+    execution,
+    invocation,
+    loggers,
+    progression,
+    throttlers,
+)
+from kopf._core.intents import causes, errors, filters, handlers, registries
+from kopf._core.reactor import handling, queueing, saving
+
+objects_logger = logging.getLogger('kopf.objects')
+
+SAVING_TIMEOUT = 5.0
+"""How long (seconds) what is done can be written when the operator exits."""
+
+
+HOT_ROUNDS = 3
+"""After so many changes in a row, each while handling another, the next ones are batched."""
+
+
+class Processor:
+    """All the passes of an operator."""
+
+    def __init__(self, env: handling.Environment) -> None:
+        super().__init__()
+        self.env = env
+
+    def is_congested(self) -> bool:
+        """Whether there is enough at work, so that what is not urgent should wait."""
+        return self.env.client.congested
+
+    def settle(self, line: queueing.Line) -> bool:
+        """
+        Process the state if that needs no pass: nothing is to be done, to be told, or to wait for.
+        """
+        raw = line.pending
+        served = line.stream.handlers
+        if raw is None or served.watching or served.spawning or served.indexing or (
+                line.cycle is not None or line.throttler is not None):
+            return False
+        if not served.changing:
+            line.pending = None
+            return True
+        if (line.initial and any(handler.initial for handler in served.changing)) or (
+                objects_logger.isEnabledFor(logging.DEBUG)):
+            return False
+        if any(handler.requires_finalizer for handler in served.changing) or (
+                decisions.is_blocked(raw, self.env.settings.persistence.finalizer)):
+            return False
+        try:
+            view = decisions.look(
+                raw, settings=self.env.settings, extra_fields=served.extra_fields)
+        except ValueError:
+            return False
+        reason, _ = decisions.detect(view, initial=False)
+        if reason != causes.Reason.NOOP or self._has_traces(view, served):
+            return False
+        line.pending = None
+        line.initial = False
+        line.noticed = True
+        return True
+
+    def _has_traces(self, view: decisions.View, served: registries.ResourceHandlers) -> bool:
+        storage = self.env.settings.persistence.progress_storage
+        return storage.touched(body=view.body) is not None or any(
+            storage.fetch(key=handler.id, body=view.body) for handler in served.changing)
+
+    async def process(self, line: queueing.Line) -> None:
+        """Make a pass for the object."""
+        line.cancel_timer()
+        raw = line.pending if line.pending is not None else line.rest
+        if raw is None:
+            return
+        settings = self.env.settings
+        logger = loggers.ObjectLogger(body=bodies.Body(raw), settings=settings)
+        try:
+            await self._process(line, logger)
+        except Exception as e:
+            self._throttle(line, e, logger)
+        else:
+            if line.throttler is not None:
+                line.throttler = None
+                logger.info("Throttling is over. Switching back to normal operations.")
+
+    async def _process(self, line: queueing.Line, logger: Any) -> None:
+        while True:
+            while line.events:
+                await self._watch(line, line.events.popleft())
+            if line.gone:
+                if line.noticed and line.pending is not None:
+                    logger.debug("Deleted, really deleted, and we are notified.")
+                return
+            raw = line.take()
+            if raw is None:
+                raw = line.rest
+            if raw is None or not self._is_changing(line):
+                return
+            line.rest = None
+            try:
+                await self._handle(line, raw, logger)
+            except BaseException:
+                line.rest = line.rest if line.rest is not None else raw
+                raise
+            if line.stream.lines.stopping or not (line.pending is not None or line.events):
+                return
+
+    def _is_changing(self, line: queueing.Line) -> bool:
+        return bool(line.stream.handlers.changing)
+
+    async def _handle(self, line: queueing.Line, raw: bodies.RawBody, logger: Any) -> None:
+        """Turn by turn, until there is nothing more to do; newer states of others come first."""
+        state: bodies.RawBody | None = raw
+        rounds = 0
+        while state is not None:
+            turn = handling.Turn(self.env, line, state, logger)
+            try:
+                state = await turn.run()
+            except asyncio.CancelledError:
+                await self._save_at_exit(line, turn.saver)
+                raise
+            except BaseException:
+                line.rest = turn.saver.raw
+                raise
+            if line.gone or line.stream.lines.stopping:
+                return
+            if line.pending is not None:
+                rounds += 1
+                if rounds >= HOT_ROUNDS and not decisions.is_deleting(line.pending):
+                    await asyncio.sleep(self.env.settings.queueing._batch_window)
+                state = line.take()
+
+    async def _save_at_exit(self, line: queueing.Line, saver: saving.Saver) -> None:
+        saver.disarm()
+        if line.cycle is not None and line.cycle.dirty and not line.gone:
+            async with asyncio.timeout(SAVING_TIMEOUT):
+                await saver.save()
+
+    def _throttle(self, line: queueing.Line, e: Exception, logger: Any) -> None:
+        if line.throttler is None:
+            line.throttler = throttlers.Throttler()
+        delay = line.throttler.next_delay(self.env.settings.queueing.error_delays)
+        exc_info = (type(e), e, e.__traceback__)
+        if delay is None:
+            line.throttler = None
+            logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
+                         f"change, as no throttling is configured.", exc_info=exc_info)
+            return
+        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
+                     exc_info=exc_info)
+        if not line.gone and not line.stream.lines.stopping:
+            if line.rest is None:
+                line.rest = line.pending
+            line.wait_until(asyncio.get_running_loop().time() + delay)
+
+    async def _watch(self, line: queueing.Line, event: bodies.RawEvent) -> None:
+        """Show a raw event to its handlers. Their errors are told, and ignored."""
+        body = bodies.Body(event['object'])
+        logger = loggers.LocalObjectLogger(body=body, settings=self.env.settings)
+        patch = patches.Patch(body=body)
+        cause = causes.WatchingCause(
+            logger=logger,
+            memo=handling.get_memo(self.env, line),
+            indices=self.env.indices,
+            resource=line.stream.resource,
+            body=body,
+            patch=patch,
+            type=event['type'],
+            event=event,
+        )
+        line.noticed = True
+        now = self.env.clock.now()
+        for handler in line.stream.handlers.watching:
+            await self._watch_once(handler, cause, progression.HandlerState.new(now=now))
+        if patch and event['type'] != 'DELETED':
+            target = application.Target(self.env.client, line.stream.resource, logger)
+            newest = await application.apply(target, event['object'], patch)
+            if newest is not None:
+                line.accept(newest)
+                line.pending = line.pending if line.pending is not None else newest
+
+    async def _watch_once(
+            self,
+            handler: handlers.WatchingHandler,
+            cause: causes.WatchingCause,
+            state: progression.HandlerState,
+    ) -> None:
+        try:
+            if not handler.unfiltered and not filters.matches(handler, cause):
+                return
+        except filters.FilterError as e:
+            execution.fail(handler, e.error, cause.logger)
+            return
+        kwargs = {
+            **cause.kwargs, 'param': handler.param, 'retry': 0, 'started': state.started,
+            'runtime': state.runtime(self.env.clock.now()), **cause.indices}
+        await execution.attempt(
+            handler,
+            call=lambda: invocation.invoke(
+                handler.fn, kwargs=kwargs, executor=self.env.settings.execution.executor),
+            state=state,
+            settings=self.env.settings,
+            clock=self.env.clock,
+            logger=cause.logger,
+            default_errors=errors.ErrorsMode.IGNORED,
+        )

@@ -1,0 +1,234 @@
+"""
+Writing what is done to the object: at the end of a cycle, before a pause, or when it gets old.
+
+One PATCH carries as much as possible. What could not be written stays in the line's cycle,
+and is written with the next attempt to write anything.
+"""
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import api, errors
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._core.actions import application, cycles, decisions
+from kopf._core.reactor import queueing
+
+REFUSALS = (400, 413, 422)
+"""The statuses which mean that the same patch will never be accepted."""
+
+
+class Saver:
+    """The writes of one turn. `raw` is always the newest state as the server has it."""
+
+    def __init__(
+            self,
+            line: queueing.Line,
+            raw: bodies.RawBody,
+            *,
+            client: api.Client,
+            settings: configuration.OperatorSettings,
+            clock: clocks.Clock,
+            logger: Any,
+    ) -> None:
+        super().__init__()
+        self.line = line
+        self.raw = raw
+        self.settings = settings
+        self.clock = clock
+        self.logger = logger
+        self.target = application.Target(client, line.stream.resource, logger)
+        self.moved = False
+        """Whether anything was written, so that the state is not the initial one any more."""
+        self.overtaken = False
+        """Whether the essence or the deletion mark are not what they should be after own writes."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[bodies.RawBody | None] | None = None
+
+    def is_urgent(self, extra_fields: Iterable[dicts.FieldPath]) -> bool:
+        """Whether the next handlers have to see what the server makes of the unwritten changes."""
+        cycle = self.line.cycle
+        if cycle is None or not cycle.dirty:
+            return False
+        delay = self.settings.persistence.flush_delay
+        age = 0.0 if cycle.oldest is None else self.clock.now().mono - cycle.oldest
+        if delay <= 0 or age >= delay:
+            return True
+        ignored = {'status'} if not any(path[:1] == ('status',) for path in extra_fields) else ()
+        return any(
+            contribution.patch.fns or any(key not in ignored for key in contribution.patch)
+            for contribution in cycle.contributions)
+
+    def arm(self) -> None:
+        """While a handler runs, write what others have done when it becomes too old."""
+        cycle = self.line.cycle
+        delay = self.settings.persistence.flush_delay
+        if self._timer is None and self._task is None and delay > 0 and (
+                cycle is not None and cycle.oldest is not None):
+            self._timer = asyncio.get_running_loop().call_at(cycle.oldest + delay, self._start)
+
+    def _start(self) -> None:
+        self._timer = None
+        self._task = asyncio.get_running_loop().create_task(self._save())
+
+    def disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def settle(self) -> None:
+        """Wait for the write that was begun while a handler was running, if there is one."""
+        task, self._task = self._task, None
+        if task is not None:
+            await asyncio.wait([task])
+            task.result()
+
+    async def save(self) -> bodies.RawBody | None:
+        """Write all that is done & not written; return the newest state, or None if it is gone."""
+        self.disarm()
+        await self.settle()
+        return await self._save()
+
+    async def _save(self) -> bodies.RawBody | None:
+        cycle = self.line.cycle
+        assert cycle is not None
+        merged: Mapping[str, Any] = self.raw
+        for contribution in cycle.contributions:
+            merged = patches.merge(merged, contribution.patch)
+        expected = self._essence_of(merged)
+        newest = await self._send(cycle, lambda body: cycle.progress_patch(
+            body=body, settings=self.settings))
+        self.overtaken = self.overtaken or (
+            newest is not None and self._essence_of(newest) != expected)
+        return newest
+
+    async def close(
+            self, handler_ids: Sequence[ids.HandlerId], *, essence: bodies.BodyEssence | None,
+    ) -> bodies.RawBody | None:
+        """Write all that is left, the new last-handled state, and that there is no progress."""
+        self.disarm()
+        await self.settle()
+        cycle = self.line.cycle
+        assert cycle is not None
+
+        def make_own(body: bodies.Body) -> patches.Patch:
+            own = cycle.closing_patch(handler_ids, body=body, settings=self.settings)
+            if essence is not None:
+                self.settings.persistence.diffbase_storage.store(
+                    body=body, patch=own, essence=essence)
+            return own
+
+        return await self._send(cycle, make_own)
+
+    async def release(
+            self, handler_ids: Sequence[ids.HandlerId],
+    ) -> tuple[bodies.RawBody | None, bool]:
+        """Remove the finalizer and all other traces; return the newest state, and if it is done."""
+        cycle = self.line.cycle
+        assert cycle is not None
+        separate = 'status' in self.target.resource.subresources
+        batches = _combine(contribution.patch for contribution in cycle.contributions)
+        if len(batches) > 1 or any(
+                batch.fns or ('status' in batch and separate) for batch in batches):
+            if await self.save() is None:
+                return None, True
+            batches = []
+        body = bodies.Body(self.raw)
+        own = cycle.closing_patch(handler_ids, body=body, settings=self.settings)
+        merged = patches.merge(patches.merge(self.raw, batches[0] if batches else {}), own)
+        wanted = decisions.without_finalizer(
+            merged, self.settings.persistence.finalizer)  # type: ignore[arg-type]
+        return await self._exchange(wanted)
+
+    async def exchange(
+            self, wanted: bodies.RawBody, patch: dict[str, Any],
+    ) -> bodies.RawBody | None:
+        """Make the object what is wanted, if it is still the same; return its newest state."""
+        newest, _ = await self._exchange(patches.merge(wanted, patch))  # type: ignore[arg-type]
+        return newest
+
+    async def _exchange(self, wanted: bodies.RawBody) -> tuple[bodies.RawBody | None, bool]:
+        ops = patches.make_json_patch(self.raw, wanted)
+        newest, applied = await application.exchange(self.target, self.raw, ops)
+        self._accept(newest)
+        return newest, applied
+
+    async def _send(
+            self, cycle: cycles.Cycle, make_own: Callable[[bodies.Body], patches.Patch],
+    ) -> bodies.RawBody | None:
+        """Send the contributions of the handlers, and the framework's own keys as the last ones."""
+        own = make_own(bodies.Body(self.raw))
+        sent = list(cycle.contributions)
+        states = {id_: cycle.states[id_] for id_ in cycle.unsaved}
+        newest: bodies.RawBody | None = self.raw
+        try:
+            for batch in _combine([*(contribution.patch for contribution in sent), own]):
+                if newest is not None:
+                    newest = await self._apply(newest, batch, own)
+        except errors.APIError as e:
+            if e.status not in REFUSALS or not sent:
+                raise
+            newest = await self._send_separately(cycle, sent)
+            if newest is not None:
+                own = make_own(bodies.Body(newest))
+                newest = await self._apply(newest, own, own) if own else newest
+        if newest is not None and cycle.seen is not None and sent:
+            cycle.advance([item.patch for item in sent], self._essence_of(newest))
+        cycle.contributions = [item for item in cycle.contributions if item not in sent]
+        cycle.unsaved = {
+            id_ for id_ in cycle.unsaved if id_ not in states or
+            cycle.states[id_] is not states[id_]}
+        cycle.oldest = self.clock.now().mono if cycle.dirty else None
+        return newest
+
+    async def _apply(
+            self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
+    ) -> bodies.RawBody | None:
+        newest = await application.apply(
+            self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
+        self._accept(newest)
+        return newest
+
+    async def _send_separately(
+            self, cycle: cycles.Cycle, sent: Sequence[cycles.Contribution],
+    ) -> bodies.RawBody | None:
+        """Find out whose patch is refused: that handler has failed; the others' patches count."""
+        newest: bodies.RawBody | None = self.raw
+        for contribution in sent:
+            try:
+                if newest is not None:
+                    newest = await self._apply(newest, contribution.patch, patches.Patch())
+            except errors.APIError as e:
+                if e.status not in REFUSALS:
+                    raise
+                self.logger.error(f"Handler {contribution.handler_id!r} failed permanently: "
+                                  f"its patch is refused by the API: {e}")
+                cycle.refuse(contribution.handler_id, f"The patch is refused by the API: {e}")
+        return newest
+
+    def _accept(self, newest: bodies.RawBody | None) -> None:
+        self.moved = True
+        if newest is not None:
+            self.raw = newest
+            self.line.accept(newest)
+
+    def _essence_of(self, raw: Any) -> bodies.BodyEssence:
+        return decisions.build_essence(
+            bodies.Body(raw), settings=self.settings,
+            extra_fields=self.line.stream.handlers.extra_fields)
+
+
+def _combine(parts: Iterable[patches.Patch]) -> list[patches.Patch]:
+    """As few patches as possible that are equal to all of these, one after another."""
+    batches: list[patches.Patch] = []
+    for part in parts:
+        if not part:
+            continue
+        last = batches[-1] if batches and not batches[-1].fns else None
+        merged = patches.combine(last, part) if last is not None else None
+        if merged is not None:
+            batches[-1] = patches.Patch(merged, fns=part.fns)
+        else:
+            batches.append(patches.Patch(part))
+    return batches

@@ -1,0 +1,231 @@
+"""
+The command line of Kopf.
+
+Every option can also be set by an environment variable: ``KOPF_``, the command, and the option's
+name, e.g. ``KOPF_RUN_NAMESPACES``; those that can be repeated take several values separated by
+spaces.
+"""
+
+import asyncio
+import dataclasses
+import functools
+import logging
+from collections.abc import Callable, Collection
+from typing import Any, ParamSpec, TypeVar
+
+import click
+
+from kopf._cogs.aiokits import flags
+from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import loaders, versions
+from kopf._cogs.structs import credentials, vaults
+from kopf._core.actions import loggers
+from kopf._core.intents import registries
+from kopf._core.reactor import running
+
+P = ParamSpec('P')
+R = TypeVar('R')
+
+DEV_PRIORITY = 666
+
+logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass
+class CLIControls:
+    """
+    What the code that calls the command line itself can pass in, as click's ``obj``.
+
+    It is how operators are run by the command line's rules in tests and embedded: ``ready_flag`` is
+    set when the operator is started, and it ends when ``stop_flag`` is set. The rest replaces the
+    defaults.
+    """
+
+    ready_flag: flags.Flag | None = None
+    stop_flag: flags.Flag | None = None
+    vault: vaults.Vault | None = None
+    registry: registries.OperatorRegistry | None = None
+    settings: configuration.OperatorSettings | None = None
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+class LogFormatChoice(click.Choice[str]):
+    """The log formats by their names in lower case."""
+
+    def __init__(self) -> None:
+        super().__init__([log_format.name.lower() for log_format in loggers.LogFormat])
+
+    def convert(
+            self,
+            value: Any,
+            param: click.Parameter | None,
+            ctx: click.Context | None,
+    ) -> Any:
+        if isinstance(value, loggers.LogFormat):
+            return value
+        return loggers.LogFormat[super().convert(value, param, ctx).upper()]
+
+
+def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add the options of logging to a command, and configure it before the command."""
+    @click.option('-v', '--verbose', is_flag=True, help="Tell in detail what is done and why.")
+    @click.option('-d', '--debug', is_flag=True,
+                  help="Tell everything, the insides of asyncio and HTTP included.")
+    @click.option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
+    @click.option('--log-format', type=LogFormatChoice(), default='full', show_default=True,
+                  help="Whole lines, only the messages, or JSON.")
+    @click.option('--log-refkey', type=str,
+                  help="The field of JSON lines for the object they are about. [default: object]")
+    @click.option('--log-prefix/--no-log-prefix', default=None,
+                  help="Begin the messages about objects with their names. [default: not for JSON]")
+    @functools.wraps(fn)
+    def wrapper(
+            *args: Any,
+            verbose: bool,
+            debug: bool,
+            quiet: bool,
+            log_format: loggers.LogFormat,
+            log_refkey: str | None,
+            log_prefix: bool | None,
+            **kwargs: Any,
+    ) -> R:
+        loggers.configure(
+            debug=debug, verbose=verbose, quiet=quiet,
+            log_format=log_format, log_prefix=log_prefix, log_refkey=log_refkey)
+        return fn(*args, **kwargs)
+    return wrapper  # type: ignore[return-value]
+
+
+def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add the options on what part of the cluster a command is about."""
+    @click.option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
+                  help="The whole cluster.")
+    @click.option('-n', '--namespace', 'namespaces', multiple=True,
+                  help="A namespace, or a pattern of names: 'a*,!ab*'. Can be repeated.")
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs['clusterwide'] and kwargs['namespaces']:
+            raise click.UsageError("Use either --namespace or --all-namespaces, but not both.")
+        return fn(*args, **kwargs)
+    return wrapper
+
+
+@click.group(name='kopf', context_settings={
+    'auto_envvar_prefix': 'KOPF',
+    'help_option_names': ['-h', '--help'],
+})
+@click.version_option(versions.version, prog_name='kopf')
+@click.make_pass_decorator(CLIControls, ensure=True)
+def main(__controls: CLIControls) -> None:
+    """Kopf runs Kubernetes operators written in Python."""
+
+
+@main.command()
+@logging_options
+@scope_options
+@click.option('--standalone', is_flag=True, default=None,
+              help="Work as if there were no other operators.")
+@click.option('--dev', is_flag=True,
+              help=f"Development: take over from other operators (priority {DEV_PRIORITY}).")
+@click.option('-L', '--liveness', 'liveness_endpoint', metavar='URL',
+              help="Where to serve the health checks: http://0.0.0.0:8080/healthz")
+@click.option('-P', '--peering', 'peering_name', metavar='NAME',
+              help="The peering to join; it is then required. [default: default, if it exists]")
+@click.option('-p', '--priority', type=int,
+              help="Of several operators, the one with the highest priority works. [default: 0]")
+@click.option('-m', '--module', 'modules', multiple=True,
+              help="A module with handlers, as in `python -m`. Can be repeated.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def run(
+        __controls: CLIControls,
+        paths: Collection[str],
+        modules: Collection[str],
+        peering_name: str | None,
+        priority: int | None,
+        dev: bool,
+        standalone: bool | None,
+        namespaces: Collection[str],
+        clusterwide: bool,
+        liveness_endpoint: str | None,
+) -> None:
+    """
+    Run the operator made of the handlers in PATHS (files of Python) and modules.
+
+    For example: kopf run --all-namespaces --verbose handlers.py
+    """
+    try:
+        loaders.preload(paths=paths, modules=modules)
+    except loaders.LoadingError as e:
+        raise _describe(e) from None
+    if not clusterwide and not namespaces:
+        clusterwide = True
+        logger.warning(
+            "Neither --namespace nor --all-namespaces is given: serving the whole cluster. "
+            "In the future, one of them will be required.")
+
+    loop = __controls.loop or _make_fast_loop()
+    try:
+        running.run(
+            standalone=standalone,
+            namespaces=namespaces,
+            clusterwide=clusterwide,
+            priority=DEV_PRIORITY if dev and priority is None else priority,
+            peering_name=peering_name,
+            liveness_endpoint=liveness_endpoint,
+            registry=__controls.registry,
+            settings=__controls.settings,
+            stop_flag=__controls.stop_flag,
+            ready_flag=__controls.ready_flag,
+            vault=__controls.vault,
+            loop=loop,
+        )
+    except credentials.LoginError as e:
+        raise click.ClickException(str(e)) from None
+    finally:
+        if loop is not None and loop is not __controls.loop:
+            loop.close()
+
+
+@main.command()
+@logging_options
+@scope_options
+@click.option('-i', '--id', type=str, help="By whom; a name of this very request.")
+@click.option('--dev', is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
+@click.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+              help="The peering of the operators to freeze.")
+@click.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
+              help="Operators with lower priorities freeze.")
+@click.option('-t', '--lifetime', type=int, required=True, help="For how long, in seconds.")
+@click.option('-m', '--message', type=str, help="Why: a text for people.")
+def freeze(**_: Any) -> None:
+    """Freeze the operators of a peering: they handle nothing until resumed."""
+    raise _make_unavailable('freeze')
+
+
+@main.command()
+@logging_options
+@scope_options
+@click.option('-i', '--id', type=str, help="Whose freezing is over; as it was frozen.")
+@click.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+              help="The peering of the operators to resume.")
+def resume(**_: Any) -> None:
+    """Resume the operators of a peering that were frozen."""
+    raise _make_unavailable('resume')
+
+
+def _describe(e: loaders.LoadingError) -> click.ClickException:
+    return click.ClickException('\n'.join(filter(None, [str(e), e.details.rstrip()])))
+
+
+def _make_unavailable(command: str) -> click.ClickException:
+    return click.ClickException(
+        f"`kopf {command}` is not available yet in Kopf {versions.version}: it has no peering.")
+
+
+def _make_fast_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop()

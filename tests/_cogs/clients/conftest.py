@@ -1,0 +1,118 @@
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from kopf._cogs.clients import api, watching
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, references
+from tests._cogs.clients.servers import Server
+
+
+@pytest.fixture()
+def settings() -> configuration.OperatorSettings:
+    settings = configuration.OperatorSettings()
+    settings.networking.error_backoffs = [0.01, 0.02, 0.03]
+    settings.watching.reconnect_backoff = 0.01
+    return settings
+
+
+@pytest.fixture()
+async def server() -> AsyncIterator[Server]:
+    server = Server()
+    await server.start()
+    yield server
+    await server.stop()
+
+
+@pytest.fixture()
+async def client(
+        server: Server,
+        settings: configuration.OperatorSettings,
+) -> AsyncIterator[api.Client]:
+    info = credentials.ConnectionInfo(server=server.url, token='s3cret-t0ken')
+    async with api.Client(credentials=info, settings=settings) as client:
+        yield client
+
+
+@pytest.fixture()
+def resource() -> references.Resource:
+    return references.Resource('g.test', 'v1', 'things', kind='Thing', namespaced=True)
+
+
+class Recorder:
+    """A sink that remembers what it got, and lets tests wait for it."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+        self.bodies: list[Any] = []
+        self._event = asyncio.Event()
+
+    def begin(self, *, restored: bool) -> None:
+        self._add('restored' if restored else 'begin')
+
+    def listed(self, body: Any) -> None:
+        self.bodies.append(body)
+        self._add('listed', body['metadata']['name'])
+
+    def end(self) -> None:
+        self._add('end')
+
+    def changed(self, type: str, body: Any) -> None:
+        self.bodies.append(body)
+        self._add(type, body['metadata']['name'], body['metadata']['resourceVersion'])
+
+    def _add(self, *item: Any) -> None:
+        self.seen.append(item)
+        self._event.set()
+
+    async def wait(self, *item: Any, count: int = 1) -> None:
+        """Wait until it has got that, so many times."""
+        await self.wait_until(lambda: self.seen.count(item) >= count)
+
+    async def wait_until(self, fn: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not fn():
+                self._event.clear()
+                await self._event.wait()
+
+
+@pytest.fixture()
+def sink() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture()
+async def watch(
+        client: api.Client,
+        settings: configuration.OperatorSettings,
+        resource: references.Resource,
+        sink: Recorder,
+        monkeypatch: pytest.MonkeyPatch,
+) -> AsyncIterator[Callable[..., 'asyncio.Task[None]']]:
+    """Start watching; it is stopped after the test."""
+    monkeypatch.setattr(watching, 'MIN_INTERVAL', 0.05)
+    tasks: list[asyncio.Task[None]] = []
+
+    def start(**kwargs: Any) -> 'asyncio.Task[None]':
+        kwargs.setdefault('namespace', None)
+        task = asyncio.create_task(watching.watch(
+            client, settings=settings, resource=resource, sink=sink, **kwargs))
+        tasks.append(task)
+        return task
+
+    yield start
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture()
+def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
+    """Wait until something is so."""
+    async def wait(fn: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not fn():
+                await asyncio.sleep(0.005)
+    return wait

@@ -1,0 +1,197 @@
+"""
+A small server on loopback which answers as the test says: for faults that no real API makes on order.
+"""
+import asyncio
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from aiohttp import web
+
+Reply = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Received:
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    time: float
+
+
+class Server:
+    """
+    Answers the requests with the scripted replies, one after another; the last one for ever.
+
+    Scripts are either for all requests, or for those with a path (which then goes first), or for
+    watches only (``'watch'``).
+    """
+
+    def __init__(self) -> None:
+        self.requests: list[Received] = []
+        self.url = ''
+        self._scripts: dict[str, list[Reply]] = {}
+        self._runner: web.AppRunner | None = None
+
+    def script(self, *replies: Reply, on: str = '') -> None:
+        self._scripts[on] = list(replies)
+
+    def count(self, **query: str) -> int:
+        """How many requests had these parameters."""
+        return sum(1 for req in self.requests if query.items() <= dict(req.query).items())
+
+    @property
+    def watches(self) -> list[Received]:
+        return [req for req in self.requests if 'watch' in req.query]
+
+    @property
+    def lists(self) -> list[Received]:
+        return [req for req in self.requests if 'watch' not in req.query]
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.router.add_route('*', '/{path:.*}', self._handle)
+        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, '127.0.0.1', 0)
+        await site.start()
+        host, port = self._runner.addresses[0][:2]
+        self.url = f'http://{host}:{port}'
+
+    async def stop(self) -> None:
+        assert self._runner is not None
+        await self._runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        self.requests.append(Received(
+            request.method, request.path, request.query.copy(), request.headers.copy(),
+            await request.read(), asyncio.get_running_loop().time()))
+        script = self._scripts.get(request.path)
+        if script is None and 'watch' in request.query:
+            script = self._scripts.get('watch')
+        if script is None:
+            script = self._scripts.get('')
+        if not script:
+            return web.json_response({'kind': 'Status', 'message': 'not scripted'}, status=404)
+        reply = script.pop(0) if len(script) > 1 else script[0]
+        return await reply(request)
+
+
+def say(payload: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    """Answer with JSON."""
+    async def reply(request: web.Request) -> web.StreamResponse:
+        return web.json_response(payload, status=status, headers=headers)
+    return reply
+
+
+def say_raw(raw: bytes, *, status: int = 200) -> Reply:
+    async def reply(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=raw, status=status)
+    return reply
+
+
+def refuse(
+        status: int,
+        message: str = 'no',
+        *,
+        reason: str = '',
+        headers: Mapping[str, str] | None = None,
+        details: Mapping[str, Any] | None = None,
+) -> Reply:
+    """Answer with an error, as Kubernetes does it."""
+    return say(make_status(status, message, reason=reason, details=details),
+               status=status, headers=headers)
+
+
+def make_status(
+        status: int,
+        message: str = 'no',
+        *,
+        reason: str = '',
+        details: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    return {
+        'kind': 'Status', 'apiVersion': 'v1', 'status': 'Failure', 'message': message,
+        'reason': reason, 'code': status, 'details': details or {},
+    }
+
+
+def drop() -> Reply:
+    """Close the connection without any answer."""
+    async def reply(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
+    return reply
+
+
+def hang() -> Reply:
+    """Never answer."""
+    async def reply(request: web.Request) -> web.StreamResponse:
+        await asyncio.Event().wait()
+        return web.Response()
+    return reply
+
+
+def show(
+        *names: str,
+        version: str = '100',
+        more: str | None = None,
+) -> Reply:
+    """Answer with a list of objects."""
+    return say({
+        'kind': 'ThingList', 'apiVersion': 'g.test/v1',
+        'metadata': {'resourceVersion': version, **({'continue': more} if more else {})},
+        'items': [make_object(name, version=version) for name in names],
+    })
+
+
+def make_object(name: str, *, version: str = '100') -> dict[str, Any]:
+    return {'metadata': {'name': name, 'uid': f'uid-{name}', 'resourceVersion': version}}
+
+
+def make_event(type: str, name: str, version: str) -> bytes:
+    body = {'apiVersion': 'g.test/v1', 'kind': 'Thing', **make_object(name, version=version)}
+    return json.dumps({'type': type, 'object': body}).encode() + b'\n'
+
+
+def make_bookmark(version: str, **annotations: str) -> bytes:
+    body = {'metadata': {'resourceVersion': version, 'annotations': annotations}}
+    return json.dumps({'type': 'BOOKMARK', 'object': body}).encode() + b'\n'
+
+
+def make_initial_end(version: str) -> bytes:
+    body = {'metadata': {
+        'resourceVersion': version, 'annotations': {'k8s.io/initial-events-end': 'true'}}}
+    return json.dumps({'type': 'BOOKMARK', 'object': body}).encode() + b'\n'
+
+
+def make_error(status: int, message: str = 'no', *, reason: str = '') -> bytes:
+    error = make_status(status, message, reason=reason)
+    return json.dumps({'type': 'ERROR', 'object': error}).encode() + b'\n'
+
+
+def flow(*chunks: bytes | float, then: str = 'hang') -> Reply:
+    """
+    Answer with a stream of chunks; numbers are pauses. Then hang, drop the connection, or end.
+    """
+    async def reply(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        for chunk in chunks:
+            if isinstance(chunk, bytes):
+                await response.write(chunk)
+            else:
+                await asyncio.sleep(chunk)
+        if then == 'hang':
+            await asyncio.Event().wait()
+        if then == 'drop':
+            await asyncio.sleep(0.01)
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+    return reply

@@ -1,0 +1,124 @@
+import concurrent.futures
+import inspect
+import json
+import pathlib
+import re
+
+import pytest
+
+import kopf
+from kopf._cogs.configs import configuration
+
+SURFACE = json.loads((pathlib.Path(__file__).parents[2] / 'surface.json').read_text())
+SECTIONS = [name for name in SURFACE['settings'] if name != 'batching']
+SIMPLE = [
+    (section, name, spec.split(' = ', 1)[1])
+    for section in SECTIONS
+    for name, spec in SURFACE['settings'][section].items()
+    if not re.search(r'= [<{]', spec)
+]
+
+
+@pytest.mark.parametrize('section', SECTIONS)
+def test_sections_have_all_the_settings_of_the_release(section):
+    settings = getattr(kopf.OperatorSettings(), section)
+    assert set(SURFACE['settings'][section]) <= set(dir(settings))
+
+
+@pytest.mark.parametrize('section, name, default', SIMPLE)
+@pytest.mark.filterwarnings('ignore::DeprecationWarning')
+def test_defaults_are_those_of_the_release(section, name, default):
+    if (section, name) == ('posting', 'loggers'):
+        pytest.skip("It is on here, as the documentation has it.")
+    assert repr(getattr(getattr(kopf.OperatorSettings(), section), name)) == default
+
+
+def test_log_lines_are_posted_by_default():
+    assert kopf.OperatorSettings().posting.loggers is True
+
+
+def test_sections_can_be_updated_as_dicts():
+    settings = kopf.OperatorSettings()
+    settings.posting.__dict__.update(level=30)
+    assert settings.posting.level == 30
+
+
+def test_operators_do_not_share_settings():
+    one, two = kopf.OperatorSettings(), kopf.OperatorSettings()
+    one.watching.label_selectors['pods'] = 'a=b'
+    one.peering.priority = 123
+    assert not two.watching.label_selectors
+    assert two.peering.priority == 0
+    assert one.execution.executor is not two.execution.executor
+    assert one.persistence.progress_storage is not two.persistence.progress_storage
+
+
+def test_batching_is_a_deprecated_name_of_queueing():
+    settings = kopf.OperatorSettings()
+    with pytest.warns(DeprecationWarning, match='settings.queueing'):
+        assert settings.batching is settings.queueing
+
+
+def test_batch_window_is_deprecated_for_reading():
+    settings = kopf.OperatorSettings()
+    with pytest.warns(DeprecationWarning, match='batch_window'):
+        assert settings.queueing.batch_window == 0.1
+
+
+def test_batch_window_is_deprecated_for_writing():
+    settings = kopf.OperatorSettings()
+    with pytest.warns(DeprecationWarning, match='batch_window') as caught:
+        settings.queueing.batch_window = 5
+    assert caught[0].filename == __file__
+
+
+def test_namespaced_is_the_opposite_of_clusterwide():
+    peering = kopf.OperatorSettings().peering
+    peering.namespaced = False
+    assert peering.clusterwide
+    peering.clusterwide = False
+    assert peering.namespaced
+
+
+def test_max_workers_resizes_the_executor_in_place():
+    execution = kopf.OperatorSettings().execution
+    executor = execution.executor
+    execution.max_workers = 123
+    assert execution.executor is executor
+    assert executor._max_workers == 123
+
+
+def test_max_workers_can_be_reset_to_the_default_of_python():
+    execution = kopf.OperatorSettings().execution
+    default = execution.executor._max_workers
+    execution.max_workers = 123
+    execution.max_workers = None
+    assert execution.executor._max_workers == default
+
+
+@pytest.mark.parametrize('value', [0, -1])
+def test_max_workers_cannot_be_lower_than_one(value):
+    with pytest.raises(ValueError, match='at least 1'):
+        kopf.OperatorSettings().execution.max_workers = value
+
+
+def test_max_workers_warns_where_it_has_no_effect():
+    class CustomExecutor(concurrent.futures.Executor):
+        pass
+
+    execution = kopf.OperatorSettings().execution
+    execution.executor = CustomExecutor()
+    with pytest.warns(UserWarning, match='no effect'):
+        execution.max_workers = 5
+
+
+def test_all_settings_are_documented():
+    tree = inspect.getsource(configuration)
+    undocumented = re.findall(r'\n    (\w+): (?:[^\n]*\n(?!    """)(?!        ))', tree)
+    assert undocumented == ['_batch_window', '_max_workers', *SECTIONS_IN_ORDER]
+
+
+SECTIONS_IN_ORDER = [
+    'process', 'posting', 'peering', 'watching', 'queueing', 'scanning',
+    'admission', 'execution', 'background', 'networking', 'persistence',
+]

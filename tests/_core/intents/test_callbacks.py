@@ -1,0 +1,38 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopf._core.intents.callbacks import all_, any_, none_, not_
+
+
+def truth(*_, **__):
+    return 1
+
+
+def falsehood(*_, **__):
+    return ''
+
+
+@given(values=st.lists(st.booleans()))
+def test_combinations_are_as_of_booleans(values):
+    fns = [truth if value else falsehood for value in values]
+    assert all_(fns)() is all(values)
+    assert any_(fns)() is any(values)
+    assert none_(fns)() is not any(values)
+
+
+@pytest.mark.parametrize('fn, expected', [(truth, False), (falsehood, True)])
+def test_negation(fn, expected):
+    assert not_(fn)() is expected
+
+
+@pytest.mark.parametrize('combine', [
+    lambda fn: not_(fn), lambda fn: all_([fn]), lambda fn: any_([fn]), lambda fn: none_([fn])])
+def test_arguments_are_passed_through(combine):
+    calls = []
+    combine(lambda *args, **kwargs: calls.append((args, kwargs)))('value', name='x')
+    assert calls == [(('value',), {'name': 'x'})]
+
+
+def test_combinations_can_be_combined():
+    assert all_([not_(falsehood), any_([falsehood, truth]), none_([falsehood])])()

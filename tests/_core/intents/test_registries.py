@@ -1,0 +1,251 @@
+import logging
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopf._cogs.structs.references import EVERYTHING, Resource, Selector
+from kopf._core.intents import registries
+from kopf._core.intents.causes import Activity, Reason
+from kopf._core.intents.handlers import (
+    ActivityHandler,
+    ChangingHandler,
+    DaemonHandler,
+    IndexingHandler,
+    WatchingHandler,
+    WebhookHandler,
+)
+from kopf._core.intents.registries import (
+    OperatorRegistry,
+    ResourceHandlers,
+    bind,
+    get_default_registry,
+    resolve,
+    set_default_registry,
+)
+
+VERBS = frozenset({'list', 'watch', 'patch'})
+PODS = Resource('', 'v1', 'pods', kind='Pod', verbs=VERBS)
+KEX = Resource('kopf.dev', 'v1', 'kopfexamples', shortcuts=frozenset({'kex'}), verbs=VERBS)
+OTHER_KEX = Resource('other.dev', 'v1', 'kopfexamples', verbs=VERBS)
+LISTED = Resource('', 'v1', 'componentstatuses', verbs=frozenset({'list', 'get'}))
+READONLY = Resource('', 'v1', 'readonly', verbs=frozenset({'list', 'watch', 'get'}))
+
+
+def fn(**_):
+    pass
+
+
+def make_handler(cls, *selector, **kwargs):
+    return cls(**{'id': 'fn', 'fn': fn, 'selector': Selector(*selector), **kwargs})
+
+
+@pytest.fixture()
+def registry():
+    return OperatorRegistry()
+
+
+@pytest.fixture()
+def default_registry(monkeypatch):
+    monkeypatch.setattr(registries, '_default_registry', None)
+
+
+@pytest.mark.usefixtures('default_registry')
+def test_default_registry_is_always_the_same():
+    assert get_default_registry() is get_default_registry()
+
+
+@pytest.mark.usefixtures('default_registry')
+def test_default_registry_is_the_same_in_threads():
+    results = []
+    expected = get_default_registry()
+    thread = threading.Thread(target=lambda: results.append(get_default_registry()))
+    thread.start()
+    thread.join()
+    assert results == [expected]
+
+
+@pytest.mark.usefixtures('default_registry')
+def test_default_registry_can_be_replaced(registry):
+    set_default_registry(registry)
+    assert get_default_registry() is registry
+
+
+@pytest.mark.parametrize('name', [
+    '_activities', '_indexing', '_watching', '_spawning', '_changing', '_webhooks'])
+def test_registries_list_their_handlers(registry, name):
+    handler = object()
+    getattr(registry, name).append(handler)
+    assert getattr(registry, name)._handlers == [handler]
+
+
+def test_activity_handlers_are_in_the_order_of_declaration(registry):
+    handlers = [ActivityHandler(id=id, fn=fn, activity=Activity.STARTUP) for id in 'cab']
+    for handler in handlers:
+        registry._activities.append(handler)
+    assert registry.get_activity_handlers(Activity.STARTUP) == tuple(handlers)
+
+
+def test_handlers_of_other_activities_are_excluded(registry):
+    registry._activities.append(ActivityHandler(id='fn', fn=fn, activity=Activity.STARTUP))
+    assert registry.get_activity_handlers(Activity.CLEANUP) == ()
+
+
+def test_activity_handlers_are_deduplicated(registry):
+    for _ in range(2):
+        registry._activities.append(ActivityHandler(id='fn', fn=fn, activity=Activity.STARTUP))
+    assert len(registry.get_activity_handlers(Activity.STARTUP)) == 1
+
+
+def test_selectors_in_use_are_those_of_all_sorts_of_handlers(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'pods'))
+    registry._changing.append(make_handler(ChangingHandler, 'kex'))
+    registry._webhooks.append(make_handler(WebhookHandler, 'kex', reason='validate'))
+    assert set(registry.get_selectors()) == {Selector('pods'), Selector('kex')}
+
+
+def test_handlers_are_bound_to_their_resources(registry):
+    watching = make_handler(WatchingHandler, 'pods')
+    indexing = make_handler(IndexingHandler, 'pods')
+    spawning = make_handler(DaemonHandler, 'pods')
+    changing = make_handler(ChangingHandler, 'pods')
+    webhooks = make_handler(WebhookHandler, 'pods', reason='mutate')
+    registry._watching.append(watching)
+    registry._indexing.append(indexing)
+    registry._spawning.append(spawning)
+    registry._changing.append(changing)
+    registry._webhooks.append(webhooks)
+    assert resolve(registry, [PODS, KEX]).handlers == {
+        PODS: ResourceHandlers(watching=(watching,), indexing=(indexing,), spawning=(spawning,),
+                               changing=(changing,), webhooks=(webhooks,)),
+    }
+
+
+def test_handlers_are_bound_in_the_order_of_declaration(registry):
+    handlers = [make_handler(ChangingHandler, 'kex', id=id) for id in 'cab']
+    for handler in handlers:
+        registry._changing.append(handler)
+    assert resolve(registry, [KEX]).handlers[KEX].changing == tuple(handlers)
+
+
+def test_handlers_of_one_function_for_different_reasons_are_all_bound(registry):
+    for reason in [Reason.CREATE, Reason.UPDATE]:
+        registry._changing.append(make_handler(ChangingHandler, 'kex', reason=reason))
+    assert len(resolve(registry, [KEX]).handlers[KEX].changing) == 2
+
+
+def test_fields_of_changing_handlers_are_essential(registry):
+    registry._changing.append(make_handler(ChangingHandler, 'kex', field=('status', 'x')))
+    registry._changing.append(make_handler(ChangingHandler, 'kex', field=('spec',)))
+    registry._changing.append(make_handler(ChangingHandler, 'kex'))
+    registry._changing.append(make_handler(ChangingHandler, 'pods', field=('metadata',)))
+    registry._watching.append(make_handler(WatchingHandler, 'kex', field=('status', 'y')))
+    assert resolve(registry, [KEX, PODS]).handlers[KEX].extra_fields == {('status', 'x'), ('spec',)}
+
+
+def test_unresolved_selectors_are_complained_about(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'unknown'))
+    assert list(resolve(registry, [PODS]).complaints()) == [
+        "Unresolved resources cannot be served (try creating their CRDs): "
+        "Selector(any_name='unknown')"]
+
+
+def test_ambiguous_selectors_are_not_served(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'kopfexamples'))
+    assert resolve(registry, [KEX, OTHER_KEX]).handlers == {}
+
+
+def test_ambiguous_selectors_are_complained_about(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'kopfexamples'))
+    assert list(resolve(registry, [KEX, OTHER_KEX]).complaints()) == [
+        "Ambiguous resources will not be served (try specifying API groups): "
+        "Selector(any_name='kopfexamples') => "
+        "{kopfexamples.v1.kopf.dev, kopfexamples.v1.other.dev}"]
+
+
+@pytest.mark.parametrize('selector', [EVERYTHING, lambda resource: True])
+def test_selectors_of_many_resources_are_not_ambiguous(registry, selector):
+    registry._watching.append(make_handler(WatchingHandler, selector))
+    binding = resolve(registry, [KEX, OTHER_KEX])
+    assert set(binding.handlers) == {KEX, OTHER_KEX}
+    assert not list(binding.complaints())
+
+
+def test_unambiguous_handlers_are_served_beside_ambiguous_ones(registry):
+    registry._watching.append(make_handler(WatchingHandler, 'kopfexamples'))
+    registry._watching.append(make_handler(WatchingHandler, 'kopf.dev', 'kopfexamples'))
+    assert set(resolve(registry, [KEX, OTHER_KEX]).handlers) == {KEX}
+
+
+def test_failing_selectors_are_complained_about(registry):
+    registry._watching.append(make_handler(WatchingHandler, lambda resource: 1 / 0))
+    [complaint] = resolve(registry, [KEX]).complaints()
+    assert 'ZeroDivisionError' in complaint
+
+
+def test_failing_selectors_do_not_affect_others(registry):
+    registry._watching.append(make_handler(WatchingHandler, lambda resource: 1 / 0))
+    registry._watching.append(make_handler(WatchingHandler, 'kex'))
+    assert len(resolve(registry, [KEX]).handlers[KEX].watching) == 1
+
+
+@pytest.mark.parametrize('cls', [WatchingHandler, IndexingHandler, ChangingHandler, DaemonHandler])
+def test_resources_that_cannot_be_watched_are_not_served(registry, cls):
+    {WatchingHandler: registry._watching, IndexingHandler: registry._indexing,
+     ChangingHandler: registry._changing, DaemonHandler: registry._spawning,
+     }[cls].append(make_handler(cls, EVERYTHING))
+    binding = resolve(registry, [LISTED, KEX])
+    assert set(binding.handlers) == {KEX}
+    assert list(binding.complaints()) == [
+        "Non-watchable resources will not be served: {componentstatuses.v1}"]
+
+
+def test_webhooks_need_no_watching(registry):
+    registry._webhooks.append(make_handler(WebhookHandler, EVERYTHING, reason='validate'))
+    binding = resolve(registry, [LISTED])
+    assert set(binding.handlers) == {LISTED}
+    assert not list(binding.complaints())
+
+
+def test_resources_that_cannot_be_patched_are_served_only_where_nothing_is_stored(registry):
+    registry._watching.append(make_handler(WatchingHandler, EVERYTHING))
+    registry._changing.append(make_handler(ChangingHandler, EVERYTHING, field=('spec',)))
+    registry._spawning.append(make_handler(DaemonHandler, EVERYTHING))
+    binding = resolve(registry, [READONLY])
+    assert binding.handlers[READONLY] == ResourceHandlers(watching=tuple(registry._watching))
+    assert list(binding.complaints()) == [
+        "Non-patchable resources will not be served: {readonly.v1}"]
+
+
+def test_resources_with_unknown_verbs_are_served(registry):
+    registry._changing.append(make_handler(ChangingHandler, 'x'))
+    resource = Resource('g', 'v', 'x')
+    assert set(resolve(registry, [resource]).handlers) == {resource}
+
+
+def test_binding_warns_of_what_cannot_be_served(registry, caplog):
+    registry._watching.append(make_handler(WatchingHandler, 'unknown'))
+    assert bind(registry, [PODS], logger=logging.getLogger('x')) == {}
+    assert caplog.record_tuples == [(
+        'x', logging.WARNING,
+        "Unresolved resources cannot be served (try creating their CRDs): "
+        "Selector(any_name='unknown')")]
+
+
+@given(
+    resources=st.lists(st.sampled_from([PODS, KEX, OTHER_KEX, LISTED, READONLY]), unique=True),
+    selectors=st.lists(st.sampled_from(
+        ['pods', 'kex', 'kopfexamples', 'readonly', 'unknown', EVERYTHING]), max_size=4),
+)
+def test_every_selector_is_either_served_or_complained_about(resources, selectors):
+    registry = OperatorRegistry()
+    for selector in selectors:
+        registry._watching.append(make_handler(WatchingHandler, selector))
+    binding = resolve(registry, resources)
+    served = {
+        handler.selector for bound in binding.handlers.values() for handler in bound.watching}
+    unserved = {*binding.unresolved, *binding.ambiguous}
+    assert served | unserved >= {Selector(selector) for selector in selectors} or (
+        LISTED in binding.unwatchable)
+    assert not served & unserved

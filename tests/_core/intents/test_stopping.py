@@ -1,0 +1,80 @@
+import asyncio
+import threading
+
+import pytest
+
+from kopf._core.intents.stopping import DaemonStopper, DaemonStoppingReason, FlagWaiter
+
+
+@pytest.fixture(params=['sync_waiter', 'async_waiter'])
+def attr(request):
+    return request.param
+
+
+async def test_flags_are_false_initially(attr):
+    waiter: FlagWaiter[DaemonStoppingReason] = getattr(DaemonStopper(), attr)
+    assert not waiter and not waiter.is_set() and waiter.reason is None
+
+
+async def test_flags_are_true_when_set(attr):
+    setter = DaemonStopper()
+    waiter = getattr(setter, attr)
+    setter.set(DaemonStoppingReason.RESOURCE_DELETED)
+    assert waiter and waiter.is_set()
+
+
+async def test_reasons_are_added_up(attr):
+    setter = DaemonStopper()
+    waiter = getattr(setter, attr)
+    setter.set(DaemonStoppingReason.RESOURCE_DELETED)
+    setter.set(DaemonStoppingReason.DAEMON_CANCELLED)
+    assert waiter.reason == (
+        DaemonStoppingReason.RESOURCE_DELETED | DaemonStoppingReason.DAEMON_CANCELLED)
+
+
+async def test_threads_wait_until_the_flag_is_set():
+    setter = DaemonStopper()
+    waiter = setter.sync_waiter
+    results = []
+    thread = threading.Thread(target=lambda: results.append(waiter.wait()))
+    thread.start()
+    setter.set(DaemonStoppingReason.DONE)
+    await asyncio.to_thread(thread.join)
+    assert results == [waiter]
+
+
+def test_threads_wait_no_longer_than_the_timeout():
+    assert not DaemonStopper().sync_waiter.wait(0.001)
+
+
+async def test_coroutines_wait_until_the_flag_is_set():
+    setter = DaemonStopper()
+    waiter = setter.async_waiter
+    asyncio.get_running_loop().call_soon(setter.set, DaemonStoppingReason.DONE)
+    assert await waiter.wait() is waiter
+
+
+async def test_coroutines_wait_no_longer_than_the_timeout():
+    assert not await DaemonStopper().async_waiter.wait(0.001)
+
+
+async def test_all_waiters_are_woken():
+    setter = DaemonStopper()
+    tasks = [asyncio.create_task(setter.async_waiter.wait(10)) for _ in range(3)]
+    await asyncio.sleep(0)
+    setter.set(DaemonStoppingReason.DONE)
+    assert all(await asyncio.gather(*tasks))
+
+
+async def test_cancellation_is_not_swallowed():
+    task = asyncio.create_task(DaemonStopper().async_waiter.wait(10))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_flags_show_why_they_are_set(attr):
+    setter = DaemonStopper()
+    setter.set(DaemonStoppingReason.DONE)
+    assert 'DONE' in repr(getattr(setter, attr))

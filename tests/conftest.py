@@ -1,0 +1,48 @@
+"""
+What holds for all tests: the end-to-end ones run only when asked for, and nothing may be left
+behind.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup('kopf')
+    group.addoption('--with-e2e', action='store_true', help="Run the end-to-end tests, too.")
+    group.addoption('--only-e2e', action='store_true', help="Run only the end-to-end tests.")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    with_e2e, only_e2e = config.getoption('--with-e2e'), config.getoption('--only-e2e')
+    unwanted = [
+        item for item in items
+        if (item.get_closest_marker('e2e') and not with_e2e and not only_e2e)
+        or (not item.get_closest_marker('e2e') and only_e2e)
+    ]
+    if unwanted:
+        config.hook.pytest_deselected(items=unwanted)
+        items[:] = [item for item in items if item not in unwanted]
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
+            item.obj = fail_on_leaked_tasks(item.obj)
+
+
+def fail_on_leaked_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """Let the test fail if some of the tasks that were started in it are still there at its end."""
+    @functools.wraps(test)
+    async def wrapper(*args: Any, **kwargs: Any) -> None:
+        before = asyncio.all_tasks()
+        await test(*args, **kwargs)
+        for _ in range(10):  # those already cancelled or finishing need a few turns of the loop
+            if not asyncio.all_tasks() - before:
+                break
+            await asyncio.sleep(0)
+        leaked = asyncio.all_tasks() - before
+        assert not leaked, f"Tasks are left behind: {leaked}"
+    return wrapper

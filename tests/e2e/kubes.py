@@ -1,0 +1,307 @@
+"""
+A plain client of the Kubernetes API for the tests: nothing of the framework is in it.
+"""
+
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import json
+import ssl
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Self
+
+import aiohttp
+import yaml
+
+Object = Any
+"""An object as it is parsed from JSON."""
+
+ANYTHING: Object = {'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}
+CRDS = '/apis/apiextensions.k8s.io/v1/customresourcedefinitions'
+
+
+class KubeError(Exception):
+    """The API has refused; ``status`` is the code of HTTP."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
+        self.status = status
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """A kind of objects."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+
+    @classmethod
+    def make_unique(cls, *, namespaced: bool = True) -> Self:
+        suffix = uuid.uuid4().hex[:8]
+        return cls(f'g{suffix}.test', 'v1', f'things{suffix}', f'Thing{suffix}', namespaced)
+
+    @property
+    def selector(self) -> tuple[str, ...]:
+        """The kind as decorators take it: ``@kopf.on.event(*kind.selector)``."""
+        return self.group, self.version, self.plural
+
+    @property
+    def api_version(self) -> str:
+        return f'{self.group}/{self.version}' if self.group else self.version
+
+    def get_path(
+            self,
+            name: str | None = None,
+            namespace: str | None = None,
+            subresource: str | None = None,
+    ) -> str:
+        parts = ['/apis' if self.group else '/api', self.api_version]
+        if self.namespaced and namespace:
+            parts += ['namespaces', namespace]
+        return '/'.join([*parts, self.plural, *filter(None, [name, subresource])])
+
+
+EVENTS = Kind('', 'v1', 'events', 'Event')
+PODS = Kind('', 'v1', 'pods', 'Pod')
+CONFIGMAPS = Kind('', 'v1', 'configmaps', 'ConfigMap')
+NAMESPACES = Kind('', 'v1', 'namespaces', 'Namespace', namespaced=False)
+
+
+class Kube:
+    """
+    A client by a kubeconfig with a token. To be used as an async context manager.
+
+    The namespace is ``default`` where none is given, and ignored for kinds that are not namespaced.
+    All methods raise `KubeError` when refused.
+    """
+
+    def __init__(self, kubeconfig: str) -> None:
+        with open(kubeconfig, encoding='utf-8') as file:
+            config = yaml.safe_load(file)
+        cluster = config['clusters'][0]['cluster']
+        self._server = cluster['server']
+        self._headers = {'Authorization': f"Bearer {config['users'][0]['user']['token']}"}
+        self._ssl = ssl.create_default_context(
+            cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(ssl=self._ssl, limit=50)
+        self._session = aiohttp.ClientSession(
+            base_url=self._server, headers=self._headers, connector=connector)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def request(
+            self,
+            method: str,
+            path: str,
+            *,
+            body: Any = None,
+            content_type: str = 'application/json',
+            params: dict[str, str] | None = None,
+    ) -> Any:
+        assert self._session is not None
+        data = None if body is None else json.dumps(body)
+        headers = {} if body is None else {'Content-Type': content_type}
+        async with self._session.request(
+                method, path, data=data, headers=headers, params=params) as response:
+            text = await response.text()
+            if response.status >= 400:
+                raise KubeError(response.status, text)
+            return json.loads(text)
+
+    async def request_text(self, path: str) -> str:
+        assert self._session is not None
+        async with self._session.get(path) as response:
+            return await response.text()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path: str, params: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Have the response open while it comes, however long it takes."""
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(total=None)
+        async with self._session.get(path, params=params, timeout=timeout) as response:
+            yield response
+
+    async def create(
+            self,
+            kind: Kind,
+            name: str,
+            *,
+            namespace: str = 'default',
+            labels: dict[str, str] | None = None,
+            annotations: dict[str, str] | None = None,
+            finalizers: list[str] | None = None,
+            **fields: Any,
+    ) -> Object:
+        """Create an object: ``await kube.create(kind, 'name', spec={'field': 'value'})``."""
+        metadata = {
+            'name': name, 'labels': labels, 'annotations': annotations, 'finalizers': finalizers}
+        obj = {
+            'apiVersion': kind.api_version,
+            'kind': kind.kind,
+            'metadata': {key: val for key, val in metadata.items() if val},
+            **fields,
+        }
+        return await self.request('POST', kind.get_path(namespace=namespace), body=obj)
+
+    async def get(self, kind: Kind, name: str, *, namespace: str = 'default') -> Object:
+        return await self.request('GET', kind.get_path(name, namespace))
+
+    async def patch(
+            self,
+            kind: Kind,
+            name: str,
+            patch: Any,
+            *,
+            namespace: str = 'default',
+            subresource: str | None = None,
+    ) -> Object:
+        """Patch an object: with a merge patch if it is a dict, or a JSON patch if it is a list."""
+        format = 'json-patch' if isinstance(patch, list) else 'merge-patch'
+        return await self.request(
+            'PATCH', kind.get_path(name, namespace, subresource),
+            body=patch, content_type=f'application/{format}+json')
+
+    async def replace(
+            self,
+            kind: Kind,
+            obj: Object,
+            *,
+            subresource: str | None = None,
+    ) -> Object:
+        metadata = obj['metadata']
+        path = kind.get_path(metadata['name'], metadata.get('namespace', 'default'), subresource)
+        return await self.request('PUT', path, body=obj)
+
+    async def delete(self, kind: Kind, name: str, *, namespace: str = 'default') -> Object:
+        return await self.request('DELETE', kind.get_path(name, namespace))
+
+    async def list_objects(
+            self,
+            kind: Kind,
+            *,
+            namespace: str | None = None,
+            selector: str | None = None,
+            field_selector: str | None = None,
+    ) -> list[Object]:
+        given = {'labelSelector': selector, 'fieldSelector': field_selector}
+        params = {key: val for key, val in given.items() if val}
+        response = await self.request('GET', kind.get_path(namespace=namespace), params=params)
+        items: list[Object] = response['items']
+        return items
+
+    async def list_events(self, obj: Object) -> list[Object]:
+        """The events about the object, the oldest first."""
+        uid = obj['metadata']['uid']
+        events = await self.list_objects(EVENTS, field_selector=f'involvedObject.uid={uid}')
+        return sorted(events, key=lambda event: event['eventTime'] or '')
+
+    async def wait_for(
+            self,
+            kind: Kind,
+            name: str,
+            predicate: Callable[[Object], Any],
+            *,
+            namespace: str = 'default',
+            timeout: float = 10,
+    ) -> Object:
+        """Wait until the object exists, and is as the predicate wants it (any truth is good)."""
+        deadline = time.monotonic() + timeout
+        obj: Object | None = None
+        while True:
+            try:
+                obj = await self.get(kind, name, namespace=namespace)
+                if predicate(obj):
+                    return obj
+            except KubeError as e:
+                if e.status != 404:
+                    raise
+            except (KeyError, TypeError):  # the predicate has looked for what is not there yet
+                pass
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{kind.plural}/{name} has not become as expected: {obj}")
+            await asyncio.sleep(0.05)
+
+    async def wait_gone(
+            self,
+            kind: Kind,
+            name: str,
+            *,
+            namespace: str = 'default',
+            timeout: float = 10,
+    ) -> None:
+        """Wait until the object does not exist."""
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                obj = await self.get(kind, name, namespace=namespace)
+            except KubeError as e:
+                if e.status == 404:
+                    return
+                raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{kind.plural}/{name} is still there: {obj}")
+            await asyncio.sleep(0.05)
+
+    async def create_kind(
+            self,
+            kind: Kind,
+            *,
+            status: bool = False,
+            schema: Object | None = None,
+    ) -> None:
+        """
+        Create a kind by its CRD, and wait until it is served. ``status`` makes it a subresource.
+        """
+        names = {'kind': kind.kind, 'plural': kind.plural, 'singular': kind.kind.lower()}
+        version = {
+            'name': kind.version, 'served': True, 'storage': True,
+            'schema': {'openAPIV3Schema': schema or ANYTHING},
+            'subresources': {'status': {}} if status else {},
+        }
+        await self.request('POST', CRDS, body={
+            'apiVersion': 'apiextensions.k8s.io/v1',
+            'kind': 'CustomResourceDefinition',
+            'metadata': {'name': f'{kind.plural}.{kind.group}'},
+            'spec': {
+                'group': kind.group,
+                'names': names,
+                'scope': 'Namespaced' if kind.namespaced else 'Cluster',
+                'versions': [version],
+            },
+        })
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                await self.list_objects(kind)
+                return
+            except KubeError as e:
+                if e.status not in (404, 429) or time.monotonic() > deadline:
+                    raise
+            await asyncio.sleep(0.05)
+
+    async def delete_kind(self, kind: Kind) -> None:
+        """
+        Begin the deletion of a kind with all of its objects, their finalizers notwithstanding.
+        """
+        try:
+            for obj in await self.list_objects(kind):
+                if obj['metadata'].get('finalizers'):
+                    await self.patch(
+                        kind, obj['metadata']['name'], {'metadata': {'finalizers': None}},
+                        namespace=obj['metadata'].get('namespace', 'default'))
+            await self.request('DELETE', f'{CRDS}/{kind.plural}.{kind.group}')
+        except KubeError as e:
+            if e.status != 404:
+                raise

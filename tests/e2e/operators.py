@@ -1,0 +1,143 @@
+"""
+Operators under test: as real processes of ``kopf run``, or in a thread of this process.
+"""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+
+import kopf
+
+
+class Operator:
+    """
+    A process of ``kopf run``. Its log is captured; it can be waited for, and the process be
+    signalled.
+    """
+
+    def __init__(
+            self,
+            args: list[str],
+            *,
+            kubeconfig: str,
+            env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.lines: list[str] = []
+        """The lines of its log (and of stdout), without line ends."""
+        self._process = subprocess.Popen(
+            [sys.executable, '-m', 'kopf', 'run', *args],
+            env={**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})},
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def text(self) -> str:
+        """The whole log so far."""
+        return '\n'.join(self.lines)
+
+    def find(self, pattern: str) -> list[str]:
+        """The lines in which the regular expression is found."""
+        return [line for line in list(self.lines) if re.search(pattern, line)]
+
+    async def wait_for(self, pattern: str, *, count: int = 1, timeout: float = 10) -> list[str]:
+        """Wait until the regular expression is found in so many lines of the log; returns them."""
+        deadline = time.monotonic() + timeout
+        while True:
+            ended = not self._reader.is_alive()
+            found = self.find(pattern)
+            if len(found) >= count:
+                return found
+            if ended:
+                raise AssertionError(f"The operator has ended without {pattern!r}:\n{self.text}")
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"There is no {pattern!r} in the log:\n{self.text}")
+            await asyncio.sleep(0.02)
+
+    async def wait(self, *, timeout: float = 10) -> int:
+        """
+        Wait until it ends by itself, or because of a signal sent before; returns the exit code.
+        """
+        deadline = time.monotonic() + timeout
+        while self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The operator does not end:\n{self.text}")
+            await asyncio.sleep(0.02)
+        self._reader.join()
+        return self._process.returncode
+
+    def send(self, signum: signal.Signals) -> None:
+        """Send a signal."""
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """Kill it as with ``kill -9``: it has no chance to do anything. Returns when it is dead."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+    def stop(self, *, timeout: float = 10) -> int:
+        """Stop it gracefully, unless it has ended already; returns the exit code."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+        self._reader.join()
+        return self._process.returncode
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as stream:
+            for line in stream:
+                self.lines.append(line.rstrip('\n'))
+
+
+class EmbeddedOperator:
+    """An operator in a thread of this process; its arguments are those of `kopf.operator`."""
+
+    def __init__(self, **kwargs: object) -> None:
+        kwargs.setdefault('clusterwide', not kwargs.get('namespaces'))
+        kwargs.setdefault('standalone', True)
+        self._kwargs = kwargs
+        self._ready = threading.Event()
+        self._stop = threading.Event()
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wait_ready(self, *, timeout: float = 10) -> None:
+        """Wait until the operator is started. If it fails, raise its error."""
+        deadline = time.monotonic() + timeout
+        while not self._ready.wait(0.02):
+            if not self._thread.is_alive() or time.monotonic() > deadline:
+                self.stop()
+                raise AssertionError("The operator has not become ready.")
+
+    def stop(self, *, timeout: float = 10) -> None:
+        """Stop it, and raise its error if there was one."""
+        self._stop.set()
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "The operator does not stop."
+        if self._error is not None:
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(kopf.operator(
+                ready_flag=self._ready, stop_flag=self._stop, **self._kwargs))
+        except BaseException as e:
+            self._error = e
