@@ -77,9 +77,14 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> Results:
                     if subject.is_bare and not row.bare:
                         continue
                     started = time.monotonic()
-                    figures = await row.measure(rows.Bench(subject, kube, kubeconfig, scale))
-                    results.setdefault(key, {}).setdefault(subject.name, []).append(figures)
-                    shown = ', '.join(f'{name} {value:.3g}' for name, value in figures.items())
+                    rounds = results.setdefault(key, {}).setdefault(subject.name, [])
+                    try:
+                        figures = await row.measure(rows.Bench(subject, kube, kubeconfig, scale))
+                    except (TimeoutError, RuntimeError) as e:
+                        shown = f'FAILED: {e}'
+                    else:
+                        rounds.append(figures)
+                        shown = ', '.join(f'{name} {value:.3g}' for name, value in figures.items())
                     seconds = time.monotonic() - started
                     print(f'{key}: {subject.name}: {shown} ({seconds:.0f}s)', file=sys.stderr)
     return results
@@ -97,7 +102,8 @@ def make_table(results: Results, names: list[str]) -> str:
         for metric in metrics:
             medians = {
                 name: statistics.median(figures[metric] for figures in rounds)
-                for name, rounds in by_subject.items() if all(metric in f for f in rounds)}
+                for name, rounds in by_subject.items()
+                if rounds and all(metric in figures for figures in rounds)}
             cells = [f'{medians[name]:.3g}' if name in medians else '' for name in names]
             for name in ratios:
                 release = medians.get('release')

@@ -26,7 +26,7 @@ class Process:
         self.started = time.time()
         self._process = subprocess.Popen(
             command,
-            cwd=self._folder,  # not in the project: its kopf would be imported instead of the release
+            cwd=self._folder,  # not in the project: its own kopf would be imported
             env={**os.environ, **env, 'BENCH_CALLS': str(self._calls)},
             stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
 

@@ -129,7 +129,8 @@ def main(__controls: CLIControls) -> None:
               help=f"Development: take over from other operators (priority {DEV_PRIORITY}).")
 @click.option('-L', '--liveness', 'liveness_endpoint', metavar='URL',
               help="Where to serve the health checks: http://0.0.0.0:8080/healthz")
-@click.option('-P', '--peering', 'peering_name', metavar='NAME',
+@click.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING',
+              metavar='NAME',
               help="The peering to join; it is then required. [default: default, if it exists]")
 @click.option('-p', '--priority', type=int,
               help="Of several operators, the one with the highest priority works. [default: 0]")
@@ -192,7 +193,8 @@ def run(
 @scope_options
 @click.option('-i', '--id', type=str, help="By whom; a name of this very request.")
 @click.option('--dev', is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
-@click.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+@click.option('-P', '--peering', 'peering_name', envvar='KOPF_FREEZE_PEERING',
+              metavar='NAME', required=True,
               help="The peering of the operators to freeze.")
 @click.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
               help="Operators with lower priorities freeze.")
@@ -207,7 +209,8 @@ def freeze(**_: Any) -> None:
 @logging_options
 @scope_options
 @click.option('-i', '--id', type=str, help="Whose freezing is over; as it was frozen.")
-@click.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+@click.option('-P', '--peering', 'peering_name', envvar='KOPF_RESUME_PEERING',
+              metavar='NAME', required=True,
               help="The peering of the operators to resume.")
 def resume(**_: Any) -> None:
     """Resume the operators of a peering that were frozen."""

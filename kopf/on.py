@@ -726,18 +726,17 @@ def subhandler(
 
     def decorator(fn: ChangingFnT) -> ChangingFnT:
         try:
-            parent = registries.handler_var.get()
-            subregistry = registries.subregistry_var.get()
+            parent = registries.parent_var.get()
         except LookupError:
             raise LookupError(
                 "Sub-handlers can only be declared while a handler of changes is running: "
                 "inside of the function, not next to it.") from None
-        subregistry.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path, parent=parent.id), fn=fn, param=param,
+        parent.declared.append(handlers.ChangingHandler(
+            id=handlers.generate_id(fn, id, field=path, parent=parent.handler.id), fn=fn, param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             labels=labels, annotations=annotations, when=when,
             field=path, value=value, old=old, new=new,
-            field_needs_change=getattr(parent, 'field_needs_change', None),
+            field_needs_change=getattr(parent.handler, 'field_needs_change', None),
         ))
         return fn
     return decorator

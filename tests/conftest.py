@@ -18,6 +18,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption('--only-e2e', action='store_true', help="Run only the end-to-end tests.")
 
 
+def pytest_configure() -> None:
+    # Otherwise, a loop is made implicitly when pytest-asyncio looks for the current one, never closed.
+    asyncio.set_event_loop(None)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     with_e2e, only_e2e = config.getoption('--with-e2e'), config.getoption('--only-e2e')
     unwanted = [

@@ -46,12 +46,10 @@ def get_handler(registry=None):
 @pytest.fixture()
 def subregistry():
     """Be inside of a running handler."""
-    subregistry = ChangingRegistry()
-    handler_token = registries.handler_var.set(Handler(id='parent', fn=fn))
-    subregistry_token = registries.subregistry_var.set(subregistry)
-    yield subregistry
-    registries.subregistry_var.reset(subregistry_token)
-    registries.handler_var.reset(handler_token)
+    parent = registries.Parent(Handler(id='parent', fn=fn))
+    token = registries.parent_var.set(parent)
+    yield parent.declared
+    registries.parent_var.reset(token)
 
 
 @pytest.mark.parametrize('decorator', ACTIVITIES)
@@ -316,9 +314,10 @@ def test_subhandlers_have_fields_in_their_ids(subregistry):
     (kopf.on.create, None), (kopf.on.update, True)])
 def test_subhandlers_need_changes_if_their_parents_do(subregistry, decorator, expected):
     decorator('kex')(fn)
-    registries.handler_var.set(get_handler())
+    parent = registries.Parent(get_handler())
+    registries.parent_var.set(parent)
     kopf.register(fn)
-    [handler] = subregistry
+    [handler] = parent.declared
     assert handler.field_needs_change == expected
 
 

@@ -6,6 +6,7 @@ The cluster is that of ``$KOPF_E2E_KUBECONFIG``; if not given, one is started by
 stopped at the end. Where there is none, the tests are skipped.
 """
 
+import asyncio
 import os
 import pathlib
 import random
@@ -15,11 +16,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
+import kopf
+from tests.e2e.journals import Journal
 from tests.e2e.kubes import Kind, Kube
 from tests.e2e.operators import EmbeddedOperator, Operator
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent
+
+POOL_SIZE = 3
+"""How many kinds of each sort the tests can borrow at once."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,14 +97,97 @@ async def make_kind(kube: Kube) -> AsyncIterator[Callable[..., Awaitable[Kind]]]
         await kube.delete_kind(kind)
 
 
+@pytest.fixture(scope='session')
+def pool(cluster: str) -> Iterator[dict[bool, list[Kind]]]:
+    """
+    Kinds to be used by one test after another, by whether their status is a subresource.
+
+    The API lets nobody create objects in the first 2 seconds of a kind, so they are made once.
+    """
+    kinds = {
+        status: [Kind.make_unique() for _ in range(POOL_SIZE)] for status in (False, True)}
+
+    async def make() -> None:
+        async with Kube(cluster) as kube:
+            await asyncio.gather(*(
+                kube.create_kind(kind, status=status)
+                for status, members in kinds.items() for kind in members))
+            await asyncio.gather(*(
+                kube.create(kind, 'first') for members in kinds.values() for kind in members))
+            await asyncio.gather(*(
+                kube.delete(kind, 'first') for members in kinds.values() for kind in members))
+
+    async def unmake() -> None:
+        async with Kube(cluster) as kube:
+            for kind in everything:
+                await kube.delete_kind(kind)
+
+    everything = [kind for members in kinds.values() for kind in members]
+    asyncio.run(make())
+    yield kinds
+    asyncio.run(unmake())
+
+
 @pytest.fixture()
-async def kind(make_kind: Callable[..., Awaitable[Kind]]) -> Kind:
+async def borrow(kube: Kube, pool: dict[bool, list[Kind]]) -> AsyncIterator[Callable[..., Kind]]:
+    """
+    Borrow kinds of namespaced objects with any content: ``borrow(status=True)`` if their status is
+    to be a subresource. They have no objects before the test, and none are left after it.
+    """
+    borrowed: list[tuple[bool, Kind]] = []
+
+    def take(*, status: bool = False) -> Kind:
+        borrowed.append((status, pool[status].pop()))
+        return borrowed[-1][1]
+
+    yield take
+    for status, kind in borrowed:
+        await kube.clear_kind(kind)
+        pool[status].append(kind)
+
+
+@pytest.fixture()
+def kind(borrow: Callable[..., Kind]) -> Kind:
     """A kind of namespaced objects with any content, whose status is no subresource."""
-    return await make_kind()
+    return borrow()
 
 
 @pytest.fixture()
-def operator(cluster: str, tmp_path: pathlib.Path) -> Iterator[Callable[..., Operator]]:
+def status_kind(borrow: Callable[..., Kind]) -> Kind:
+    """A kind of namespaced objects with any content, whose status is a subresource."""
+    return borrow(status=True)
+
+
+@pytest.fixture()
+def journal() -> Journal:
+    """For the handlers to write down what they see."""
+    return Journal()
+
+
+@pytest.fixture()
+def registry() -> Iterator[kopf.OperatorRegistry]:
+    """The default registry of the test: where decorators put handlers, and `embedded` has them."""
+    previous = kopf.get_default_registry()
+    registry = kopf.OperatorRegistry()
+    kopf.set_default_registry(registry)
+    yield registry
+    kopf.set_default_registry(previous)
+
+
+@pytest.fixture()
+def settings() -> kopf.OperatorSettings:
+    """The settings of `embedded` operators: as by default, but they post no events."""
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    return settings
+
+
+@pytest.fixture()
+def operator(
+        cluster: str,
+        tmp_path: pathlib.Path,
+        borrow: Callable[..., Kind],  # to be given back only when the operators are stopped
+) -> Iterator[Callable[..., Operator]]:
     """
     Start ``kopf run`` with the given text of the handlers' file, and the options; see `Operator`.
 
@@ -114,10 +203,12 @@ def operator(cluster: str, tmp_path: pathlib.Path) -> Iterator[Callable[..., Ope
             kind: Kind | None = None,
             env: dict[str, str] | None = None,
             scope: tuple[str, ...] = ('--all-namespaces', '--standalone', '--verbose'),
+            kubeconfig: str | None = None,
     ) -> Operator:
         path = tmp_path / f'handlers{len(started)}.py'
         path.write_text(f'import kopf\nKIND = {kind.selector if kind else None!r}\n{text}')
-        instance = Operator([*scope, *options, str(path)], kubeconfig=cluster, env=env)
+        instance = Operator(
+            [*scope, *options, str(path)], kubeconfig=kubeconfig or cluster, env=env)
         started.append(instance)
         return instance
 
@@ -131,16 +222,21 @@ def operator(cluster: str, tmp_path: pathlib.Path) -> Iterator[Callable[..., Ope
 def embedded(
         cluster: str,
         monkeypatch: pytest.MonkeyPatch,
+        registry: kopf.OperatorRegistry,
+        settings: kopf.OperatorSettings,
+        borrow: Callable[..., Kind],  # to be given back only when the operators are stopped
 ) -> Iterator[Callable[..., EmbeddedOperator]]:
     """
-    Run an operator in a thread of this process: ``embedded(registry=..., settings=...)``.
+    Run an operator in a thread of this process: ``embedded()``, with arguments of `kopf.operator`.
 
+    By default, it has the handlers that are declared in the test, and the ``settings`` of the test.
     It is ready when this returns. It is stopped after the test, and its error is raised, if any.
     """
     monkeypatch.setenv('KUBECONFIG', cluster)
     started: list[EmbeddedOperator] = []
 
     def start(**kwargs: object) -> EmbeddedOperator:
+        kwargs = {'registry': registry, 'settings': settings, **kwargs}
         instance = EmbeddedOperator(**kwargs)
         started.append(instance)
         instance.wait_ready()

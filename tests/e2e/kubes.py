@@ -207,6 +207,15 @@ class Kube:
         events = await self.list_objects(EVENTS, field_selector=f'involvedObject.uid={uid}')
         return sorted(events, key=lambda event: event['eventTime'] or '')
 
+    async def wait_events(self, obj: Object, count: int, *, timeout: float = 10) -> list[Object]:
+        """Wait until there are so many events about the object, or more; the oldest go first."""
+        deadline = time.monotonic() + timeout
+        while len(events := await self.list_events(obj)) < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"There are only {len(events)} events: {events}")
+            await asyncio.sleep(0.05)
+        return events
+
     async def wait_for(
             self,
             kind: Kind,
@@ -291,16 +300,28 @@ class Kube:
                     raise
             await asyncio.sleep(0.05)
 
+    async def clear_kind(self, kind: Kind) -> None:
+        """Delete all objects of a kind, their finalizers notwithstanding."""
+        await asyncio.gather(*(
+            self._delete_by_force(kind, obj) for obj in await self.list_objects(kind)))
+
+    async def _delete_by_force(self, kind: Kind, obj: Object) -> None:
+        name, namespace = obj['metadata']['name'], obj['metadata'].get('namespace', 'default')
+        try:
+            if obj['metadata'].get('finalizers'):
+                await self.patch(
+                    kind, name, {'metadata': {'finalizers': None}}, namespace=namespace)
+            await self.delete(kind, name, namespace=namespace)
+        except KubeError as e:
+            if e.status != 404:
+                raise
+
     async def delete_kind(self, kind: Kind) -> None:
         """
         Begin the deletion of a kind with all of its objects, their finalizers notwithstanding.
         """
         try:
-            for obj in await self.list_objects(kind):
-                if obj['metadata'].get('finalizers'):
-                    await self.patch(
-                        kind, obj['metadata']['name'], {'metadata': {'finalizers': None}},
-                        namespace=obj['metadata'].get('namespace', 'default'))
+            await self.clear_kind(kind)
             await self.request('DELETE', f'{CRDS}/{kind.plural}.{kind.group}')
         except KubeError as e:
             if e.status != 404:

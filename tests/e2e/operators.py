@@ -3,6 +3,7 @@ Operators under test: as real processes of ``kopf run``, or in a thread of this 
 """
 
 import asyncio
+import concurrent.futures
 import os
 import re
 import signal
@@ -114,7 +115,7 @@ class EmbeddedOperator:
         kwargs.setdefault('standalone', True)
         self._kwargs = kwargs
         self._ready = threading.Event()
-        self._stop = threading.Event()
+        self._stop: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -129,11 +130,13 @@ class EmbeddedOperator:
 
     def stop(self, *, timeout: float = 10) -> None:
         """Stop it, and raise its error if there was one."""
-        self._stop.set()
+        if not self._stop.done():
+            self._stop.set_result(None)
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "The operator does not stop."
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def _run(self) -> None:
         try:

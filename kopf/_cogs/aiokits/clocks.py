@@ -24,5 +24,7 @@ class Clock:
     """The time of the running event loop, real or virtual."""
 
     def now(self) -> Moment:
-        mono = asyncio.get_running_loop().time()
-        return Moment(mono, datetime.datetime.now(datetime.UTC))
+        return Moment(self.mono(), datetime.datetime.now(datetime.UTC))
+
+    def mono(self) -> float:
+        return asyncio.get_running_loop().time()

@@ -12,6 +12,8 @@ from kopf._cogs.structs import bodies, references
 
 FIELD_MANAGER = 'kopf'
 
+_encode = json.JSONEncoder(separators=(',', ':'), allow_nan=False).encode
+
 ContentType = Literal['merge', 'json']
 
 _CONTENT_TYPES: Mapping[ContentType, str] = {
@@ -41,7 +43,7 @@ async def patch(
         f'{get_list_path(resource, namespace)}/{urllib.parse.quote(name, safe=":")}'
         f'{"" if subresource is None else "/" + subresource}?fieldManager={FIELD_MANAGER}'
     )
-    body = json.dumps(payload, separators=(',', ':'), allow_nan=False).encode()
+    body = _encode(payload).encode()
     try:
         patched: bodies.RawBody | None = await client.request(
             'PATCH', path, body=body, content_type=_CONTENT_TYPES[content_type], logger=logger)

@@ -153,7 +153,7 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
             extra_fields: Iterable[dicts.FieldSpec] | None = None,
     ) -> bodies.BodyEssence:
         essence = super().build(body=body, extra_fields=extra_fields)
-        if 'annotations' in essence.get('metadata', {}):
+        if 'annotations' in essence.get('metadata', ()):
             self.remove_annotations(essence, self.make_keys(self.key, body=body))
             self.remove_empty_stanzas(essence)
         return essence

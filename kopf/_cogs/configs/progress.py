@@ -133,6 +133,8 @@ class AnnotationsProgressStorage(
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         essence = super().clear(essence=essence)
         annotations = _get_annotations(essence)
+        if not annotations:
+            return essence
         own = {key for key in annotations if key.partition('/')[0] == self.prefix}
         if own:
             foreign = {key: val for key, val in annotations.items() if key not in own}
@@ -210,6 +212,8 @@ class StatusProgressStorage(ProgressStorage):
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         essence = super().clear(essence=essence)
+        if self.field[0] not in essence and self.touch_field[0] not in essence:
+            return essence
         if dicts.resolve(essence, self.field, None) is not None:
             essence = cast(bodies.BodyEssence, _without(essence, self.field))
         if dicts.resolve(essence, self.touch_field, None) is not None:

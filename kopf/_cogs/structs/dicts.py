@@ -37,7 +37,7 @@ def resolve(d: Any, field: FieldSpec, default: Any = _UNSET) -> Any:
     value = d
     path = field if type(field) is tuple else parse_field(field)
     for key in path:
-        if not isinstance(value, Mapping) or key not in value:
+        if (type(value) is not dict and not isinstance(value, Mapping)) or key not in value:
             if default is _UNSET:
                 raise KeyError('.'.join(path))
             return default
@@ -92,7 +92,7 @@ class MappingView(Mapping[str, Any]):
 
     def __init__(self, source: Mapping[str, Any], path: FieldSpec = None, /) -> None:
         self._source = source
-        self._path = parse_field(path)
+        self._path = path if type(path) is tuple else parse_field(path)
 
     def _resolve(self) -> Mapping[str, Any]:
         value: Any = self._source

@@ -123,7 +123,7 @@ def merge(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
     for key, val in patch.items():
         if val is None:
             result.pop(key, None)
-        elif isinstance(val, Mapping):
+        elif isinstance(val, dict):
             result[key] = merge(result.get(key), val)
         else:
             result[key] = val
@@ -139,9 +139,9 @@ def combine(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     """
     result = dict(first)
     for key, val in second.items():
-        if isinstance(val, Mapping) and key in result:
+        if isinstance(val, dict) and key in result:
             old = result[key]
-            merged = combine(old, val) if isinstance(old, Mapping) else None
+            merged = combine(old, val) if isinstance(old, dict) else None
             if merged is None:
                 return None
             result[key] = merged

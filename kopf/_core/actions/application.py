@@ -5,6 +5,7 @@ A write goes to the object it was decided on, or nowhere: merge-patches carry th
 and those of the status test the resourceVersion. The result is always the newest known state.
 """
 import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -89,7 +90,8 @@ async def _merge(
         target: Target, raw: bodies.RawBody, part: Mapping[str, Any],
 ) -> bodies.RawBody | None:
     alone = list(part) == ['status'] and 'status' in target.resource.subresources
-    target.logger.debug(f"Patching with: {dict(part)!r}")
+    if target.logger.isEnabledFor(logging.DEBUG):
+        target.logger.debug(f"Patching with: {dict(part)!r}")
     newest: bodies.RawBody | None = raw
     for _ in range(MAX_CONFLICTS):
         assert newest is not None
@@ -149,7 +151,8 @@ async def exchange(
     """
     version = raw['metadata'].get('resourceVersion')
     test = {'op': 'test', 'path': '/metadata/resourceVersion', 'value': version}
-    target.logger.debug(f"Patching with: {ops!r}")
+    if target.logger.isEnabledFor(logging.DEBUG):
+        target.logger.debug(f"Patching with: {ops!r}")
     try:
         return await target.send(raw, [test, *ops], subresource=subresource), True
     except (errors.APIConflictError, errors.APIUnprocessableError):
@@ -184,8 +187,8 @@ def _report_inconsistencies(
 def _is_reflected(patch: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
     for key, val in patch.items():
         actual = result.get(key)
-        if isinstance(val, Mapping):
-            if not (_is_reflected(val, actual) if isinstance(actual, Mapping) else not val):
+        if isinstance(val, dict):
+            if not (_is_reflected(val, actual) if isinstance(actual, dict) else not val):
                 return False
         elif val != actual:
             return False

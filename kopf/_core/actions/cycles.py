@@ -36,6 +36,8 @@ class Cycle:
     contributions: list[Contribution] = dataclasses.field(default_factory=list)
     oldest: float | None = None
     """When the oldest unsaved outcome came, in the monotonic time."""
+    stored: bool = False
+    """Whether there is anything of the progress on the object."""
     seen: bodies.BodyEssence | None = None
     """
     The essence that the earliest finished handler saw, advanced by the own patches since then.
@@ -78,7 +80,7 @@ class Cycle:
         States of other purposes (e.g. creation's when the object is being deleted) do not count.
         """
         state = self.states.get(handler_id)
-        if state is None:
+        if state is None and self.stored:
             storage = settings.persistence.progress_storage
             record = storage.fetch(key=handler_id, body=body)
             state = progression.HandlerState.from_record(record, now=now) if record else None
@@ -101,16 +103,26 @@ class Cycle:
         self.unsaved.add(handler_id)
 
     def progress_patch(
-            self, *, body: bodies.Body, settings: configuration.OperatorSettings,
+            self,
+            *,
+            body: bodies.Body,
+            settings: configuration.OperatorSettings,
+            expected: bodies.BodyEssence,
     ) -> patches.Patch:
-        """The framework's own keys for a cycle that goes on."""
+        """
+        The framework's own keys for a cycle that goes on.
+
+        The essence is what is expected to be there with the contributions, for they go together.
+        """
+        self.stored = True
         patch = patches.Patch()
         storage = settings.persistence.progress_storage
         for handler_id, state in self.states.items():
             if handler_id in self.unsaved or not state.retries:
                 storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
         if self.seen is not None and self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
-            encoded = diffbase.encode_essence(self.seen)
+            contributed = [contribution.patch for contribution in self.contributions]
+            encoded = diffbase.encode_essence(_advance(self.seen, contributed, expected))
             if len(encoded) <= MAX_SEEN_LENGTH and storage.touched(body=body) != encoded:
                 storage.touch(body=body, patch=patch, value=encoded)
         storage.flush()
@@ -125,6 +137,8 @@ class Cycle:
     ) -> patches.Patch:
         """The framework's own keys for a cycle that ends: nothing of the progress is left."""
         patch = patches.Patch()
+        if not self.stored:
+            return patch
         storage = settings.persistence.progress_storage
         for handler_id in self.states.family([*handler_ids, *self.states]):
             storage.purge(key=handler_id, body=body, patch=patch)
@@ -134,20 +148,24 @@ class Cycle:
 
     def advance(self, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence) -> None:
         """Take the own patches, as the server has stored them, into the state that was seen."""
-        if self.seen is None:
-            return
-        seen = cast(dict[str, Any], self.seen)
-        for patch in contributed:
-            for path in leaves(patch):
-                value = dicts.resolve(essence, path, None)
-                seen = _replace(seen, path, value)
-        self.seen = cast(bodies.BodyEssence, seen)
+        if self.seen is not None:
+            self.seen = _advance(self.seen, contributed, essence)
+
+
+def _advance(
+        seen: bodies.BodyEssence, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence,
+) -> bodies.BodyEssence:
+    result = cast(dict[str, Any], seen)
+    for patch in contributed:
+        for path in leaves(patch):
+            result = _replace(result, path, dicts.resolve(essence, path, None))
+    return cast(bodies.BodyEssence, result)
 
 
 def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dicts.FieldPath]:
     """The fields which a merge-patch sets or removes."""
     for key, value in patch.items():
-        if isinstance(value, Mapping) and value:
+        if isinstance(value, dict) and value:
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key)

@@ -4,7 +4,7 @@ One attempt of one handler: its limits, its errors, and what follows of them.
 Whatever a handler does, the attempt ends with an outcome; nothing but a cancellation gets out.
 """
 import asyncio
-import contextlib
+import datetime
 import json
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,6 +13,9 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._core.actions import invocation, progression, tracebacks
 from kopf._core.intents import errors, handlers
+
+encode = json.JSONEncoder(allow_nan=False).encode
+"""Encode to JSON as it is in the standard; errors are ValueError, TypeError, RecursionError."""
 
 
 async def attempt(
@@ -34,21 +37,23 @@ async def attempt(
     for they are stored, unless any are good.
     """
     name = f"{title} {handler.id!r}"
-    runtime = state.runtime(clock.now())
-    if handler.timeout is not None and runtime.total_seconds() >= handler.timeout:
-        return _give_up(errors.HandlerTimeoutError(
-            f"{name} has timed out after {runtime}."), logger)
+    left = None if handler.timeout is None else handler.timeout - state.age(clock.mono())
+    if left is not None and left <= 0:
+        return _give_up(_make_timeout_error(name, state, clock), logger)
     if handler.retries is not None and state.retries >= handler.retries:
         return _give_up(errors.HandlerRetriesError(
             f"{name} has exceeded {handler.retries} retries."), logger)
 
     logger.debug(f"{name} is invoked.")
     limit = None
-    if handler.timeout is not None and invocation.is_async(handler.fn):
-        limit = asyncio.timeout(handler.timeout - runtime.total_seconds())
+    if left is not None and invocation.is_async(handler.fn):
+        limit = asyncio.timeout(left)
     try:
-        async with limit if limit is not None else contextlib.nullcontext():
+        if limit is None:
             result = await call()
+        else:
+            async with limit:
+                result = await call()
         if not any_result:
             _check_result(result)
     except errors.HandlerChildrenRetry as e:
@@ -57,9 +62,7 @@ async def attempt(
             final=False, delay=e.delay, exception=e, message=str(None), waiting=True)
     except Exception as e:
         if limit is not None and limit.expired():
-            runtime = state.runtime(clock.now())
-            return _give_up(errors.HandlerTimeoutError(
-                f"{name} has timed out after {runtime}."), logger)
+            return _give_up(_make_timeout_error(name, state, clock), logger)
         mode = handler.errors if handler.errors is not None else default_errors
         return _judge(tracebacks.trim(e), handler, mode, name, state, settings, logger)
     logger.info(f"{name} succeeded.")
@@ -122,6 +125,13 @@ def _judge(
     return progression.Outcome(final=False, delay=backoff, exception=e, message=text)
 
 
+def _make_timeout_error(
+        name: str, state: progression.HandlerState, clock: clocks.Clock,
+) -> errors.HandlerTimeoutError:
+    runtime = datetime.timedelta(seconds=state.age(clock.mono()))
+    return errors.HandlerTimeoutError(f"{name} has timed out after {runtime}.")
+
+
 def _give_up(e: errors.PermanentError, logger: Any) -> progression.Outcome:
     logger.error(str(e))
     return progression.Outcome(final=True, exception=e, message=str(e))
@@ -131,7 +141,7 @@ def _check_result(result: object) -> None:
     if result is None or isinstance(result, (str, int, bool)):
         return
     try:
-        json.dumps(result, allow_nan=False)
+        encode(result)
     except (TypeError, ValueError, RecursionError) as e:
         raise errors.PermanentError(
             f"the result cannot be stored: {e}. Return only what JSON can have.") from e

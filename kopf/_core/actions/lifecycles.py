@@ -49,7 +49,9 @@ def asap(
         **_: Any,
 ) -> Sequence[handlers_.Handler]:
     """The one handler with the fewest attempts so far: those that work come first."""
-    return sorted(handlers, key=lambda handler: state.retries_of(handler.id))[:1]
+    if len(handlers) < 2:
+        return handlers
+    return [min(handlers, key=lambda handler: state.retries_of(handler.id))]
 
 
 _default_lifecycle: LifeCycleFn = asap

@@ -101,8 +101,10 @@ class HandlerState:
         """The state after one more attempt."""
         delay = outcome.delay if not outcome.final else None
         success = outcome.final and outcome.exception is None
-        return dataclasses.replace(
-            self,
+        return HandlerState(
+            started=self.started,
+            began=self.began,
+            purpose=self.purpose,
             stopped=now.wall if outcome.final else None,
             delayed=now.wall + datetime.timedelta(seconds=delay) if delay is not None else None,
             due=now.mono + delay if delay is not None else float('-inf'),
@@ -113,8 +115,9 @@ class HandlerState:
             subrefs=self.subrefs | frozenset(outcome.subrefs),
         )
 
-    def runtime(self, now: clocks.Moment) -> datetime.timedelta:
-        return datetime.timedelta(seconds=max(0.0, now.mono - self.began))
+    def age(self, mono: float) -> float:
+        """For how long the handler is being tried, in seconds."""
+        return max(0.0, mono - self.began)
 
 
 class State(dict[ids.HandlerId, HandlerState]):

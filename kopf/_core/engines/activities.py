@@ -4,6 +4,7 @@ Activities: what happens to the operator itself: its startup, cleanup, authentic
 The handlers of an activity run one after another, with retries, until all have finished.
 """
 import asyncio
+import datetime
 import logging
 from collections.abc import Mapping
 from typing import Any
@@ -72,7 +73,7 @@ async def _attempt(
 ) -> progression.Outcome:
     kwargs = {
         **cause.kwargs, 'param': handler.param, 'retry': state.retries, 'started': state.started,
-        'runtime': state.runtime(clock.now()), **cause.indices}
+        'runtime': datetime.timedelta(seconds=state.age(clock.mono())), **cause.indices}
     return await execution.attempt(
         handler,
         call=lambda: invocation.invoke(

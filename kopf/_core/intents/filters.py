@@ -78,12 +78,18 @@ def select(
 
 
 def deduplicate(candidates: list[HandlerT]) -> list[HandlerT]:
-    """Leave only the first of the handlers with the same function and the same id."""
+    """
+    Leave only one of the handlers with the same function and the same id: the first one.
+
+    But a function that resumes, and also handles the very change, does the latter.
+    """
     if len(candidates) < 2:
         return candidates
     unique: dict[object, HandlerT] = {}
     for handler in candidates:
-        unique.setdefault(handler.key, handler)
+        known = unique.setdefault(handler.key, handler)
+        if getattr(known, 'initial', None) and not getattr(handler, 'initial', None):
+            unique[handler.key] = handler
     return list(unique.values())
 
 

@@ -117,11 +117,17 @@ def set_default_registry(registry: OperatorRegistry) -> None:
     _default_registry = registry
 
 
-handler_var: ContextVar[handlers.Handler] = ContextVar('handler_var')
-"""The handler which is currently executed."""
+class Parent:
+    """A call of a handler, with the sub-handlers that are declared in it."""
 
-subregistry_var: ContextVar[ChangingRegistry] = ContextVar('subregistry_var')
-"""Where the sub-handlers of the currently executed handler are added to."""
+    def __init__(self, handler: handlers.Handler) -> None:
+        super().__init__()
+        self.handler = handler
+        self.declared: list[handlers.ChangingHandler] = []
+
+
+parent_var: ContextVar[Parent] = ContextVar('parent_var')
+"""The handler which is currently executed, in a coroutine or in a thread."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,7 +140,7 @@ class ResourceHandlers:
     changing: tuple[handlers.ChangingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
 
-    extra_fields: frozenset[dicts.FieldPath] = frozenset()
+    extra_fields: tuple[dicts.FieldPath, ...] = ()
     """The fields that the handlers of changes name, and which are therefore essential."""
 
     @property
@@ -217,7 +223,8 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             spawning=fitting(registry._spawning, resource),
             changing=changing,
             webhooks=fitting(registry._webhooks, resource),
-            extra_fields=frozenset(handler.field for handler in changing if handler.field),
+            extra_fields=tuple(dict.fromkeys(
+                handler.field for handler in changing if handler.field)),
         )
         if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
             unwatchable.append(resource)
@@ -225,7 +232,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         elif resource.verbs and (served.spawning or changing) and 'patch' not in resource.verbs:
             unpatchable.append(resource)
             served = dataclasses.replace(
-                served, spawning=(), changing=(), extra_fields=frozenset())
+                served, spawning=(), changing=(), extra_fields=())
         if served.are_watched or served.webhooks:
             bound[resource] = served
 

@@ -6,7 +6,7 @@ the object, or when the own changes have to be seen as the server has stored the
 """
 import copy
 import dataclasses
-import json
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,7 +28,6 @@ class Environment:
     memo: Any
     indices: Mapping[str, Any]
     lifecycle: lifecycles.LifeCycleFn | None = None
-    waiting_threads: int = 0
 
 
 class Turn:
@@ -86,7 +85,7 @@ class Turn:
             return None
         if not view.deleting and is_needed != view.blocked:
             return await self._switch_finalizer(is_needed, last=not selected and bool(in_scope))
-        if not in_scope:
+        if not in_scope and not (view.deleting and view.blocked):
             return await self._let_go()
 
         line.noticed = True
@@ -113,9 +112,12 @@ class Turn:
             if record:
                 state = progression.HandlerState.from_record(record, now=self.env.clock.now())
                 if cycle is None:
-                    cycle = cycles.Cycle(causes.Reason(state.purpose or causes.Reason.NOOP))
+                    cycle = cycles.Cycle(
+                        causes.Reason(state.purpose or causes.Reason.NOOP), stored=True)
                 cycle.states[handler.id] = state
                 cycle.roots.add(handler.id)
+        if cycle is None and settings.persistence.progress_storage.touched(body=body) is not None:
+            cycle = cycles.Cycle(causes.Reason.NOOP, stored=True)
         if cycle is not None and any(state.finished for state in cycle.states.values()):
             cycle.seen = cycles.load_seen(body, settings)
         return cycle
@@ -183,7 +185,7 @@ class Turn:
 
         lifecycle = self.env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
-            now = self.env.clock.now().mono
+            now = self.env.clock.mono()
             unfinished = [h for h in selected if not cycle.states[h.id].finished]
             if not unfinished:
                 return await self._close()
@@ -198,8 +200,8 @@ class Turn:
                 if handler is not chosen[0] and self._is_interrupted():
                     return await self._leave()
                 await self._execute(handler)
-                if self.saver.moved or (self.saver.is_urgent(self.handlers.extra_fields) and
-                                        not self._is_last(selected)):
+                if not self._is_last(selected) and (
+                        self.saver.moved or self.saver.is_urgent(self.handlers.extra_fields)):
                     return await self._leave()
             if lifecycle is not lifecycles.asap and not self._is_last(selected):
                 return await self._leave()
@@ -221,6 +223,8 @@ class Turn:
             cause: causes.Cause | None = None,
     ) -> Sequence[handlers.ChangingHandler]:
         assert self.line.cycle is not None
+        if lifecycle is lifecycles.asap:
+            return lifecycles.asap(due, state=self.line.cycle.states)  # type: ignore[return-value]
         kwargs = (cause if cause is not None else self._get_cause()).kwargs
         chosen: Any = lifecycle(due, **{**kwargs, 'state': self.line.cycle.states})
         if not chosen:
@@ -277,7 +281,7 @@ class Turn:
         assert newest is not None
         if self._is_changed(newest, self.view.essence):
             return newest
-        delay = max(0.0, until - self.env.clock.now().mono)
+        delay = max(0.0, until - self.env.clock.mono())
         self._log(f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
         self.line.rest = newest
         self.line.wait_until(until)
@@ -294,7 +298,8 @@ class Turn:
         if self._reason == causes.Reason.DELETE:
             return await self._release()
 
-        self._announce()
+        if not cycle.roots:
+            self._announce()
         essence = cycle.seen if cycle.seen is not None else view.essence
         line.cycle = cycle
         newest = await self.saver.close(
@@ -358,16 +363,19 @@ class Turn:
             )
         finally:
             self.saver.disarm()
-        try:
-            json.dumps(patch, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as e:
-            reason = ValueError(f"its patch is not JSON: {e}")
-            outcome = execution.fail(handler, reason, self.logger)
-            patch = patches.Patch()
-        outcome = dataclasses.replace(outcome, subrefs=family.members)
+        if patch:
+            try:
+                execution.encode(patch)
+            except (TypeError, ValueError, RecursionError) as e:
+                reason = ValueError(f"its patch is not JSON: {e}")
+                outcome = execution.fail(handler, reason, self.logger)
+                patch = patches.Patch()
+        if family.members:
+            outcome = dataclasses.replace(outcome, subrefs=family.members)
         cycle.note(handler.id, outcome, patch, essence=self.view.essence, now=self.env.clock.now())
         await self.saver.settle()
-        self._refresh()
+        if patch or outcome.result is not None or self.saver.moved:
+            self._refresh()
 
     def _get_kwargs(
             self,
@@ -381,7 +389,7 @@ class Turn:
         kwargs['param'] = handler.param
         kwargs['retry'] = state.retries
         kwargs['started'] = state.started
-        kwargs['runtime'] = state.runtime(self.env.clock.now())
+        kwargs['runtime'] = datetime.timedelta(seconds=state.age(self.env.clock.mono()))
         if handler.field:
             kwargs['old'] = dicts.resolve(cause.old, handler.field, None)
             kwargs['new'] = dicts.resolve(cause.new, handler.field, None)
@@ -396,18 +404,14 @@ class Turn:
         if handler in self._failing:
             raise self._failing[handler]
         executor = self.env.settings.execution.executor
-        handler_token = registries.handler_var.set(handler)
-        registry_token = registries.subregistry_var.set(family.registry)
-        family_token = subhandling.family_var.set(family)
+        token = registries.parent_var.set(family)
         try:
             result = await invocation.invoke(handler.fn, kwargs=kwargs, executor=executor)
-            if not family.executed and len(family.registry):
-                await family.execute(family.registry)
+            if family.declared and not family.executed:
+                await family.execute(family.declared)
             return result
         finally:
-            registries.handler_var.reset(handler_token)
-            registries.subregistry_var.reset(registry_token)
-            subhandling.family_var.reset(family_token)
+            registries.parent_var.reset(token)
 
     async def _execute_family(
             self,
@@ -425,7 +429,7 @@ class Turn:
         self._load(survey.matching)
         lifecycle = lifecycle or self.env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
-            now = self.env.clock.now().mono
+            now = self.env.clock.mono()
             unfinished = [h for h in survey.matching if not cycle.states[h.id].finished]
             if not unfinished:
                 return

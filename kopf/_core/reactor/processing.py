@@ -6,6 +6,7 @@ by turn, until the object is at rest or waits for its time. Its errors are the o
 back off on that object, and are tried again also if nothing changes.
 """
 import asyncio
+import datetime
 import logging
 from typing import Any
 
@@ -52,7 +53,7 @@ class Processor:
         if raw is None or served.watching or served.spawning or served.indexing or (
                 line.cycle is not None or line.throttler is not None):
             return False
-        if not served.changing:
+        if not self._is_changing(line, raw):
             line.pending = None
             return True
         if (line.initial and any(handler.initial for handler in served.changing)) or (
@@ -62,6 +63,8 @@ class Processor:
                 decisions.is_blocked(raw, self.env.settings.persistence.finalizer)):
             return False
         try:
+            if self.env.settings.persistence.diffbase_storage.fetch(body=bodies.Body(raw)) is None:
+                return False
             view = decisions.look(
                 raw, settings=self.env.settings, extra_fields=served.extra_fields)
         except ValueError:
@@ -83,6 +86,8 @@ class Processor:
         """Make a pass for the object."""
         line.cancel_timer()
         raw = line.pending if line.pending is not None else line.rest
+        if raw is None and line.events:
+            raw = line.events[0]['object']
         if raw is None:
             return
         settings = self.env.settings
@@ -107,7 +112,7 @@ class Processor:
             raw = line.take()
             if raw is None:
                 raw = line.rest
-            if raw is None or not self._is_changing(line):
+            if raw is None or not self._is_changing(line, raw):
                 return
             line.rest = None
             try:
@@ -118,8 +123,9 @@ class Processor:
             if line.stream.lines.stopping or not (line.pending is not None or line.events):
                 return
 
-    def _is_changing(self, line: queueing.Line) -> bool:
-        return bool(line.stream.handlers.changing)
+    def _is_changing(self, line: queueing.Line, raw: bodies.RawBody) -> bool:
+        return bool(line.stream.handlers.changing) or decisions.is_blocked(
+            raw, self.env.settings.persistence.finalizer)
 
     async def _handle(self, line: queueing.Line, raw: bodies.RawBody, logger: Any) -> None:
         """Turn by turn, until there is nothing more to do; newer states of others come first."""
@@ -206,7 +212,7 @@ class Processor:
             return
         kwargs = {
             **cause.kwargs, 'param': handler.param, 'retry': 0, 'started': state.started,
-            'runtime': state.runtime(self.env.clock.now()), **cause.indices}
+            'runtime': datetime.timedelta(0), **cause.indices}
         await execution.attempt(
             handler,
             call=lambda: invocation.invoke(

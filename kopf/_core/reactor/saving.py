@@ -52,7 +52,7 @@ class Saver:
         if cycle is None or not cycle.dirty:
             return False
         delay = self.settings.persistence.flush_delay
-        age = 0.0 if cycle.oldest is None else self.clock.now().mono - cycle.oldest
+        age = 0.0 if cycle.oldest is None else self.clock.mono() - cycle.oldest
         if delay <= 0 or age >= delay:
             return True
         ignored = {'status'} if not any(path[:1] == ('status',) for path in extra_fields) else ()
@@ -98,7 +98,7 @@ class Saver:
             merged = patches.merge(merged, contribution.patch)
         expected = self._essence_of(merged)
         newest = await self._send(cycle, lambda body: cycle.progress_patch(
-            body=body, settings=self.settings))
+            body=body, settings=self.settings, expected=expected))
         self.overtaken = self.overtaken or (
             newest is not None and self._essence_of(newest) != expected)
         return newest
@@ -119,7 +119,7 @@ class Saver:
                     body=body, patch=own, essence=essence)
             return own
 
-        return await self._send(cycle, make_own)
+        return await self._send(cycle, make_own, closing=True)
 
     async def release(
             self, handler_ids: Sequence[ids.HandlerId],
@@ -155,7 +155,11 @@ class Saver:
         return newest, applied
 
     async def _send(
-            self, cycle: cycles.Cycle, make_own: Callable[[bodies.Body], patches.Patch],
+            self,
+            cycle: cycles.Cycle,
+            make_own: Callable[[bodies.Body], patches.Patch],
+            *,
+            closing: bool = False,
     ) -> bodies.RawBody | None:
         """Send the contributions of the handlers, and the framework's own keys as the last ones."""
         own = make_own(bodies.Body(self.raw))
@@ -169,17 +173,18 @@ class Saver:
         except errors.APIError as e:
             if e.status not in REFUSALS or not sent:
                 raise
-            newest = await self._send_separately(cycle, sent)
+            newest = await self._send_separately(cycle)
+            sent = []
             if newest is not None:
                 own = make_own(bodies.Body(newest))
                 newest = await self._apply(newest, own, own) if own else newest
-        if newest is not None and cycle.seen is not None and sent:
+        if newest is not None and cycle.seen is not None and sent and not closing:
             cycle.advance([item.patch for item in sent], self._essence_of(newest))
         cycle.contributions = [item for item in cycle.contributions if item not in sent]
         cycle.unsaved = {
             id_ for id_ in cycle.unsaved if id_ not in states or
             cycle.states[id_] is not states[id_]}
-        cycle.oldest = self.clock.now().mono if cycle.dirty else None
+        cycle.oldest = self.clock.mono() if cycle.dirty else None
         return newest
 
     async def _apply(
@@ -190,12 +195,10 @@ class Saver:
         self._accept(newest)
         return newest
 
-    async def _send_separately(
-            self, cycle: cycles.Cycle, sent: Sequence[cycles.Contribution],
-    ) -> bodies.RawBody | None:
+    async def _send_separately(self, cycle: cycles.Cycle) -> bodies.RawBody | None:
         """Find out whose patch is refused: that handler has failed; the others' patches count."""
         newest: bodies.RawBody | None = self.raw
-        for contribution in sent:
+        for contribution in list(cycle.contributions):
             try:
                 if newest is not None:
                     newest = await self._apply(newest, contribution.patch, patches.Patch())
@@ -205,6 +208,10 @@ class Saver:
                 self.logger.error(f"Handler {contribution.handler_id!r} failed permanently: "
                                   f"its patch is refused by the API: {e}")
                 cycle.refuse(contribution.handler_id, f"The patch is refused by the API: {e}")
+            else:
+                if newest is not None:
+                    cycle.advance([contribution.patch], self._essence_of(newest))
+            cycle.contributions.remove(contribution)
         return newest
 
     def _accept(self, newest: bodies.RawBody | None) -> None:

@@ -4,7 +4,6 @@ Sub-handlers: handlers made by handlers, each with its own progress.
 The parent is called again in each pass, and makes its sub-handlers anew, until all have finished.
 """
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextvars import ContextVar
 from typing import Any
 
 from kopf._cogs.structs import ids
@@ -16,13 +15,11 @@ Runner = Callable[
     Awaitable[None]]
 
 
-class Family:
-    """The sub-handlers of one call of a parent handler."""
+class Family(registries.Parent):
+    """A call of a handler which can also execute its sub-handlers."""
 
-    def __init__(self, parent: handlers.Handler, run: Runner) -> None:
-        super().__init__()
-        self.parent = parent
-        self.registry = registries.ChangingRegistry()
+    def __init__(self, handler: handlers.Handler, run: Runner) -> None:
+        super().__init__(handler)
         self.members: set[ids.HandlerId] = set()
         self.executed = False
         self._run = run
@@ -43,9 +40,6 @@ class Family:
         children = list(children)
         self.members.update(child.id for child in children)
         await self._run(children, lifecycle, cause)
-
-
-family_var: ContextVar[Family] = ContextVar('family_var')
 
 
 async def execute(
@@ -70,8 +64,8 @@ async def execute(
     :raises TypeError: if several kinds of sub-handlers are given at once.
     :raises RuntimeError: outside of handlers.
     """
-    family = family_var.get(None)
-    if family is None:
+    family = registries.parent_var.get(None)
+    if not isinstance(family, Family):
         raise RuntimeError("kopf.execute() works only in the handlers of creation, updates, etc.")
     if sum(source is not None for source in (fns, handlers, registry)) > 1:
         raise TypeError("Only one of the fns, handlers, or registry can be executed at once.")
@@ -82,7 +76,7 @@ async def execute(
     elif handlers is not None:
         children = handlers
     else:
-        children = registry if registry is not None else family.registry
+        children = registry if registry is not None else family.declared
     await family.execute(children, lifecycle=lifecycle, cause=cause)
 
 
@@ -90,4 +84,4 @@ def _make(
         fn: callbacks.ChangingFn, id: str | None, family: Family,
 ) -> handlers.ChangingHandler:
     return handlers.ChangingHandler(
-        fn=fn, id=handlers.generate_id(fn, id, parent=family.parent.id))
+        fn=fn, id=handlers.generate_id(fn, id, parent=family.handler.id))

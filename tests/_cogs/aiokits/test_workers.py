@@ -143,9 +143,9 @@ async def test_notifications_come_from_threads(make, source):
     await workers.close(0)
 
 
-def test_notifications_after_the_end_of_the_loop_are_ignored(make):
+async def test_notifications_after_the_end_of_the_loop_are_ignored(make):
     async def main():
         return make(asyncio.sleep)
 
-    workers = asyncio.run(main())
+    workers = await asyncio.to_thread(asyncio.run, main())
     workers.notify_threadsafe()

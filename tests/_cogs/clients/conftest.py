@@ -1,5 +1,6 @@
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -8,6 +9,9 @@ from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from tests._cogs.clients.servers import Server
+
+# Otherwise, a loop is made for every first synchronous fixture of a process, and is never closed.
+asyncio.set_event_loop(None)
 
 
 @pytest.fixture()
@@ -19,11 +23,11 @@ def settings() -> configuration.OperatorSettings:
 
 
 @pytest.fixture()
-async def server() -> AsyncIterator[Server]:
+def server() -> Iterator[Server]:
     server = Server()
-    await server.start()
+    server.start()
     yield server
-    await server.stop()
+    server.stop()
 
 
 @pytest.fixture()
@@ -84,28 +88,28 @@ def sink() -> Recorder:
 
 
 @pytest.fixture()
-async def watch(
+def watch(
         client: api.Client,
         settings: configuration.OperatorSettings,
         resource: references.Resource,
         sink: Recorder,
         monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Callable[..., 'asyncio.Task[None]']]:
-    """Start watching; it is stopped after the test."""
+) -> Callable[..., contextlib.AbstractAsyncContextManager['asyncio.Task[None]']]:
+    """Watch in the background: ``async with watch(): ...``."""
     monkeypatch.setattr(watching, 'MIN_INTERVAL', 0.05)
-    tasks: list[asyncio.Task[None]] = []
 
-    def start(**kwargs: Any) -> 'asyncio.Task[None]':
+    @contextlib.asynccontextmanager
+    async def start(**kwargs: Any) -> AsyncIterator['asyncio.Task[None]']:
         kwargs.setdefault('namespace', None)
         task = asyncio.create_task(watching.watch(
             client, settings=settings, resource=resource, sink=sink, **kwargs))
-        tasks.append(task)
-        return task
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
-    yield start
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    return start
 
 
 @pytest.fixture()

@@ -4,6 +4,8 @@ A small server on loopback which answers as the test says: for faults that no re
 import asyncio
 import dataclasses
 import json
+import ssl
+import threading
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
@@ -27,14 +29,17 @@ class Server:
     Answers the requests with the scripted replies, one after another; the last one for ever.
 
     Scripts are either for all requests, or for those with a path (which then goes first), or for
-    watches only (``'watch'``).
+    watches only (``'watch'``). It runs in a thread, with an event loop of its own.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, ssl: ssl.SSLContext | None = None) -> None:
         self.requests: list[Received] = []
         self.url = ''
+        self._ssl = ssl
         self._scripts: dict[str, list[Reply]] = {}
-        self._runner: web.AppRunner | None = None
+        self._thread = threading.Thread(target=self._run)
+        self._started = threading.Event()
+        self._stopped = asyncio.Event()
 
     def script(self, *replies: Reply, on: str = '') -> None:
         self._scripts[on] = list(replies)
@@ -51,19 +56,36 @@ class Server:
     def lists(self) -> list[Received]:
         return [req for req in self.requests if 'watch' not in req.query]
 
-    async def start(self) -> None:
+    def start(self) -> None:
+        self._thread.start()
+        self._started.wait()
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._stopped.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        with asyncio.Runner() as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
         app = web.Application()
         app.router.add_route('*', '/{path:.*}', self._handle)
-        self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, '127.0.0.1', 0)
-        await site.start()
-        host, port = self._runner.addresses[0][:2]
-        self.url = f'http://{host}:{port}'
-
-    async def stop(self) -> None:
-        assert self._runner is not None
-        await self._runner.cleanup()
+        runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True,
+                               access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, '127.0.0.1', 0, ssl_context=self._ssl).start()
+        host, port = runner.addresses[0][:2]
+        self.url = f"{'https' if self._ssl else 'http'}://{host}:{port}"
+        self._started.set()
+        await self._stopped.wait()
+        await asyncio.sleep(0.01)  # let the connections be accepted
+        await runner.cleanup()
+        leftovers = asyncio.all_tasks() - {asyncio.current_task()}
+        if leftovers:
+            await asyncio.wait(leftovers, timeout=1)
+        await asyncio.sleep(0.01)  # let the transports be closed
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(Received(

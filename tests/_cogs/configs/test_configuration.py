@@ -1,5 +1,7 @@
+import ast
 import concurrent.futures
 import inspect
+import itertools
 import json
 import pathlib
 import re
@@ -113,12 +115,12 @@ def test_max_workers_warns_where_it_has_no_effect():
 
 
 def test_all_settings_are_documented():
-    tree = inspect.getsource(configuration)
-    undocumented = re.findall(r'\n    (\w+): (?:[^\n]*\n(?!    """)(?!        ))', tree)
-    assert undocumented == ['_batch_window', '_max_workers', *SECTIONS_IN_ORDER]
-
-
-SECTIONS_IN_ORDER = [
-    'process', 'posting', 'peering', 'watching', 'queueing', 'scanning',
-    'admission', 'execution', 'background', 'networking', 'persistence',
-]
+    undocumented = [
+        field.target.id
+        for section in ast.parse(inspect.getsource(configuration)).body
+        if isinstance(section, ast.ClassDef) and section.name != 'OperatorSettings'
+        for field, following in itertools.pairwise([*section.body, None])
+        if isinstance(field, ast.AnnAssign) and not field.target.id.startswith('_')
+        if not (isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant))
+    ]
+    assert undocumented == []

@@ -428,3 +428,8 @@ def test_surveys_agree_with_single_checks(candidates, cause):
 def test_deduplication_keeps_the_first():
     handlers = [make_handler(), make_handler(id='other'), make_handler()]
     assert filters.deduplicate(handlers) == handlers[:2]
+
+
+def test_deduplication_prefers_the_handlers_of_changes_to_those_of_resuming():
+    resuming, updating = make_handler(initial=True), make_handler(reason=Reason.UPDATE)
+    assert filters.deduplicate([resuming, updating]) == [updating]

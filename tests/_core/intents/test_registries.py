@@ -141,7 +141,7 @@ def test_fields_of_changing_handlers_are_essential(registry):
     registry._changing.append(make_handler(ChangingHandler, 'kex'))
     registry._changing.append(make_handler(ChangingHandler, 'pods', field=('metadata',)))
     registry._watching.append(make_handler(WatchingHandler, 'kex', field=('status', 'y')))
-    assert resolve(registry, [KEX, PODS]).handlers[KEX].extra_fields == {('status', 'x'), ('spec',)}
+    assert resolve(registry, [KEX, PODS]).handlers[KEX].extra_fields == (('status', 'x'), ('spec',))
 
 
 def test_unresolved_selectors_are_complained_about(registry):

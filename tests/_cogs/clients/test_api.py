@@ -1,0 +1,499 @@
+import asyncio
+import datetime
+import itertools
+import logging
+import os
+
+import aiohttp
+import pytest
+
+from kopf._cogs.clients import api, connections, errors
+from kopf._cogs.structs import credentials, vaults
+from tests._cogs.clients.servers import drop, flow, hang, refuse, say, say_raw
+
+
+def make_client(server, settings, **kwargs):
+    return api.Client(
+        credentials=credentials.ConnectionInfo(server=server.url, **kwargs), settings=settings)
+
+
+async def test_answers_are_parsed(server, client):
+    server.script(say({'a': [1, None]}))
+    assert await client.request('GET', '/api') == {'a': [1, None]}
+
+
+async def test_empty_answers_are_nothing(server, client):
+    server.script(say_raw(b''))
+    assert await client.request('DELETE', '/api') is None
+
+
+async def test_garbage_is_an_error_of_the_server(server, client):
+    server.script(say_raw(b'{'))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/api')
+
+
+async def test_requests_have_all_that_is_needed(server, client):
+    server.script(say({}))
+    await client.request(
+        'PATCH', '/some%20path?x=y', params={'a': 'b c', 'd': '%'}, body=b'[]',
+        content_type='application/json-patch+json')
+    request = server.requests[0]
+    assert request.method == 'PATCH'
+    assert request.path == '/some path'
+    assert request.query == {'x': 'y', 'a': 'b c', 'd': '%'}
+    assert request.headers['Content-Type'] == 'application/json-patch+json'
+    assert request.headers['Accept'] == 'application/json'
+    assert request.headers['Authorization'] == 'Bearer s3cret-t0ken'
+    assert request.body == b'[]'
+
+
+async def test_bodies_are_json_by_default(server, client):
+    server.script(say({}))
+    await client.request('POST', '/', body=b'{}')
+    await client.request('GET', '/')
+    assert server.requests[0].headers['Content-Type'] == 'application/json'
+    assert 'Content-Type' not in server.requests[1].headers
+
+
+async def test_servers_can_have_paths(server, settings):
+    server.script(say({}))
+    info = credentials.ConnectionInfo(server=server.url + '/k8s/clusters/c-1/')
+    async with api.Client(credentials=info, settings=settings) as client:
+        await client.request('GET', '/api')
+    assert server.requests[0].path == '/k8s/clusters/c-1/api'
+
+
+@pytest.mark.parametrize('failure', [
+    refuse(500), refuse(503), refuse(429), drop(), say_raw(b'<html>', status=502),
+])
+async def test_temporary_errors_are_retried(server, client, failure):
+    server.script(failure, failure, failure, say({'ok': True}))
+    assert await client.request('GET', '/') == {'ok': True}
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize('failure, cls', [
+    (refuse(500), errors.APIServerError),
+    (refuse(429), errors.APITooManyRequestsError),
+    (drop(), errors.APIConnectionError),
+])
+async def test_the_last_error_escalates(server, client, failure, cls):
+    server.script(failure)
+    with pytest.raises(cls):
+        await client.request('GET', '/')
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize('status', [400, 403, 404, 409, 410, 413, 422])
+async def test_other_errors_escalate_at_once(server, client, status):
+    server.script(refuse(status, 'because'))
+    with pytest.raises(errors.APIClientError, match='because') as caught:
+        await client.request('GET', '/')
+    assert caught.value.status == status
+    assert len(server.requests) == 1
+
+
+async def test_redirects_are_not_followed(server, client):
+    server.script(say({}, status=302, headers={'Location': '/'}))
+    with pytest.raises(errors.APIError):
+        await client.request('GET', '/')
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize('backoffs', [[], ()])
+async def test_retrying_can_be_disabled_by_settings(server, client, settings, backoffs):
+    settings.networking.error_backoffs = backoffs
+    server.script(refuse(500))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/')
+    assert len(server.requests) == 1
+
+
+async def test_retrying_can_be_disabled_for_a_request(server, client):
+    server.script(refuse(500))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/', retry=False)
+    assert len(server.requests) == 1
+
+
+async def test_backoffs_can_be_given_for_a_request(server, client):
+    server.script(refuse(500))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/', backoffs=[0.01])
+    assert len(server.requests) == 2
+
+
+async def test_one_number_means_one_retry(server, client, settings):
+    settings.networking.error_backoffs = 0.1
+    server.script(refuse(500))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/')
+    assert len(server.requests) == 2
+    assert server.requests[1].time - server.requests[0].time >= 0.1
+
+
+class Endless:
+    def __iter__(self):
+        return itertools.repeat(0.001)
+
+
+async def test_backoffs_can_be_endless(server, client, settings):
+    settings.networking.error_backoffs = Endless()
+    server.script(*[refuse(500)] * 30, say({'ok': True}))
+    assert await client.request('GET', '/') == {'ok': True}
+
+
+async def test_every_request_begins_with_the_first_backoff(server, client, settings):
+    settings.networking.error_backoffs = [0.01]
+    server.script(refuse(500), say({}), refuse(500), say({}))
+    await client.request('GET', '/')
+    await client.request('GET', '/')
+    assert len(server.requests) == 4
+
+
+async def test_the_longer_of_backoff_and_retry_after_counts(server, client, settings):
+    settings.networking.error_backoffs = [0.1, 2]
+    server.script(
+        refuse(429, headers={'Retry-After': '1'}), refuse(429, headers={'Retry-After': '0'}),
+        say({}))
+    await client.request('GET', '/')
+    times = [request.time for request in server.requests]
+    assert 1 <= times[1] - times[0] <= 1.5
+    assert 2 <= times[2] - times[1] <= 2.5
+
+
+async def test_retry_after_can_be_enforced(server, client, settings):
+    settings.networking.error_backoffs = [10, 0.2]
+    settings.networking.enforce_retry_after = True
+    server.script(refuse(503, headers={'Retry-After': '0.1'}), refuse(503), say({}))
+    await client.request('GET', '/')
+    times = [request.time for request in server.requests]
+    assert 0.1 <= times[1] - times[0] <= 0.5
+    assert 0.2 <= times[2] - times[1] <= 0.6
+
+
+async def test_retry_after_in_the_body_counts_too(server, client):
+    server.script(refuse(429, details={'retryAfterSeconds': 1}), say({}))
+    await client.request('GET', '/')
+    assert server.requests[1].time - server.requests[0].time >= 1
+
+
+async def test_the_request_timeout_is_of_each_try(server, client, settings):
+    settings.networking.request_timeout = 0.05
+    settings.networking.error_backoffs = [0.01]
+    server.script(hang())
+    with pytest.raises(errors.APIConnectionError):
+        await client.request('GET', '/')
+    assert len(server.requests) == 2
+
+
+async def test_a_timeout_can_be_given_for_a_request(server, client):
+    server.script(hang(), say({'ok': True}))
+    assert await client.request('GET', '/', timeout=0.05) == {'ok': True}
+
+
+async def test_unreachable_servers_are_errors(settings):
+    info = credentials.ConnectionInfo(server='http://127.0.0.1:1')
+    async with api.Client(credentials=info, settings=settings) as client:
+        with pytest.raises(errors.APIConnectionError):
+            await client.request('GET', '/')
+
+
+async def test_errors_have_no_passwords_of_proxies(settings):
+    info = credentials.ConnectionInfo(
+        server='http://127.0.0.1:2', proxy_url='http://user:s3cret@127.0.0.1:1')
+    async with api.Client(credentials=info, settings=settings) as client:
+        with pytest.raises(errors.APIConnectionError) as caught:
+            await client.request('GET', '/')
+    assert 's3cret' not in str(caught.value)
+
+
+async def test_retries_are_logged_without_secrets(server, settings, caplog):
+    caplog.set_level(logging.DEBUG)
+    server.script(refuse(500, 'oops'), say({}))
+    url = server.url.replace('//', '//user:s3cret@')
+    info = credentials.ConnectionInfo(server=url)
+    async with api.Client(credentials=info, settings=settings) as client:
+        await client.request('GET', '/api?limit=1')
+    assert caplog.messages == [
+        f"Request attempt #1/4 failed; will retry: GET {server.url}/api?limit=1 -> "
+        f"APIServerError('oops', status=500)"
+    ]
+
+
+async def test_retries_are_logged_to_the_logger_of_the_request(server, client, caplog):
+    caplog.set_level(logging.DEBUG)
+    server.script(refuse(500), say({}))
+    await client.request('GET', '/', logger=logging.getLogger('mine'))
+    assert [record.name for record in caplog.records] == ['mine']
+
+
+async def test_the_number_of_endless_tries_is_not_logged(server, client, settings, caplog):
+    caplog.set_level(logging.DEBUG)
+    settings.networking.error_backoffs = Endless()
+    server.script(refuse(500), say({}))
+    await client.request('GET', '/')
+    assert "Request attempt #1 failed" in caplog.text
+
+
+async def test_warnings_of_the_api_are_logged_once_each(server, client, caplog):
+    one, two = '299 - "say \\"A\\""', '299 api "say B"'
+    server.script(
+        say({}, headers={'Warning': one}), say({}, headers={'Warning': f'{one}, {two}'}),
+        say({}, headers={'Warning': '199 - "no"'}))
+    for _ in range(3):
+        await client.request('GET', '/')
+    assert caplog.messages == ['The API warns: say "A"', 'The API warns: say B']
+
+
+async def test_connections_are_kept_for_the_next_requests(server, client):
+    server.script(say({}))
+    for _ in range(10):
+        await client.request('GET', '/')
+    connector = client._connection.regular.connector
+    assert sum(len(pool) for pool in connector._conns.values()) == 1
+
+
+async def test_requests_at_once_share_a_small_pool(server, client):
+    server.script(say({}))
+    await asyncio.gather(*[client.request('GET', '/') for _ in range(100)])
+    connector = client._connection.regular.connector
+    assert sum(len(pool) for pool in connector._conns.values()) <= connections.POOL_SIZE
+
+
+async def test_streams_do_not_take_places_in_the_pool(server, client):
+    server.script(flow(b'x'), on='/stream')
+    server.script(say({'ok': True}))
+    async with asyncio.TaskGroup() as group, asyncio.timeout(5):
+        done = asyncio.Event()
+
+        async def stream():
+            async with client.stream('/stream') as content:
+                await content.readany()
+                await done.wait()
+
+        for _ in range(connections.POOL_SIZE * 2):
+            group.create_task(stream())
+        assert await client.request('GET', '/') == {'ok': True}
+        done.set()
+
+
+async def test_streams_raise_errors(server, client):
+    server.script(refuse(403, 'forbidden'))
+    with pytest.raises(errors.APIForbiddenError, match='forbidden'):
+        async with client.stream('/'):
+            pass
+    assert len(server.requests) == 1
+
+
+async def test_the_default_namespace_is_known(server, settings):
+    async with make_client(server, settings, default_namespace='ns') as client:
+        assert await client.get_default_namespace() == 'ns'
+
+
+async def test_settings_apply_at_once(server, client, settings):
+    server.script(hang(), say({}))
+    settings.networking.request_timeout = 0.05
+    await client.request('GET', '/')
+    settings.networking.error_backoffs = []
+    server.script(refuse(500))
+    with pytest.raises(errors.APIServerError):
+        await client.request('GET', '/')
+
+
+# Credentials.
+
+
+async def test_passwords_are_sent_as_basic_authentication(server, settings):
+    server.script(say({}))
+    async with make_client(server, settings, username='u', password='p') as client:
+        await client.request('GET', '/')
+    assert server.requests[0].headers['Authorization'] == 'Basic dTpw'
+
+
+async def test_rejected_credentials_cannot_be_used_again(server, client):
+    server.script(refuse(401))
+    with pytest.raises(credentials.LoginError):
+        await client.request('GET', '/')
+    with pytest.raises(credentials.LoginError):
+        await client.request('GET', '/')
+    assert len(server.requests) == 1
+
+
+async def test_other_credentials_are_tried_when_some_are_rejected(server, settings):
+    server.script(refuse(401), say({'ok': True}))
+    vault = vaults.Vault({
+        'a': credentials.ConnectionInfo(server=server.url, token='one', priority=2),
+        'b': credentials.ConnectionInfo(server=server.url, token='two', priority=1),
+    })
+    async with api.Client(credentials=vault, settings=settings) as client:
+        assert await client.request('GET', '/') == {'ok': True}
+    sent = [request.headers['Authorization'] for request in server.requests]
+    assert sent == ['Bearer one', 'Bearer two']
+
+
+async def test_rejected_streams_are_tried_with_other_credentials(server, settings):
+    server.script(refuse(401), flow(b'x'))
+    vault = vaults.Vault({
+        'a': credentials.ConnectionInfo(server=server.url, token='one', priority=2),
+        'b': credentials.ConnectionInfo(server=server.url, token='two', priority=1),
+    })
+    async with api.Client(credentials=vault, settings=settings) as client:
+        async with client.stream('/') as content:
+            assert await content.readany() == b'x'
+
+
+async def test_a_new_login_is_made_once_for_all_rejected_requests(server, settings):
+    logins = 0
+
+    async def login():
+        nonlocal logins
+        logins += 1
+        await asyncio.sleep(0.01)
+        return {'a': credentials.ConnectionInfo(server=server.url, token=f'token{logins}')}
+
+    server.script(*[refuse(401)] * 5, say({}))
+    vault = vaults.Vault(
+        {'a': credentials.ConnectionInfo(server=server.url, token='old')}, login=login)
+    async with api.Client(credentials=vault, settings=settings) as client:
+        await asyncio.gather(*[client.request('GET', '/') for _ in range(5)])
+    assert logins == 1
+
+
+async def test_expired_credentials_are_replaced_before_they_are_used(server, settings):
+    async def login():
+        return {'a': credentials.ConnectionInfo(server=server.url, token='new')}
+
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.2)
+    vault = vaults.Vault(
+        {'a': credentials.ConnectionInfo(server=server.url, token='old', expiration=soon)},
+        login=login)
+    server.script(say({}))
+    async with api.Client(credentials=vault, settings=settings) as client:
+        await client.request('GET', '/')
+        await asyncio.sleep(0.25)
+        await client.request('GET', '/')
+    sent = [request.headers['Authorization'] for request in server.requests]
+    assert sent == ['Bearer old', 'Bearer new']
+
+
+async def test_requests_under_way_survive_the_change_of_credentials(server, settings):
+    server.script(flow(b'[', 0.3, b']', then='end'), on='/slow')
+    server.script(refuse(401), say({}))
+    vault = vaults.Vault({
+        'a': credentials.ConnectionInfo(server=server.url, token='one', priority=2),
+        'b': credentials.ConnectionInfo(server=server.url, token='two', priority=1),
+    })
+    async with api.Client(credentials=vault, settings=settings) as client:
+        slow = asyncio.create_task(client.request('GET', '/slow'))
+        await asyncio.sleep(0.1)
+        await client.request('GET', '/')
+        assert await slow == []
+        assert len(client._connections) <= 2
+    assert sum(request.path == '/slow' for request in server.requests) == 1
+
+
+async def test_tokens_in_files_are_read_again_when_they_change(server, settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(connections, 'TOKEN_CHECK_INTERVAL', 0)
+    path = tmp_path / 'token'
+    path.write_text('one\n')
+    server.script(say({}))
+    async with make_client(server, settings, token_path=path) as client:
+        await client.request('GET', '/')
+        path.write_text('two\n')
+        os.utime(path, (1, 1))
+        await client.request('GET', '/')
+        path.unlink()
+        await client.request('GET', '/')
+    sent = [request.headers.get('Authorization') for request in server.requests]
+    assert sent[:2] == ['Bearer one', 'Bearer two']
+
+
+async def test_tokens_in_files_are_read_again_when_they_are_rejected(server, settings, tmp_path):
+    path = tmp_path / 'token'
+    path.write_text('one')
+    server.script(say({}), refuse(401), say({'ok': True}))
+    async with make_client(server, settings, token_path=path) as client:
+        await client.request('GET', '/')
+        path.write_text('two')
+        assert await client.request('GET', '/') == {'ok': True}
+    sent = [request.headers['Authorization'] for request in server.requests]
+    assert sent[-1] == 'Bearer two'
+
+
+async def test_ready_made_sessions_are_used_as_they_are_and_closed(server, settings):
+    server.script(flow(b'x'), on='/stream')
+    server.script(say({'ok': True}))
+    session = aiohttp.ClientSession(headers={'X-Mine': 'yes'})
+    info = credentials.AiohttpSession(server=server.url, aiohttp_session=session)
+    async with api.Client(credentials=info, settings=settings) as client:
+        assert await client.request('GET', '/') == {'ok': True}
+        async with client.stream('/stream') as content:
+            assert await content.readany() == b'x'
+    assert all(request.headers['X-Mine'] == 'yes' for request in server.requests)
+    assert session.closed
+
+
+# The environment.
+
+
+@pytest.fixture()
+def _no_env(monkeypatch):
+    for name in ['HTTP_PROXY', 'http_proxy', 'NO_PROXY', 'no_proxy', 'NETRC']:
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures('_no_env')
+async def test_proxies_of_the_environment_are_ignored_by_default(server, client, monkeypatch):
+    monkeypatch.setenv('HTTP_PROXY', 'http://127.0.0.1:1')
+    server.script(say({'ok': True}))
+    assert await client.request('GET', '/') == {'ok': True}
+
+
+@pytest.mark.usefixtures('_no_env')
+async def test_proxies_of_the_environment_are_used_if_trusted(server, settings, monkeypatch):
+    settings.networking.trust_env = True
+    monkeypatch.setenv('HTTP_PROXY', server.url)
+    server.script(say({'ok': True}))
+    info = credentials.ConnectionInfo(server='http://nowhere.test', token='x')
+    async with api.Client(credentials=info, settings=settings) as client:
+        assert await client.request('GET', '/') == {'ok': True}
+    assert server.requests[0].headers['Host'] == 'nowhere.test'
+
+
+@pytest.mark.usefixtures('_no_env')
+async def test_excluded_hosts_are_connected_without_a_proxy(server, settings, monkeypatch):
+    settings.networking.trust_env = True
+    monkeypatch.setenv('HTTP_PROXY', 'http://127.0.0.1:1')
+    monkeypatch.setenv('NO_PROXY', '127.0.0.1')
+    server.script(say({'ok': True}))
+    async with make_client(server, settings, token='x') as client:
+        assert await client.request('GET', '/') == {'ok': True}
+
+
+@pytest.mark.usefixtures('_no_env')
+async def test_the_proxy_of_the_credentials_is_used(server, settings):
+    server.script(say({'ok': True}))
+    info = credentials.ConnectionInfo(server='http://nowhere.test', proxy_url=server.url)
+    async with api.Client(credentials=info, settings=settings) as client:
+        assert await client.request('GET', '/') == {'ok': True}
+
+
+@pytest.mark.usefixtures('_no_env')
+@pytest.mark.parametrize('trusted, token, expected', [
+    (True, None, 'Basic bmV0cmN1c2VyOm5ldHJjcGFzcw=='),
+    (True, 'mine', 'Bearer mine'),
+    (False, None, None),
+])
+async def test_netrc_counts_for_those_without_other_credentials(
+        server, settings, monkeypatch, tmp_path, trusted, token, expected,
+):
+    netrc = tmp_path / 'netrc'
+    netrc.write_text('machine 127.0.0.1 login netrcuser password netrcpass\n')
+    monkeypatch.setenv('NETRC', str(netrc))
+    settings.networking.trust_env = trusted
+    server.script(say({}))
+    async with make_client(server, settings, token=token) as client:
+        await client.request('GET', '/')
+    assert server.requests[0].headers.get('Authorization') == expected

@@ -1,0 +1,99 @@
+import datetime
+import email.utils
+import json
+
+import pytest
+
+from kopf._cogs.clients import errors
+
+
+@pytest.mark.parametrize('status, cls', [
+    (400, errors.APIClientError),
+    (401, errors.APIUnauthorizedError),
+    (403, errors.APIForbiddenError),
+    (404, errors.APINotFoundError),
+    (409, errors.APIConflictError),
+    (410, errors.APIGoneError),
+    (413, errors.APITooLargeError),
+    (418, errors.APIClientError),
+    (422, errors.APIUnprocessableError),
+    (429, errors.APITooManyRequestsError),
+    (500, errors.APIServerError),
+    (503, errors.APIServerError),
+    (302, errors.APIError),
+])
+def test_statuses_have_their_classes(status, cls):
+    error = errors.make_error(status, b'')
+    assert type(error) is cls
+    assert error.status == error.code == status
+
+
+def test_everything_is_an_api_error():
+    assert issubclass(errors.APIConnectionError, errors.APIError)
+    assert issubclass(errors.APIForbiddenError, errors.APIClientError)
+    assert issubclass(errors.APIClientError, errors.APIError)
+    assert issubclass(errors.APIServerError, errors.APIError)
+
+
+def test_kubernetes_statuses_are_parsed():
+    payload = {
+        'kind': 'Status', 'code': 409, 'message': 'changed', 'reason': 'Conflict',
+        'details': {'name': 'x'}}
+    error = errors.make_error(409, json.dumps(payload).encode())
+    assert error.message == str(error) == 'changed'
+    assert error.reason == 'Conflict'
+    assert error.details == {'name': 'x'}
+    assert error.payload == payload
+
+
+def test_texts_are_taken_for_messages():
+    assert str(errors.make_error(404, b'404 page not found\n')) == '404 page not found'
+
+
+@pytest.mark.parametrize('raw', [b'', b'<html><body>Oops</body></html>', b'{}', b'[]', b'\xff'])
+def test_there_is_always_something_to_say(raw):
+    assert str(errors.make_error(502, raw))
+
+
+def test_the_longer_of_both_delays_counts():
+    payload = {'kind': 'Status', 'details': {'retryAfterSeconds': 5}}
+    raw = json.dumps(payload).encode()
+    assert errors.make_error(429, raw, retry_after='3').retry_after == 5
+    assert errors.make_error(429, raw, retry_after='7').retry_after == 7
+    assert errors.make_error(429, raw).retry_after == 5
+
+
+@pytest.mark.parametrize('value, expected', [
+    (None, None), ('', None), ('x', None), ('nan', None), ('inf', None),
+    ('3', 3), ('1.5', 1.5), ('-1', 0),
+    ('Wed, 21 Oct 2015 07:28:00 GMT', 0),
+    ('Wed, 21 Oct 2015 07:28:00', 0),
+])
+def test_retry_after_is_parsed(value, expected):
+    assert errors.parse_retry_after(value) == expected
+
+
+def test_retry_after_can_be_a_date():
+    when = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=100)
+    seconds = errors.parse_retry_after(email.utils.format_datetime(when, usegmt=True))
+    assert 95 <= seconds <= 100
+
+
+@pytest.mark.parametrize('payload', [
+    {'code': 410}, {'code': 410, 'reason': 'Expired'}, {'reason': 'Expired'}, {'reason': 'Gone'},
+])
+def test_expirations_in_streams_are_recognised(payload):
+    assert isinstance(errors.make_status_error(payload), errors.APIGoneError)
+
+
+@pytest.mark.parametrize('payload', [
+    {}, {'code': 'x'}, {'code': None, 'details': 3, 'message': 5, 'reason': 7},
+    {'details': {'retryAfterSeconds': 'x'}},
+])
+def test_broken_statuses_are_errors_too(payload):
+    error = errors.make_status_error(payload)
+    assert error.status == 0
+    assert error.message is None
+    assert error.reason is None
+    assert error.retry_after is None
+    assert str(error)

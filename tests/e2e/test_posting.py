@@ -1,0 +1,148 @@
+async def test_lines_of_handlers_are_in_the_events_of_the_object(kube, kind, operator):
+    op = operator('''
+@kopf.on.create(*KIND)
+def fn(logger, **_):
+    logger.debug("not this")
+    logger.info("hello")
+    logger.warning("careful")
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    events = await kube.wait_events(obj, 4)
+    assert [(event['type'], event['reason'], event['message']) for event in events] == [
+        ('Normal', 'Logging', "hello"),
+        ('Warning', 'Logging', "careful"),
+        ('Normal', 'Logging', "Handler 'fn' succeeded."),
+        ('Normal', 'Logging', "Creation is processed: 1 succeeded; 0 failed."),
+    ]
+
+
+async def test_lines_are_not_posted_if_so_set(kube, kind, operator):
+    op = operator('''
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.loggers = False
+
+@kopf.on.create(*KIND)
+def fn(logger, body, **_):
+    logger.info("hello")
+    kopf.info(body, reason='Explicit')
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    events = await kube.wait_events(obj, 1)
+    op.stop()
+    assert [event['reason'] for event in await kube.list_events(obj)] == ['Explicit']
+    assert len(events) == 1
+
+
+async def test_nothing_is_posted_if_disabled(kube, kind, operator):
+    op = operator('''
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+
+@kopf.on.create(*KIND)
+def fn(logger, body, **_):
+    logger.info("hello")
+    kopf.warn(body, reason='Explicit')
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    op.stop()
+    assert await kube.list_events(obj) == []
+
+
+async def test_lines_of_event_handlers_are_not_posted(kube, kind, operator):
+    op = operator('''
+@kopf.on.event(*KIND)
+def fn(logger, **_):
+    logger.info("hello")
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("hello")
+    op.stop()
+    assert await kube.list_events(obj) == []
+
+
+async def test_explicit_events_are_as_described(kube, kind, operator):
+    op = operator('''
+@kopf.on.create(*KIND)
+async def fn(body, **_):
+    kopf.event(body, type='SomeType', reason='SomeReason', message='some message')
+    kopf.warn(body, reason='LongReason', message='a' * 2000)
+    kopf.info(body, reason='WideReason', message='\\u20ac' * 2000)
+    try:
+        raise ValueError("boo!")
+    except ValueError:
+        kopf.exception(body)
+''', '--quiet', kind=kind, scope=('--all-namespaces', '--standalone'))
+    obj = await kube.create(kind, 'obj')
+    events = await kube.wait_events(obj, 4)
+    op.stop()
+    by_reason = {event['reason']: event for event in events}
+    assert by_reason['SomeReason']['type'] == 'SomeType'
+    assert by_reason['SomeReason']['message'] == 'some message'
+    assert by_reason['SomeReason']['metadata']['name'].startswith('kopf-event-')
+    assert by_reason['SomeReason']['source'] == {'component': 'kopf'}
+    assert by_reason['SomeReason']['involvedObject'] == {
+        'apiVersion': kind.api_version, 'kind': kind.kind,
+        'name': 'obj', 'namespace': 'default', 'uid': obj['metadata']['uid'],
+    }
+    assert len(by_reason['LongReason']['message']) == 1024
+    assert len(by_reason['WideReason']['message'].encode()) <= 1024
+    assert by_reason['ValueError']['type'] == 'Error'
+    assert by_reason['ValueError']['message'] == 'boo!'
+
+
+async def test_events_about_objects_without_namespaces_are_in_the_default_one(
+        kube, make_kind, operator):
+    kind = await make_kind(namespaced=False)
+    op = operator('''
+@kopf.on.create(*KIND)
+def fn(body, **_):
+    kopf.info(body, reason='SomeReason')
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    events = await kube.wait_events(obj, 1)
+    assert events[0]['metadata']['namespace'] == 'default'
+
+
+async def test_floods_of_lines_are_cut_and_said(kube, kind, operator):
+    op = operator('''
+@kopf.on.create(*KIND)
+def fn(logger, body, **_):
+    for i in range(100):
+        logger.info(f"line {i}")
+    for i in range(30):
+        kopf.info(body, reason='Explicit', message=str(i))
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    assert len(op.find("Some lines are not posted as events")) == 1
+    op.stop()
+    reasons = [event['reason'] for event in await kube.list_events(obj)]
+    assert reasons.count('Logging') == 25
+    assert reasons.count('Explicit') == 30
+    assert op.find("In total, 77 events were dropped")
+
+
+async def test_events_of_the_last_moment_are_posted(kube, kind, operator):
+    op = operator('''
+import time
+
+@kopf.on.create(*KIND)
+def fn(body, **_):
+    FN.append(body)
+
+FN = []
+
+@kopf.on.cleanup()
+def cleanup(**_):
+    kopf.info(FN, reason='Goodbye')
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await op.wait_for("Creation is processed")
+    op.stop()
+    assert 'Goodbye' in [event['reason'] for event in await kube.list_events(obj)]

@@ -1,0 +1,229 @@
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from kopf import cli
+from kopf._cogs.structs import credentials
+from kopf._core.actions import loggers
+from kopf._core.reactor import running
+
+
+@pytest.fixture(autouse=True)
+def _restored(monkeypatch):
+    for key in os.environ:
+        if key.startswith('KOPF_'):
+            monkeypatch.delenv(key)
+    monkeypatch.setattr(loggers, 'configure', lambda **_: None)
+    monkeypatch.setattr(sys, 'path', list(sys.path))
+
+
+@pytest.fixture()
+def invoke(monkeypatch):
+    """Run the command line in this process, all but the operator itself; returns click's result."""
+    monkeypatch.setattr(running, 'run', lambda **_: None)
+    return lambda *args, **kwargs: CliRunner().invoke(cli.main, args, **kwargs)
+
+
+@pytest.fixture()
+def run(invoke, monkeypatch):
+    """Run ``kopf run``, and return the arguments with which the operator was run."""
+    def run(*args, **kwargs):
+        captured = {}
+        monkeypatch.setattr(running, 'run', lambda **options: captured.update(options))
+        monkeypatch.setattr(cli, '_make_fast_loop', lambda: None)
+        result = invoke('run', *args, **kwargs)
+        assert result.exit_code == 0, result.output
+        return captured
+    return run
+
+
+@pytest.fixture()
+def script(tmp_path):
+    """Write a script of handlers; returns its path."""
+    def write(text, name='handlers.py'):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+    return write
+
+
+def execute(*args, **env):
+    """Run the command line as a process; returns its code, stdout, and stderr."""
+    process = subprocess.run(
+        [sys.executable, '-m', 'kopf', *args],
+        env={**os.environ, **env}, capture_output=True, text=True, timeout=30)
+    return process.returncode, process.stdout, process.stderr
+
+
+@pytest.mark.parametrize('command', ['run', 'freeze', 'resume'])
+def test_the_help_names_all_the_commands(invoke, command):
+    result = invoke('--help')
+    assert result.exit_code == 0
+    assert command in result.output
+
+
+@pytest.mark.parametrize('command', ['run', 'freeze', 'resume'])
+def test_the_help_of_commands_explains_every_option(invoke, command):
+    assert invoke(command, '--help').exit_code == 0
+    options = [
+        param for param in cli.main.commands[command].params if isinstance(param, click.Option)]
+    assert [option.name for option in options if not option.help] == []
+
+
+def test_the_version_is_told(invoke):
+    assert invoke('--version').output.startswith('kopf, version ')
+
+
+def test_no_command_shows_the_help(invoke):
+    assert 'Usage: ' in invoke().output
+
+
+def test_defaults_are_left_to_the_operator(run):
+    assert run('--all-namespaces') == {
+        'standalone': None, 'namespaces': (), 'clusterwide': True, 'priority': None,
+        'peering_name': None, 'liveness_endpoint': None, 'registry': None, 'settings': None,
+        'stop_flag': None, 'ready_flag': None, 'vault': None, 'loop': None,
+    }
+
+
+@pytest.mark.parametrize('args, name, value', [
+    (['-A'], 'clusterwide', True),
+    (['--all-namespaces'], 'clusterwide', True),
+    (['-n', 'a', '--namespace', 'b*'], 'namespaces', ('a', 'b*')),
+    (['-n', 'a'], 'clusterwide', False),
+    (['--standalone'], 'standalone', True),
+    (['--dev'], 'priority', 666),
+    (['--priority', '123'], 'priority', 123),
+    (['-p', '123'], 'priority', 123),
+    (['-p', '5', '--dev'], 'priority', 5),
+    (['--peering', 'x'], 'peering_name', 'x'),
+    (['-P', 'x'], 'peering_name', 'x'),
+    (['--liveness', 'http://:80/'], 'liveness_endpoint', 'http://:80/'),
+    (['-L', 'http://:80/'], 'liveness_endpoint', 'http://:80/'),
+])
+def test_options_reach_the_operator(run, args, name, value):
+    assert run(*args)[name] == value
+
+
+@pytest.mark.parametrize('variable, value, name, expected', [
+    ('KOPF_RUN_CLUSTERWIDE', 'true', 'clusterwide', True),
+    ('KOPF_RUN_NAMESPACES', 'a b*', 'namespaces', ('a', 'b*')),
+    ('KOPF_RUN_STANDALONE', '1', 'standalone', True),
+    ('KOPF_RUN_DEV', 'yes', 'priority', 666),
+    ('KOPF_RUN_PRIORITY', '123', 'priority', 123),
+    ('KOPF_RUN_PEERING', 'x', 'peering_name', 'x'),
+    ('KOPF_RUN_LIVENESS_ENDPOINT', 'http://:80/', 'liveness_endpoint', 'http://:80/'),
+])
+def test_options_are_taken_from_the_environment(run, variable, value, name, expected):
+    assert run(env={variable: value})[name] == expected
+
+
+def test_the_whole_cluster_is_served_with_a_warning_if_nothing_is_said(run, caplog):
+    assert run()['clusterwide'] is True
+    assert 'Neither --namespace nor --all-namespaces is given' in caplog.text
+
+
+def test_namespaces_exclude_the_whole_cluster(invoke):
+    result = invoke('run', '-A', '-n', 'x')
+    assert result.exit_code == 2
+    assert "Use either --namespace or --all-namespaces, but not both." in result.output
+
+
+def test_controls_reach_the_operator(run):
+    controls = cli.CLIControls(stop_flag=object(), registry=object(), settings=object())
+    options = run('-A', obj=controls)
+    assert options['stop_flag'] is controls.stop_flag
+    assert options['registry'] is controls.registry
+    assert options['settings'] is controls.settings
+
+
+def test_the_log_is_configured_by_the_options(run, monkeypatch):
+    configured = {}
+    monkeypatch.setattr(loggers, 'configure', lambda **kwargs: configured.update(kwargs))
+    run('-A', '-v', '--log-format', 'json', '--log-refkey', 'x', '--no-log-prefix')
+    assert configured == {
+        'debug': False, 'verbose': True, 'quiet': False,
+        'log_format': loggers.LogFormat.JSON, 'log_refkey': 'x', 'log_prefix': False,
+    }
+
+
+@pytest.mark.parametrize('args, log_prefix', [
+    ([], None), (['--log-prefix'], True), (['--no-log-prefix'], False),
+])
+def test_the_prefix_of_the_log_depends_on_the_format_if_not_said(
+        run, monkeypatch, args, log_prefix):
+    configured = {}
+    monkeypatch.setattr(loggers, 'configure', lambda **kwargs: configured.update(kwargs))
+    run('-A', *args)
+    assert configured['log_prefix'] is log_prefix
+
+
+def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monkeypatch):
+    seen = []
+    monkeypatch.setattr(sys, 'seen', seen, raising=False)
+    path = script(
+        'import click, sys; sys.seen.append(click.get_current_context().params["priority"])')
+    run('-A', '-p', '123', path)
+    assert seen == [123]
+
+
+def test_failures_to_log_in_are_said_in_one_line(invoke, monkeypatch):
+    def fail(**_):
+        raise credentials.LoginError("no way")
+
+    monkeypatch.setattr(running, 'run', fail)
+    result = invoke('run', '-A')
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == "Error: no way"
+
+
+@pytest.mark.parametrize('args', [
+    ['freeze', '--lifetime', '10', '--peering', 'x'],
+    ['freeze', '-A', '--lifetime', '10', '--peering', 'x', '-m', 'why', '-i', 'me', '--dev'],
+    ['resume', '--peering', 'x', '-n', 'ns'],
+])
+def test_freezing_says_that_it_is_not_available(invoke, args):
+    result = invoke(*args)
+    assert result.exit_code == 1
+    assert 'is not available yet' in result.output
+
+
+@pytest.mark.parametrize('args', [
+    ['freeze', '--lifetime', '10'],
+    ['freeze', '--peering', 'x'],
+    ['resume'],
+])
+def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):
+    assert invoke(*args).exit_code == 2
+
+
+def test_absent_files_are_said_in_one_line_by_the_process():
+    code, out, err = execute('run', '-A', 'absent.py')
+    assert code == 1
+    assert out == ''
+    assert err == "Error: Cannot load absent.py: there is no such file.\n"
+
+
+def test_errors_in_files_show_only_the_frames_of_the_user(script):
+    path = script('def fn():\n    1/0\nfn()\n')
+    code, _, err = execute('run', '-A', path)
+    assert code == 1
+    assert err.splitlines()[0] == (
+        f"Error: Cannot load {path}: ZeroDivisionError: division by zero")
+    assert err.count('  File "') == err.count(f'  File "{path}"') == 2
+
+
+def test_exiting_while_loading_is_respected(script):
+    code, _, _ = execute('run', '-A', script('raise SystemExit(7)'))
+    assert code == 7
+
+
+def test_absence_of_credentials_ends_the_process(script, tmp_path):
+    code, _, err = execute('run', '-A', script(''), KUBECONFIG='', HOME=str(tmp_path))
+    assert code == 1
+    assert err.splitlines()[-1].startswith("Error: ")
+    assert 'Traceback' not in err
