@@ -78,19 +78,24 @@ class Driver:
             await asyncio.sleep(0.02)
 
     async def _watch(self) -> None:
-        path = self.kind.get_path()
-        params = {'watch': 'true', 'resourceVersion': '0'}
-        async with self.kube.stream(path, params) as response:
-            rest = b''
-            async for chunk in response.content.iter_any():
-                *lines, rest = (rest + chunk).split(b'\n')
-                for line in lines:
-                    event = json.loads(line)
-                    obj = event['object']
-                    if event['type'] == 'DELETED':
-                        self.objects.pop(obj['metadata']['name'], None)
-                    else:
-                        self.objects[obj['metadata']['name']] = obj
+        while True:  # the API ends watches when it likes, e.g. soon after the kind is created
+            listing = await self.kube.request('GET', self.kind.get_path())
+            self.objects = {obj['metadata']['name']: obj for obj in listing['items']}
+            version = listing['metadata']['resourceVersion']
+            params = {'watch': 'true', 'resourceVersion': version}
+            async with self.kube.stream(self.kind.get_path(), params) as response:
+                rest = b''
+                async for chunk in response.content.iter_any():
+                    *lines, rest = (rest + chunk).split(b'\n')
+                    for line in lines:
+                        self._see(json.loads(line))
+
+    def _see(self, event: Any) -> None:
+        obj = event['object']
+        if event['type'] == 'DELETED':
+            self.objects.pop(obj['metadata']['name'], None)
+        elif event['type'] in ('ADDED', 'MODIFIED'):
+            self.objects[obj['metadata']['name']] = obj
 
 
 def make_handled(spec: Object) -> str:

@@ -231,4 +231,5 @@ def _make_fast_loop() -> asyncio.AbstractEventLoop | None:
         import uvloop
     except ImportError:
         return None
-    return uvloop.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop

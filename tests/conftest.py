@@ -19,7 +19,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # Otherwise, a loop is made implicitly when pytest-asyncio looks for the current one, never closed.
+    # Otherwise, when pytest-asyncio looks for the current loop, one is made that is never closed.
     asyncio.set_event_loop(None)
 
 

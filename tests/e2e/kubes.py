@@ -126,7 +126,11 @@ class Kube:
             return await response.text()
 
     @contextlib.asynccontextmanager
-    async def stream(self, path: str, params: dict[str, str]) -> AsyncIterator[aiohttp.ClientResponse]:
+    async def stream(
+            self,
+            path: str,
+            params: dict[str, str],
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         """Have the response open while it comes, however long it takes."""
         assert self._session is not None
         timeout = aiohttp.ClientTimeout(total=None)

@@ -1,90 +1,116 @@
 """
-A proxy between an operator and the API, for the tests which have to know each of its requests,
-or to meddle with them.
-"""
+A proxy before a real Kubernetes API that does to requests and streams what networks and servers do.
 
+It listens by plain HTTP on loopback, and puts the credentials of the kubeconfig into the requests by
+itself. It runs in a thread with an event loop of its own, so it can be used from anywhere.
+
+    with Proxy(kubeconfig) as proxy:
+        proxy.write_kubeconfig(path)                    # for those who go through it
+        proxy.fail(503, match=is_watch, times=3)        # the next 3 watches
+        outage = proxy.refuse()                         # all new requests, and nothing gets through
+        outage.end()
+        proxy.cut_streams()                             # those now open
+        proxy.requests                                  # all that came
+"""
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import pathlib
 import ssl
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any, Literal, Self
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Any, Self
 
 import aiohttp
-import aiohttp.web
 import yaml
+from aiohttp import web
 
-HOP_HEADERS = {'host', 'connection', 'transfer-encoding', 'content-length', 'authorization'}
+Match = Callable[[web.Request], bool]
+Act = Callable[[web.Request, 'Proxy'], Awaitable[web.StreamResponse]]
+
+HOP_BY_HOP = frozenset({
+    'connection', 'content-length', 'host', 'keep-alive', 'te', 'trailer', 'transfer-encoding',
+    'upgrade', 'authorization', 'content-encoding', 'accept-encoding',
+})
 
 
-class Dropped(Exception):
-    """To be raised by interceptors: the connection is closed without an answer."""
+def is_watch(request: web.Request) -> bool:
+    return 'watch' in request.query
 
 
-@dataclasses.dataclass(eq=False)
+def is_list(request: web.Request) -> bool:
+    return request.method == 'GET' and 'watch' not in request.query
+
+
+def is_patch(request: web.Request) -> bool:
+    return request.method == 'PATCH'
+
+
+@dataclasses.dataclass
 class Request:
-    """A request of the operator, and what the API has answered to it, once it has."""
-
+    """What has come; the status is that of the answer, None if there was none."""
     method: str
     path: str
     query: Mapping[str, str]
-    body: Any
-    """What was sent, as it is parsed from JSON."""
+    headers: Mapping[str, str]
+    body: bytes
+    time: float
     status: int | None = None
-    result: Any = None
-    """What was answered, as it is parsed from JSON; None for watches."""
-    done: bool = False
-    """Whether all is over: answered (a watch: ended), or dropped."""
+    faulty: bool = False
 
     @property
     def is_watch(self) -> bool:
-        return self.query.get('watch') in ('true', '1')
-
-    def __str__(self) -> str:
-        kind = 'WATCH' if self.is_watch else self.method
-        body = '' if self.body is None else f' {json.dumps(self.body)}'
-        return f'{kind} {self.path}{body} -> {self.status}'
+        return 'watch' in self.query
 
 
-Moment = Literal['before', 'after']
-Interceptor = Callable[[Request, Moment], None]
+class Fault:
+    """Something that happens to the requests that match, so many times, or until it is ended."""
+
+    def __init__(self, act: Act, match: Match | None, times: int | None) -> None:
+        self.act = act
+        self.hits = 0
+        self._match = match
+        self._left = times
+
+    def end(self) -> None:
+        self._left = 0
+
+    def takes(self, request: web.Request) -> bool:
+        if self._left == 0 or (self._match is not None and not self._match(request)):
+            return False
+        self.hits += 1
+        if self._left is not None:
+            self._left -= 1
+        return True
+
+
+class Stream:
+    """A watch that is open."""
+
+    def __init__(self, request: web.Request, response: web.StreamResponse) -> None:
+        self.request = request
+        self.response = response
+        self.stalled = False
 
 
 class Proxy:
-    """
-    A server on loopback that passes all requests to the API of the kubeconfig, with its rights.
 
-    The ``interceptor`` is called with each request before it is sent to the API, and after the
-    answer is there: all of it, or the headers only if it is a watch. It can raise `Dropped`, or
-    whatever else it takes its time for: other requests wait for it. It is called in another thread.
-
-    ``kubeconfig`` is the path of a kubeconfig of the proxy. To be used as a context manager.
-    """
-
-    def __init__(
-            self,
-            kubeconfig: str,
-            folder: pathlib.Path,
-            interceptor: Interceptor = lambda request, moment: None,
-    ) -> None:
-        with open(kubeconfig, encoding='utf-8') as file:
-            config = yaml.safe_load(file)
+    def __init__(self, kubeconfig: str) -> None:
+        config = yaml.safe_load(pathlib.Path(kubeconfig).read_text(encoding='utf-8'))
         cluster = config['clusters'][0]['cluster']
+        self.url = ''
+        self.requests: list[Request] = []
+        self._token = config['users'][0]['user']['token']
         self._server = cluster['server']
-        self._headers = {'Authorization': f"Bearer {config['users'][0]['user']['token']}"}
         self._ssl = ssl.create_default_context(
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
-        self.interceptor = interceptor
-        self.requests: list[Request] = []
-        """All the requests so far, in the order of their arrival."""
-        self.kubeconfig = str(folder / f'proxy-{id(self):x}.yaml')
+        self._faults: list[Fault] = []
+        self._streams: set[Stream] = set()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._started = threading.Event()
-        self._stopping: asyncio.Future[None]
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name='proxy')
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -92,99 +118,220 @@ class Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stopping.set_result, None)
+        self._loop.call_soon_threadsafe(self._stopped.set)
         self._thread.join()
 
-    def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._serve())
-
-    async def _serve(self) -> None:
-        self._stopping = self._loop.create_future()
-        self._pending: set[asyncio.Task[aiohttp.web.StreamResponse]] = set()
-        async with aiohttp.ClientSession(
-                base_url=self._server, headers=self._headers,
-                connector=aiohttp.TCPConnector(ssl=self._ssl, limit=0),
-                timeout=aiohttp.ClientTimeout(total=None),
-        ) as self._session:
-            server = aiohttp.web.Server(self._handle, handler_cancellation=True)
-            listener = await self._loop.create_server(server, '127.0.0.1', 0)
-            self._write_kubeconfig(listener.sockets[0].getsockname()[1])
-            self._started.set()
-            await self._stopping
-            listener.close()
-            await server.shutdown(timeout=0)
-            if self._pending:
-                await asyncio.wait(self._pending)
-
-    def _write_kubeconfig(self, port: int) -> None:
-        config = {
+    def write_kubeconfig(self, path: pathlib.Path) -> str:
+        """Write a kubeconfig for those who are to go through the proxy; returns its path."""
+        path.write_text(yaml.safe_dump({
             'current-context': 'proxy',
             'contexts': [{'name': 'proxy', 'context': {'cluster': 'proxy', 'user': 'proxy'}}],
-            'clusters': [{'name': 'proxy', 'cluster': {'server': f'http://127.0.0.1:{port}'}}],
-            'users': [{'name': 'proxy', 'user': {'token': 'proxy'}}],
-        }
-        pathlib.Path(self.kubeconfig).write_text(yaml.safe_dump(config), encoding='utf-8')
+            'clusters': [{'name': 'proxy', 'cluster': {'server': self.url}}],
+            'users': [{'name': 'proxy', 'user': {'token': 'of-no-use'}}],
+        }), encoding='utf-8')
+        return str(path)
 
-    async def _handle(self, incoming: aiohttp.web.BaseRequest) -> aiohttp.web.StreamResponse:
-        data = await incoming.read()
-        request = Request(
-            incoming.method, incoming.path, dict(incoming.query), json.loads(data or 'null'))
-        self.requests.append(request)
-        try:
+    @property
+    def watches(self) -> list[Request]:
+        return [request for request in self.requests if request.is_watch]
+
+    @property
+    def lists(self) -> list[Request]:
+        return [req for req in self.requests if req.method == 'GET' and not req.is_watch]
+
+    @property
+    def patches(self) -> list[Request]:
+        return [request for request in self.requests if request.method == 'PATCH']
+
+    # What can happen to requests.
+
+    def inject(self, act: Act, *, match: Match | None = None, times: int | None = 1) -> Fault:
+        """Let this happen instead of forwarding; ``times=None`` means: until it is ended."""
+        fault = Fault(act, match, times)
+        self._faults.append(fault)
+        return fault
+
+    def fail(
+            self,
+            status: int,
+            message: str = 'injected',
+            *,
+            reason: str = '',
+            headers: Mapping[str, str] | None = None,
+            match: Match | None = None,
+            times: int | None = 1,
+    ) -> Fault:
+        """Answer with an error, as the API does."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            return web.json_response({
+                'kind': 'Status', 'apiVersion': 'v1', 'status': 'Failure', 'code': status,
+                'message': message, 'reason': reason,
+            }, status=status, headers=headers)
+        return self.inject(act, match=match, times=times)
+
+    def say(
+            self,
+            *chunks: bytes,
+            drop: bool = False,
+            match: Match | None = None,
+            times: int | None = 1,
+    ) -> Fault:
+        """Answer 200 with these bytes, then end the answer, or drop the connection."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            response = web.StreamResponse(headers={'Content-Type': 'application/json'})
+            await response.prepare(request)
+            for chunk in chunks:
+                await response.write(chunk)
+            if drop:
+                await asyncio.sleep(0.05)
+                _abort(request)
+            return response
+        return self.inject(act, match=match, times=times)
+
+    def refuse(self, *, match: Match | None = None, times: int | None = None) -> Fault:
+        """Close the connection without an answer; nothing gets to the API."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            _abort(request)
+            return web.Response()
+        return self.inject(act, match=match, times=times)
+
+    def drop_replies(self, *, match: Match | None = None, times: int | None = 1) -> Fault:
+        """Forward to the API, but close the connection instead of giving the answer back."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            async with proxy._forward(request) as upstream:
+                await upstream.read()
+            _abort(request)
+            return web.Response()
+        return self.inject(act, match=match, times=times)
+
+    def hang(self, *, match: Match | None = None, times: int | None = 1) -> Fault:
+        """Never answer; nothing gets to the API."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            await asyncio.Event().wait()
+            return web.Response()
+        return self.inject(act, match=match, times=times)
+
+    def delay(
+            self, seconds: float, *, match: Match | None = None, times: int | None = 1,
+    ) -> Fault:
+        """Wait, then forward."""
+        async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
+            await asyncio.sleep(seconds)
+            return await proxy._pass_through(request)
+        return self.inject(act, match=match, times=times)
+
+    # What can happen to streams; it happens to those that are open now. Returns their number.
+
+    def cut_streams(self, match: Match | None = None) -> int:
+        """Drop the connections, in the midst of whatever is sent."""
+        return self._act(match, lambda stream: _abort(stream.request))
+
+    def stall_streams(self, match: Match | None = None) -> int:
+        """Let nothing through any more, but keep the connections open."""
+        def stall(stream: Stream) -> None:
+            stream.stalled = True
+        return self._act(match, stall)
+
+    def write_to_streams(self, data: bytes, match: Match | None = None, *, cut: bool = False) -> int:
+        """Put something in: an event, garbage, half a line. Then, maybe, drop the connections."""
+        async def write(stream: Stream) -> None:
+            await stream.response.write(data)
+            if cut:
+                await asyncio.sleep(0.05)
+                _abort(stream.request)
+        return self._act(match, lambda stream: asyncio.ensure_future(write(stream)))
+
+    def count_streams(self, match: Match | None = None) -> int:
+        return len([item for item in self._streams if match is None or match(item.request)])
+
+    def _act(self, match: Match | None, fn: Callable[[Stream], Any]) -> int:
+        async def act() -> int:
+            chosen = [item for item in self._streams if match is None or match(item.request)]
+            for stream in chosen:
+                fn(stream)
+            return len(chosen)
+        return asyncio.run_coroutine_threadsafe(act(), self._loop).result(timeout=10)
+
+    # Its work.
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        app = web.Application(client_max_size=100 * 1024 * 1024)
+        app.router.add_route('*', '/{path:.*}', self._handle)
+        runner = web.AppRunner(
+            app, shutdown_timeout=0.01, handler_cancellation=True, access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, '127.0.0.1', 0).start()
+        host, port = runner.addresses[0][:2]
+        self.url = f'http://{host}:{port}'
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._ssl, limit=0),
+            timeout=aiohttp.ClientTimeout(total=None), auto_decompress=False,
+        ) as self._session:
+            self._started.set()
+            await self._stopped.wait()
+            for stream in self._streams:
+                _abort(stream.request)
+            await asyncio.sleep(0.01)
+            await runner.cleanup()
+        await asyncio.sleep(0.05)
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        record = Request(
+            request.method, request.path, dict(request.query), dict(request.headers),
+            await request.read(), time.monotonic())
+        self.requests.append(record)
+        fault = next((fault for fault in self._faults if fault.takes(request)), None)
+        record.faulty = fault is not None
+        if fault is not None:
+            response = await fault.act(request, self)
+        else:
+            response = await self._pass_through(request)
+        record.status = response.status
+        return response
+
+    @contextlib.asynccontextmanager
+    async def _forward(self, request: web.Request) -> 'Iterator[aiohttp.ClientResponse]':
+        headers = {
+            key: val for key, val in request.headers.items() if key.lower() not in HOP_BY_HOP}
+        async with self._session.request(
+            request.method, self._server + request.raw_path, data=await request.read(),
+            headers={**headers, 'Authorization': f'Bearer {self._token}',
+                     'Accept-Encoding': 'identity'},
+        ) as response:
+            yield response
+
+    async def _pass_through(self, request: web.Request) -> web.StreamResponse:
+        async with self._forward(request) as upstream:
+            headers = {
+                key: val for key, val in upstream.headers.items() if key.lower() not in HOP_BY_HOP}
+            if not is_watch(request) or upstream.status != 200:
+                return web.Response(
+                    status=upstream.status, headers=headers, body=await upstream.read())
+
+            response = web.StreamResponse(headers=headers)
+            await response.prepare(request)
+            stream = Stream(request, response)
+            self._streams.add(stream)
             try:
-                self.interceptor(request, 'before')
-            except Dropped:
-                request.done = True
-                raise
-            if request.is_watch:
-                return await self._stream(incoming, request)
-            # What is sent, is sent, whether or not the one who has asked lives on.
-            task = asyncio.create_task(self._forward(incoming, request, data))
-            self._pending.add(task)
-            task.add_done_callback(self._pending.discard)
-            return await asyncio.shield(task)
-        except Dropped:
-            if incoming.transport is not None:
-                incoming.transport.abort()
-            raise asyncio.CancelledError from None
-
-    async def _forward(
-            self, incoming: aiohttp.web.BaseRequest, request: Request, data: bytes,
-    ) -> aiohttp.web.StreamResponse:
-        try:
-            async with self._session.request(
-                    incoming.method, incoming.rel_url, data=data or None,
-                    headers=_get_headers(incoming.headers), auto_decompress=False) as response:
-                content = await response.read()
-            if response.headers.get('Content-Encoding') is None and (
-                    response.content_type == 'application/json'):
-                request.result = json.loads(content)
-            request.status = response.status
-            self.interceptor(request, 'after')
-            return aiohttp.web.Response(
-                status=response.status, headers=_get_headers(response.headers), body=content)
-        finally:
-            request.done = True
-
-    async def _stream(
-            self, incoming: aiohttp.web.BaseRequest, request: Request,
-    ) -> aiohttp.web.StreamResponse:
-        try:
-            async with self._session.request(
-                    incoming.method, incoming.rel_url, headers=_get_headers(incoming.headers),
-                    auto_decompress=False) as response:
-                request.status = response.status
-                self.interceptor(request, 'after')
-                outgoing = aiohttp.web.StreamResponse(
-                    status=response.status, headers=_get_headers(response.headers))
-                await outgoing.prepare(incoming)
-                async for chunk in response.content.iter_any():
-                    await outgoing.write(chunk)
-                return outgoing
-        finally:
-            request.done = True
+                async for chunk in upstream.content.iter_any():
+                    if stream.stalled:
+                        await asyncio.Event().wait()
+                    await response.write(chunk)
+            finally:
+                self._streams.discard(stream)
+            return response
 
 
-def _get_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    return {key: val for key, val in headers.items() if key.lower() not in HOP_HEADERS}
+def make_error_event(status: int, message: str = 'injected', *, reason: str = '') -> bytes:
+    """A line for streams."""
+    return json.dumps({'type': 'ERROR', 'object': {
+        'kind': 'Status', 'apiVersion': 'v1', 'status': 'Failure', 'code': status,
+        'message': message, 'reason': reason,
+    }}).encode() + b'\n'
+
+
+def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()

@@ -452,6 +452,7 @@ async def test_the_status_is_handled_where_it_is_named_and_own_results_are_no_ch
         await kube.patch(k, 'x', {'status': {'phase': 'b'}}, subresource=subresource)
         await journal.wait_length(2)
         obj = await wait_settled(kube, k, 'x')
+        assert len(journal) == 2, journal
         (_, old1, new1), (_, old2, new2) = journal
         assert ((old1 or {}).get('phase'), new1['phase']) == (None, 'a')
         assert (old2['phase'], new2['phase']) == ('a', 'b')

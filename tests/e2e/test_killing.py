@@ -7,24 +7,26 @@ is a repetition.
 """
 
 import asyncio
-import collections
+import contextlib
 import dataclasses
+import itertools
 import json
 import pathlib
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any
 
 import pytest
 
-from tests.e2e.kubes import Kind, Kube, KubeError, Object
+from tests.e2e.journals import FINALIZER, LAST_HANDLED, PREFIX, get_essence
+from tests.e2e.kubes import NAMESPACES, Kind, Kube, KubeError, Object
 from tests.e2e.operators import Operator
 from tests.e2e.proxy import Dropped, Interceptor, Moment, Proxy, Request
 
-PREFIX = 'kopf.zalando.org'
-LAST_HANDLED = f'{PREFIX}/last-handled-configuration'
-FINALIZER = f'{PREFIX}/KopfFinalizerMarker'
+CONCURRENCY = 3
+"""How many steps are tried at once, each in a namespace of its own."""
 
 FLUSH_DELAY = 1.0
 """The default of the setting: how old an outcome becomes until it is written."""
@@ -32,13 +34,13 @@ FLUSH_DELAY = 1.0
 GRACE = 0.5
 """How long (seconds) it can take to write it then, on a busy machine."""
 
-COMMON = '''
+COMMON = r'''
 import asyncio, functools, json, os, time
 FRESH = {'labels': {'sentinel': kopf.ABSENT}}
 
 @kopf.on.startup()
 def configure(settings, **_):
-    settings.posting.enabled = False
+    settings.posting.enabled = bool(os.environ.get('POSTING'))
     settings.execution.default_backoff = 0.1
     settings.persistence.flush_delay = float(os.environ['FLUSH_DELAY'])
 
@@ -46,88 +48,87 @@ def configure(settings, **_):
 def see_sentinel(**_):
     pass
 
-def record(name, id, retry):
+def record(id, retry):
     with open(os.environ['CALLS'], 'a') as file:
-        call = {'name': name, 'id': id, 'retry': retry, 'time': time.time()}
-        file.write(json.dumps(call) + '\\n')
+        file.write(json.dumps({'id': id, 'retry': retry, 'time': time.time()}) + '\n')
 '''
 
 CREATION = '''
 @kopf.on.create(*KIND, **FRESH)
-def simple(name, retry, **_):
-    record(name, 'simple', retry)
+def simple(retry, **_):
+    record('simple', retry)
     return {'number': 1}
 
 @kopf.on.create(*KIND, **FRESH)
-def retried(name, retry, **_):
-    record(name, 'retried', retry)
+def retried(retry, **_):
+    record('retried', retry)
     if retry < 2:
         raise kopf.TemporaryError("not yet", delay=0.1)
     return f'after {retry}'
 
 @kopf.on.create(*KIND, **FRESH)
-async def patching(name, retry, patch, **_):
-    record(name, 'patching', retry)
+async def patching(retry, patch, **_):
+    record('patching', retry)
     patch.spec['added'] = 'value'
     patch.status['own'] = 'field'
 
 @kopf.on.create(*KIND, **FRESH)
-def failing(name, retry, **_):
-    record(name, 'failing', retry)
+def failing(retry, **_):
+    record('failing', retry)
     raise kopf.PermanentError("no way")
 
 @kopf.on.update(*KIND, **FRESH)
-def updated(name, retry, **_):
-    record(name, 'updated', retry)
+def updated(retry, **_):
+    record('updated', retry)
 '''
 
 DELETION = '''
 @kopf.on.delete(*KIND, **FRESH)
-def deleted(name, retry, **_):
-    record(name, 'deleted', retry)
+def deleted(retry, **_):
+    record('deleted', retry)
 
 @kopf.on.delete(*KIND, **FRESH)
-def releasing(name, retry, **_):
-    record(name, 'releasing', retry)
+def releasing(retry, **_):
+    record('releasing', retry)
     if retry < 2:
         raise kopf.TemporaryError("not yet", delay=0.1)
     return 'to nobody'
 
 @kopf.on.delete(*KIND, **FRESH)
-async def optional(name, retry, patch, **_):
-    record(name, 'optional', retry)
+async def patching_too(retry, patch, **_):
+    record('patching_too', retry)
     patch.status['own'] = 'field'
 '''
 
 UPDATE = '''
 @kopf.on.update(*KIND, **FRESH)
-def simple(name, retry, diff, old, new, **_):
-    record(name, 'simple', retry)
+def simple(retry, diff, old, new, **_):
+    record('simple', retry)
     return [str(diff), old, new]
 
 @kopf.on.field(*KIND, field='spec.size', **FRESH)
-def retried(name, retry, old, new, **_):
-    record(name, 'retried', retry)
+def retried(retry, old, new, **_):
+    record('retried/spec.size', retry)
     if retry < 2:
         raise Exception("not yet")
     return [old, new]
 
 @kopf.on.update(*KIND, **FRESH)
-async def relabelling(name, retry, patch, old, new, **_):
-    record(name, 'relabelling', retry)
+async def labelling(retry, patch, new, **_):
+    record('labelling', retry)
     patch.meta.labels['size'] = str(new['spec']['size'])
 '''
 
 SUBHANDLERS = '''
 @kopf.on.create(*KIND, **FRESH)
-async def parent(name, spec, **_):
+async def parent(spec, **_):
     @kopf.subhandler(id='simple')
-    def simple(name, retry, **_):
-        record(name, 'parent/simple', retry)
+    def simple(retry, **_):
+        record('parent/simple', retry)
         return 1
 
-    async def run_retried(item, name, retry, **_):
-        record(name, f'parent/{item}', retry)
+    async def run_retried(item, retry, **_):
+        record(f'parent/{item}', retry)
         if retry < spec['items'][item]:
             raise kopf.TemporaryError("not yet", delay=0.1)
         return item
@@ -138,20 +139,30 @@ async def parent(name, spec, **_):
     @kopf.subhandler(id='grandparent')
     async def grandparent(**_):
         @kopf.subhandler(id='deep')
-        def deep(name, retry, **_):
-            record(name, 'parent/grandparent/deep', retry)
+        def deep(retry, **_):
+            record('parent/grandparent/deep', retry)
             if retry < 1:
                 raise kopf.TemporaryError("not yet", delay=0.1)
 
     @kopf.subhandler(id='failing')
-    def failing(name, retry, **_):
-        record(name, 'parent/failing', retry)
+    def failing(retry, **_):
+        record('parent/failing', retry)
         raise kopf.PermanentError("no way")
 
 @kopf.on.create(*KIND, **FRESH)
-def neighbour(name, retry, **_):
-    record(name, 'neighbour', retry)
+def neighbour(retry, **_):
+    record('neighbour', retry)
     return 2
+'''
+
+SLOW = '''
+async def run_slowly(param, retry, **_):
+    await asyncio.sleep(0.4)
+    record(param, retry)
+    return param
+
+for name in 'abcdef':
+    kopf.on.create(*KIND, id=name, param=name, **FRESH)(run_slowly)
 '''
 
 
@@ -166,31 +177,21 @@ class Scenario:
     handled_spec: Mapping[str, Any] | None = None
     """The spec of the last-handled state before, if the object is to have one."""
     finalizers: Sequence[str] = ()
-    deleted: bool = False
     final: Mapping[str, Any] | None = None
-    """The spec, status, labels, finalizers in the end; None if the object is to be gone."""
+    """The spec, status, labels, finalizers in the end; None if the object is to be deleted."""
 
-    async def prepare(self, kube: Kube, kind: Kind, name: str) -> Object:
-        handled = {LAST_HANDLED: encode({'spec': self.handled_spec})}
+    async def prepare(self, kube: Kube, kind: Kind, namespace: str) -> Object:
+        handled = {LAST_HANDLED: json.dumps({'spec': self.handled_spec})}
         obj = await kube.create(
-            kind, name, spec=self.spec, finalizers=list(self.finalizers),
+            kind, 'object', namespace=namespace, spec=self.spec, finalizers=list(self.finalizers),
             annotations=None if self.handled_spec is None else handled)
-        if self.deleted:
-            await kube.delete(kind, name)
+        if self.final is None:
+            await kube.delete(kind, 'object', namespace=namespace)
         return obj
 
 
 SCENARIOS = {
     'creation': Scenario(
-        CREATION,
-        attempts={'simple': 1, 'retried': 3, 'patching': 1, 'failing': 1},
-        spec={'size': 1},
-        final={
-            'spec': {'size': 1, 'added': 'value'},
-            'status': {'simple': {'number': 1}, 'retried': 'after 2', 'own': 'field'},
-        },
-    ),
-    'creation with finalizers': Scenario(
         CREATION + DELETION,
         attempts={'simple': 1, 'retried': 3, 'patching': 1, 'failing': 1},
         spec={'size': 1},
@@ -202,7 +203,7 @@ SCENARIOS = {
     ),
     'update': Scenario(
         UPDATE,
-        attempts={'simple': 1, 'retried': 3, 'relabelling': 1},
+        attempts={'simple': 1, 'retried/spec.size': 3, 'labelling': 1},
         spec={'size': 2},
         handled_spec={'size': 1},
         finalizers=[FINALIZER],
@@ -212,17 +213,16 @@ SCENARIOS = {
             'status': {
                 'simple': ["(('change', ('spec', 'size'), 1, 2),)",
                            {'spec': {'size': 1}}, {'spec': {'size': 2}}],
-                'retried': [1, 2],
+                'retried/spec.size': [1, 2],
             },
         },
     ),
     'deletion': Scenario(
         DELETION,
-        attempts={'deleted': 1, 'releasing': 3, 'optional': 1},
+        attempts={'deleted': 1, 'releasing': 3, 'patching_too': 1},
         spec={'size': 1},
         handled_spec={'size': 1},
         finalizers=[FINALIZER],
-        deleted=True,
     ),
     'sub-handlers': Scenario(
         SUBHANDLERS,
@@ -238,252 +238,338 @@ SCENARIOS = {
     ),
 }
 
+SLOWNESS = Scenario(
+    SLOW, attempts=dict.fromkeys('abcdef', 1), spec={'size': 1},
+    final={'spec': {'size': 1}, 'status': dict(zip('abcdef', 'abcdef', strict=True))})
+
 
 @dataclasses.dataclass(frozen=True)
 class Call:
     """A call of a handler, as it has written it down."""
 
-    name: str
     id: str
     retry: int
     time: float
 
 
 class Strike:
-    """Hits the operator at its n-th request about the objects of a kind, once."""
-
-    def __init__(self, kind: Kind, step: int, moment: Moment, signum: signal.Signals) -> None:
-        super().__init__()
-        self.operator: Operator | None = None
-        self.request: Request | None = None
-        self.time = 0.0
-        self._kind = kind
-        self._step = step
-        self._moment = moment
-        self._signum = signum
-        self._requests: list[Request] = []
-
-    @property
-    def is_committed(self) -> bool:
-        """Whether it was hit by the end of an only PATCH, so that nothing is in flight."""
-        return self.request is not None and self.request.status == 200 and (
-            self.request.method == 'PATCH')
-
-    def __call__(self, request: Request, moment: Moment) -> None:
-        if f'/{self._kind.plural}' in request.path and moment == 'before':
-            self._requests.append(request)
-        if request in self._requests[self._step - 1:self._step] and moment == self._moment:
-            assert self.operator is not None
-            self.request = request
-            self.time = time.time()
-            if self._signum == signal.SIGKILL:
-                self.operator.kill()
-                raise Dropped
-            self.operator.send(self._signum)
-
-    def __str__(self) -> str:
-        return f"{self._signum.name} {self._moment} request #{self._step}: {self.request}"
-
-
-class Arena:
-    """All that is needed to play a scenario again and again, on one object after another."""
+    """Hits the operator at its n-th request of those that count, once."""
 
     def __init__(
             self,
-            kube: Kube,
-            kind: Kind,
-            scenario: Scenario,
-            start: Callable[..., Operator],
-            proxy: Proxy,
-            calls: pathlib.Path,
+            step: int,
+            moment: Moment,
+            signum: signal.Signals,
             *,
-            flush_delay: float,
-            status: bool,
+            does_count: Callable[[Request], bool] = lambda request: True,
     ) -> None:
         super().__init__()
-        self.status = status
-        self.kube = kube
-        self.kind = kind
-        self.scenario = scenario
-        self.flush_delay = flush_delay
-        self._start = start
-        self._proxy = proxy
-        self._calls = calls
+        self.step = step
+        self.moment = moment
+        self.signum = signum
+        self.does_count = does_count
+        self.operator: Operator | None = None
+        self.request: Request | None = None
+        self.time = 0.0
+        self._requests: list[Request] = []
+
+    def __call__(self, request: Request, moment: Moment) -> None:
+        if moment == 'before' and self.does_count(request):
+            self._requests.append(request)
+        if moment == self.moment and request in self._requests[self.step - 1:self.step]:
+            assert self.operator is not None
+            self.request = request
+            self.time = time.time()
+            if self.signum == signal.SIGKILL:
+                self.operator.kill()
+                raise Dropped
+            self.operator.send(self.signum)
+
+    def __str__(self) -> str:
+        return f"{self.signum.name} {self.moment} request #{self.step}: {self.request}"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Arena:
+    """A place where a scenario is played once, with nothing else in it."""
+
+    kube: Kube
+    kind: Kind
+    namespace: str
+    scenario: Scenario
+    proxy: Proxy
+    calls: pathlib.Path
+    run: Callable[..., Operator]
+    env: Mapping[str, str]
 
     def start(self, interceptor: Interceptor = lambda request, moment: None) -> Operator:
-        self._proxy.interceptor = interceptor
-        return self._start(
-            COMMON + self.scenario.text, kind=self.kind, kubeconfig=self._proxy.kubeconfig,
-            env={'CALLS': str(self._calls), 'FLUSH_DELAY': str(self.flush_delay)})
+        self.proxy.interceptor = interceptor
+        return self.run(
+            COMMON + self.scenario.text, kind=self.kind, kubeconfig=self.proxy.kubeconfig,
+            scope=('--namespace', self.namespace, '--standalone', '--verbose'),
+            env={**self.env, 'CALLS': str(self.calls)})
 
-    def get_calls(self, name: str) -> list[Call]:
-        lines = self._calls.read_text().splitlines() if self._calls.exists() else []
-        calls = [Call(**json.loads(line)) for line in lines]
-        return [call for call in calls if call.name == name]
+    def get_calls(self) -> list[Call]:
+        lines = self.calls.read_text().splitlines() if self.calls.exists() else []
+        return [Call(**json.loads(line)) for line in lines]
 
-    async def strike(self, step: int, moment: Moment, signum: signal.Signals) -> bool:
-        """
-        Hit the operator once, see what it has left behind, and what another one makes of it.
+    async def find(self) -> Object | None:
+        try:
+            return await self.kube.get(self.kind, 'object', namespace=self.namespace)
+        except KubeError as e:
+            if e.status != 404:
+                raise
+            return None
 
-        False if it was done before it came to that step.
-        """
-        name = f'object{step}'
-        obj = await self.scenario.prepare(self.kube, self.kind, name)
-        strike = Strike(self.kind, step, moment, signum)
-        strike.operator = operator = self.start(strike)
-        await self._wait(lambda: strike.request is not None, name)
-        if strike.request is None:
-            operator.send(signal.SIGTERM)
-        exit_code = await operator.wait()
-        await self._wait_for_answers()
-        assert exit_code == (-signum if strike.request and signum == signal.SIGKILL else 0)
+    def is_settled(self, obj: Object | None) -> bool:
+        if obj is None or self.scenario.final is None:
+            return obj is None
+        handled = obj['metadata'].get('annotations', {}).get(LAST_HANDLED)
+        return handled is not None and json.loads(handled)['spec'] != self.scenario.handled_spec
 
-        saved = await self.get_attempts(name)
-        before = self.get_calls(name)
-        lost = [call for call in before if call.retry >= saved[call.id]]
-        if signum == signal.SIGKILL:
-            self.check_bound(lost, strike)
-        else:
-            assert not lost, f"{strike}\n{lost}"
+    async def get_attempts(self) -> Mapping[str, int]:
+        """How many attempts of each handler are persisted."""
+        obj = await self.find()
+        if obj is None or self.is_settled(obj):
+            return self.scenario.attempts
+        annotations = obj['metadata'].get('annotations', {})
+        keys = {id: PREFIX + id.replace('/', '.') for id in self.scenario.attempts}
+        return {
+            id: json.loads(annotations[key])['retries'] if key in annotations else 0
+            for id, key in keys.items()}
 
+    async def wait_until(self, condition: Callable[[], bool] = lambda: False) -> None:
+        """Wait for the condition, or until the object is settled."""
+        deadline = time.monotonic() + 15
+        while not condition() and not self.is_settled(obj := await self.find()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The object does not get settled: {obj}")
+            await asyncio.sleep(0.02)
+
+    async def wait_at_rest(self) -> None:
+        """Wait until all that has happened so far is also seen by the operator."""
+        await self.kube.create(
+            self.kind, 'sentinel', namespace=self.namespace, labels={'sentinel': 'yes'})
+        await self.kube.wait_for(
+            self.kind, 'sentinel', lambda obj: LAST_HANDLED in obj['metadata']['annotations'],
+            namespace=self.namespace)
+
+    async def wait_for_answers(self) -> None:
+        """Wait until all that was asked of the API has been done by it."""
+        while not all(request.done for request in self.proxy.requests):
+            await asyncio.sleep(0.01)
+
+    async def finish(self) -> None:
+        """Let an operator do all that is left, without any interference."""
         operator = self.start()
-        await self._wait(lambda: False, name)
-        await self.wait_at_rest(step)
-        operator.stop()
-        after = self.get_calls(name)[len(before):]
-        for id, count in self.scenario.attempts.items():
-            assert [c.retry for c in before if c.id == id and c not in lost] == [*range(saved[id])]
-            assert [c.retry for c in after if c.id == id] == [*range(saved[id], count)], (
-                f"{id} after {strike}")
-        assert {call.id for call in before + after} == self.scenario.attempts.keys(), f"{strike}"
-        await self.check_object(obj, name)
-        return strike.request is not None
+        await self.wait_until()
+        await self.wait_at_rest()
+        operator.send(signal.SIGTERM)
+        assert await operator.wait() == 0
 
-    def check_bound(self, lost: Sequence[Call], strike: Strike) -> None:
-        """What was done but not saved is what may be done again: only the very last of it."""
-        if self.flush_delay:
-            oldest = min((call.time for call in lost), default=strike.time)
-            assert oldest >= strike.time - self.flush_delay - GRACE, f"{strike}\n{lost}"
-        elif strike.is_committed and not self.status:
-            assert not lost, f"{strike}\n{lost}"
-        else:
-            assert len(lost) <= 1, f"{strike}\n{lost}"
-
-    async def check_object(self, original: Object, name: str) -> None:
+    async def check_object(self, original: Object) -> None:
         """Everything is on the object that is to be, and nothing else."""
-        obj = await self.find(name)
-        if self.scenario.final is None:
-            assert obj is None
+        obj = await self.find()
+        if obj is None or self.scenario.final is None:
+            assert obj is None and self.scenario.final is None
             return
         meta = obj['metadata']
-        essence = {'spec': self.scenario.final['spec']}
-        if 'labels' in self.scenario.final:
-            essence['metadata'] = {'labels': self.scenario.final['labels']}
         assert meta['uid'] == original['metadata']['uid']
         assert meta['annotations'].keys() == {LAST_HANDLED}
-        assert json.loads(meta['annotations'][LAST_HANDLED]) == essence
+        assert json.loads(meta['annotations'][LAST_HANDLED]) == get_essence(obj)
         assert {
             'spec': obj['spec'],
             **{key: obj[key] for key in ('status',) if key in obj},
             **{key: meta[key] for key in ('labels', 'finalizers') if key in meta},
         } == self.scenario.final
 
-    async def get_attempts(self, name: str) -> Mapping[str, int]:
-        """How many attempts of each handler the object knows of."""
-        obj = await self.find(name)
-        if self._is_settled(obj):
-            return self.scenario.attempts
-        annotations = obj['metadata'].get('annotations', {})
-        keys = {id: f"{PREFIX}/{id.replace('/', '.')}" for id in self.scenario.attempts}
-        return {
-            id: json.loads(annotations[key])['retries'] if key in annotations else 0
-            for id, key in keys.items()}
 
-    async def find(self, name: str) -> Object | None:
-        try:
-            return await self.kube.get(self.kind, name)
-        except KubeError as e:
-            if e.status != 404:
-                raise
-            return None
-
-    async def wait_at_rest(self, step: int) -> None:
-        """Wait until all that has happened so far is also seen by the operator."""
-        await self.kube.create(self.kind, f'sentinel{step}', labels={'sentinel': 'yes'})
-        await self.kube.wait_for(
-            self.kind, f'sentinel{step}', lambda obj: LAST_HANDLED in obj['metadata']['annotations'])
-
-    def _is_settled(self, obj: Object | None) -> bool:
-        if obj is None or self.scenario.deleted:
-            return obj is None
-        handled = obj['metadata'].get('annotations', {}).get(LAST_HANDLED)
-        return handled is not None and json.loads(handled)['spec'] != self.scenario.handled_spec
-
-    async def _wait(self, condition: Callable[[], bool], name: str) -> None:
-        """Wait for the condition, or until the object is settled."""
-        deadline = time.monotonic() + 10
-        while not condition():
-            obj = await self.find(name)
-            if self._is_settled(obj):
-                return
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"The object does not get settled: {obj}")
-            await asyncio.sleep(0.02)
-
-    async def _wait_for_answers(self) -> None:
-        while not all(request.done for request in self._proxy.requests):
-            await asyncio.sleep(0.01)
-
-
-def encode(essence: Any) -> str:
-    """How last-handled states are stored."""
-    return json.dumps(essence, separators=(',', ':')) + '\n'
+Play = Callable[..., contextlib.AbstractAsyncContextManager[Arena]]
 
 
 @pytest.fixture()
-async def make_arena(
+def play(
         kube: Kube,
-        make_kind: Callable[..., Awaitable[Kind]],
+        borrow: Callable[..., Kind],
         operator: Callable[..., Operator],
         cluster: str,
         tmp_path: pathlib.Path,
-) -> AsyncIterator[Callable[..., Awaitable[Arena]]]:
-    with Proxy(cluster, tmp_path) as proxy:
-        async def make(
-                scenario: Scenario, *, flush_delay: float = FLUSH_DELAY, status: bool = False,
-        ) -> Arena:
-            kind = await make_kind(status=status)
-            return Arena(kube, kind, scenario, operator, proxy, tmp_path / 'calls.txt',
-                         flush_delay=flush_delay, status=status)
+) -> Play:
+    """Make arenas for a scenario."""
+    kinds: dict[bool, Kind] = {}
 
-        yield make
+    @contextlib.asynccontextmanager
+    async def make(
+            scenario: Scenario, *, status: bool = False, **env: object,
+    ) -> AsyncIterator[Arena]:
+        if status not in kinds:
+            kinds[status] = borrow(status=status)
+        namespace = f'ns-{uuid.uuid4().hex[:8]}'
+        await kube.create(NAMESPACES, namespace)
+        try:
+            with Proxy(cluster, tmp_path) as proxy:
+                yield Arena(
+                    kube=kube, kind=kinds[status], namespace=namespace, scenario=scenario,
+                    proxy=proxy, calls=tmp_path / f'{namespace}.txt', run=operator,
+                    env={key.upper(): str(val) for key, val in env.items()})
+        finally:
+            await kube.delete(NAMESPACES, namespace)
+
+    return make
 
 
-@pytest.mark.parametrize('moment', ['before', 'after'])
-@pytest.mark.parametrize('flush_delay', [0, FLUSH_DELAY])
-@pytest.mark.parametrize('status', [False, True], ids=['', 'status'])
-@pytest.mark.parametrize('scenario', SCENARIOS.values(), ids=SCENARIOS)
-async def test_killed_at_any_request_it_goes_on_from_what_was_saved(
-        make_arena: Callable[..., Awaitable[Arena]],
+Check = Callable[[list[Call], Strike], None]
+"""What is to be true of the calls which were made, but not persisted."""
+
+
+def check_at_most_one(lost: list[Call], strike: Strike) -> None:
+    assert len(lost) <= 1, f"{strike}\n{lost}"
+
+
+def check_only_the_newest(lost: list[Call], strike: Strike) -> None:
+    oldest = min((call.time for call in lost), default=strike.time)
+    assert oldest >= strike.time - FLUSH_DELAY - GRACE, f"{strike}\n{lost}"
+
+
+def check_none(lost: list[Call], strike: Strike) -> None:
+    assert not lost, f"{strike}\n{lost}"
+
+
+async def hit(arena: Arena, strike: Strike, check: Check) -> bool:
+    """
+    Hit the operator once, see what it has left behind, and what another one makes of it.
+
+    False if the operator was done before it came to that step.
+    """
+    original = await arena.scenario.prepare(arena.kube, arena.kind, arena.namespace)
+    strike.operator = arena.start(strike)
+    await arena.wait_until(lambda: strike.request is not None)
+    if strike.request is None:
+        strike.operator.send(signal.SIGTERM)
+    exit_code = await strike.operator.wait()
+    was_killed = strike.request is not None and strike.signum == signal.SIGKILL
+    assert exit_code == (-signal.SIGKILL if was_killed else 0)
+    await arena.wait_for_answers()
+
+    saved = await arena.get_attempts()
+    before = arena.get_calls()
+    lost = [call for call in before if call.retry >= saved[call.id]]
+    check(lost, strike)
+
+    await arena.finish()
+    after = arena.get_calls()[len(before):]
+    for id, attempts in arena.scenario.attempts.items():
+        kept = [call.retry for call in before if call.id == id and call not in lost]
+        more = [call.retry for call in after if call.id == id]
+        assert kept == [*range(saved[id])], f"{id} before {strike}"
+        assert more == [*range(saved[id], attempts)], f"{id} after {strike}"
+    assert {call.id for call in before + after} == arena.scenario.attempts.keys(), str(strike)
+    await arena.check_object(original)
+    return strike.request is not None
+
+
+async def hit_everywhere(
+        play: Play,
         scenario: Scenario,
-        status: bool,
-        flush_delay: float,
         moment: Moment,
+        signum: signal.Signals,
+        check: Check,
+        *,
+        all_requests: bool = False,
+        **options: Any,
 ) -> None:
-    arena = await make_arena(scenario, flush_delay=flush_delay, status=status)
-    step = 1
-    while await arena.strike(step, moment, signal.SIGKILL):
-        step += 1
-    assert step > 3
+    """Hit the operator at its every request, until it is done before it is hit."""
+    async def try_step(step: int) -> bool:
+        async with play(scenario, **options) as arena:
+            path = '/' if all_requests else f'/{arena.kind.plural}'
+            strike = Strike(step, moment, signum, does_count=lambda request: path in request.path)
+            return await hit(arena, strike, check)
+
+    for first in itertools.count(1, CONCURRENCY):
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(try_step(first + i)) for i in range(CONCURRENCY)]
+        if not all(task.result() for task in tasks):
+            assert first > 1 or tasks[-2].result(), "There are too few requests to be true."
+            return
 
 
-@pytest.mark.parametrize('moment', ['before', 'after'])
-@pytest.mark.parametrize('scenario', SCENARIOS.values(), ids=SCENARIOS)
+moments = pytest.mark.parametrize('moment', ['before', 'after'])
+statuses = pytest.mark.parametrize('status', [False, True], ids=['', 'status'])
+scenarios = pytest.mark.parametrize('scenario', SCENARIOS.values(), ids=SCENARIOS)
+
+
+@moments
+@statuses
+@scenarios
+async def test_killed_at_any_request_it_repeats_at_most_one_handler_if_each_is_saved_at_once(
+        play: Play, scenario: Scenario, status: bool, moment: Moment,
+) -> None:
+    await hit_everywhere(
+        play, scenario, moment, signal.SIGKILL, check_at_most_one, status=status, flush_delay=0)
+
+
+@moments
+@scenarios
+async def test_killed_at_any_request_it_repeats_only_the_handlers_of_the_last_second(
+        play: Play, scenario: Scenario, moment: Moment,
+) -> None:
+    await hit_everywhere(
+        play, scenario, moment, signal.SIGKILL, check_only_the_newest, flush_delay=FLUSH_DELAY)
+
+
+@moments
+async def test_killed_at_any_request_it_has_saved_what_slow_handlers_have_done_before(
+        play: Play, moment: Moment,
+) -> None:
+    await hit_everywhere(
+        play, SLOWNESS, moment, signal.SIGKILL, check_only_the_newest, flush_delay=FLUSH_DELAY)
+
+
+@moments
+async def test_killed_at_any_request_about_anything_else_it_goes_on(
+        play: Play, moment: Moment,
+) -> None:
+    await hit_everywhere(
+        play, SCENARIOS['creation'], moment, signal.SIGKILL, check_only_the_newest,
+        flush_delay=FLUSH_DELAY, posting=True, all_requests=True)
+
+
+@moments
+@scenarios
 async def test_stopped_at_any_request_it_repeats_nothing(
-        make_arena: Callable[..., Awaitable[Arena]], scenario: Scenario, moment: Moment,
+        play: Play, scenario: Scenario, moment: Moment,
 ) -> None:
-    arena = await make_arena(scenario)
-    step = 1
-    while await arena.strike(step, moment, signal.SIGTERM):
-        step += 1
-    assert step > 3
+    await hit_everywhere(
+        play, scenario, moment, signal.SIGTERM, check_none, flush_delay=FLUSH_DELAY)
+
+
+@moments
+async def test_stopped_at_any_request_with_slow_handlers_it_repeats_nothing(
+        play: Play, moment: Moment,
+) -> None:
+    await hit_everywhere(
+        play, SLOWNESS, moment, signal.SIGTERM, check_none, flush_delay=FLUSH_DELAY)
+
+
+@statuses
+@scenarios
+async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
+        play: Play, scenario: Scenario, status: bool,
+) -> None:
+    async with play(scenario, status=status, flush_delay=0) as arena:
+        original = await scenario.prepare(arena.kube, arena.kind, arena.namespace)
+        while not arena.is_settled(await arena.find()):
+            strike = Strike(1, 'after', signal.SIGKILL, does_count=is_committing)
+            strike.operator = arena.start(strike)
+            await strike.operator.wait()
+            await arena.wait_for_answers()
+        await arena.finish()
+        for id, attempts in scenario.attempts.items():
+            made = [call.retry for call in arena.get_calls() if call.id == id]
+            assert made == [*range(attempts)], id
+        await arena.check_object(original)
+
+
+def is_committing(request: Request) -> bool:
+    """Whether it is the last one of the PATCHes which are made of one."""
+    return request.method == 'PATCH' and not request.path.endswith('/status')

@@ -4,6 +4,7 @@ The API client: requests with retries, streams, and credentials that may be repl
 import asyncio
 import contextlib
 import datetime
+import io
 import json
 import logging
 import re
@@ -25,6 +26,9 @@ Logger = logging.Logger | logging.LoggerAdapter[Any]
 JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
 MAX_WARNINGS_REMEMBERED = 1000
+
+LARGE_BODY = 100_000
+"""The bodies of requests beyond this size (bytes) are sent piece by piece."""
 
 
 class Client:
@@ -219,7 +223,7 @@ class Client:
                     async with connection.regular.request(
                         method,
                         yarl.URL(connection.base + path, encoded=True),
-                        data=body,
+                        data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
                         headers=connection.get_headers(accept, content_type),
                         timeout=client_timeout,
                         allow_redirects=False,

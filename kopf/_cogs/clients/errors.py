@@ -130,6 +130,10 @@ _CLASSES: Mapping[int, type[APIError]] = {
 }
 
 
+_OVERSIZE_MESSAGES = ('etcdserver: request is too large', 'trying to send message larger than max')
+"""What the API says with a status of 500 if an object is too large not for it, but for its etcd."""
+
+
 def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> APIError:
     """Make an error of the HTTP response: its status, its body, its ``Retry-After`` header."""
     try:
@@ -152,13 +156,16 @@ def make_status_error(
     if status is None:
         code = payload.get('code')
         status = code if isinstance(code, int) else 0
+    message = payload.get('message')
     if status == 0 and payload.get('reason') in ('Expired', 'Gone'):
         status = 410
+    if status == 500 and isinstance(message, str) and any(
+            text in message for text in _OVERSIZE_MESSAGES):
+        status = 413
     cls = _CLASSES.get(status)
     if cls is None:
         cls = (APIServerError if 500 <= status < 600 else
                APIClientError if 400 <= status < 500 else APIError)
-    message = payload.get('message')
     return cls(
         message if isinstance(message, str) else None,
         status=status, payload=payload, retry_after=retry_after,

@@ -13,6 +13,7 @@ import pathlib
 import ssl
 import tempfile
 import urllib.parse
+import warnings
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -112,7 +113,9 @@ class ConnectionInfo(_Endpoint):
         if self.username is None or self.password is None:
             return None
         import aiohttp
-        return aiohttp.BasicAuth(self.username, self.password)
+        with warnings.catch_warnings():  # it is deprecated in aiohttp, but not by itself here
+            warnings.simplefilter('ignore', DeprecationWarning)
+            return aiohttp.BasicAuth(self.username, self.password)
 
     def as_ssl_context(self) -> ssl.SSLContext:
         """

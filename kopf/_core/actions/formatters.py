@@ -23,6 +23,18 @@ def make_prefix(record: logging.LogRecord) -> str:
 class ObjectTextFormatter(logging.Formatter):
     """Lines of text that do not mention the object."""
 
+    _second: int | None = None
+    _stamp = ''
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
+        if datefmt is not None:
+            return super().formatTime(record, datefmt)
+        second = int(record.created)
+        if second != self._second:  # most lines are of the same second as the one before
+            self._stamp = super().formatTime(record)[:-3]
+            self._second = second
+        return f'{self._stamp}{int(record.msecs):03d}'
+
 
 class ObjectPrefixingTextFormatter(ObjectTextFormatter):
     """Lines of text with the object's name in front of the message."""

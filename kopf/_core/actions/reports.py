@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 EXPLICIT_LIMIT = 10_000
 LOGGING_LIMIT = 1_000
 
+LOGGING = 'Logging'
+"""The reason of all the events that are lines of the log."""
+
 Backoffs = float | Iterable[float]
 
 
@@ -175,7 +178,7 @@ def make_event(
     return K8sEvent(
         ref=ref,
         type=name_type(record.levelno),
-        reason='Logging',
+        reason=LOGGING,
         message=f"{message} (and {refused} lines before it, not posted)" if refused else message,
         backoffs=settings.posting.logging_backoffs,
         when=datetime.datetime.fromtimestamp(record.created, datetime.UTC),

@@ -10,7 +10,6 @@ only operator in the process.
 import asyncio
 import datetime
 import functools
-import json
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,9 +17,9 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from kopf._cogs.aiokits import workers
-from kopf._cogs.clients import api, errors
+from kopf._cogs.clients import api, errors, events
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies
+from kopf._cogs.structs import bodies, credentials, references
 from kopf._core.actions import reports
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,6 @@ Objects = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 DEFAULT_WORKERS = 4
 MAX_MESSAGE_LENGTH = 1024
-DEFAULT_NAMESPACE = 'default'
 
 event_queue_var: ContextVar[reports.EventSink] = ContextVar('event_queue_var')
 """
@@ -120,7 +118,7 @@ async def poster(
     ``settings.queueing.exit_timeout``.
     """
     pool = workers.Workers(
-        functools.partial(_post, client=client, settings=settings),
+        functools.partial(_post, client=client, settings=settings, complaints=set()),
         source=queue.get_nowait,
         limit=settings.posting.worker_limit or DEFAULT_WORKERS,
         idle_timeout=settings.posting.idle_timeout,
@@ -143,14 +141,19 @@ async def _post(
         *,
         client: api.Client,
         settings: configuration.OperatorSettings,
+        complaints: set[str],
 ) -> None:
-    payload = make_payload(event, settings=settings)
-    path = f"/api/v1/namespaces/{payload['metadata']['namespace']}/events"
-    body = json.dumps(payload, separators=(',', ':')).encode()
     try:
-        await client.request('POST', path, body=body, logger=logger, backoffs=event.backoffs)
-    except errors.APIError as e:
-        logger.warning(f"Failed to post an event: {event.reason}: {e}")
+        await events.post_event(
+            client, payload=make_payload(event, settings=settings),
+            namespace=references.NamespaceName(_get_namespace(event.ref)),
+            backoffs=event.backoffs, logger=logger)
+    except (errors.APIError, credentials.LoginError) as e:
+        # What is wrong with one line of the log is usually wrong with all of them: it is said once.
+        complaint = type(e).__name__ if event.reason == reports.LOGGING else None
+        level = logging.DEBUG if complaint in complaints else logging.WARNING
+        logger.log(level, f"Failed to post an event: {event.reason}: {e}")
+        complaints.update([complaint] if complaint else [])
 
 
 def make_payload(
@@ -164,11 +167,11 @@ def make_payload(
     Events about objects that are in no namespace go to the namespace ``default``, as ``kubectl``
     has it.
     """
-    ref = event.ref if event.ref.get('namespace') else {**event.ref, 'namespace': DEFAULT_NAMESPACE}
+    namespace = _get_namespace(event.ref)
     when = event.when.replace(tzinfo=None)
     return {
         'metadata': {
-            'namespace': ref['namespace'],
+            'namespace': namespace,
             'generateName': settings.posting.event_name_prefix,
         },
         'action': 'Action?',
@@ -178,11 +181,15 @@ def make_payload(
         'reportingComponent': settings.posting.reporting_component,
         'reportingInstance': settings.posting.reporting_instance,
         'source': {'component': settings.posting.reporting_component},
-        'involvedObject': ref,
+        'involvedObject': {**event.ref, 'namespace': namespace},
         'firstTimestamp': f"{when.isoformat(timespec='seconds')}Z",
         'lastTimestamp': f"{when.isoformat(timespec='seconds')}Z",
         'eventTime': f"{when.isoformat(timespec='microseconds')}Z",
     }
+
+
+def _get_namespace(ref: bodies.ObjectReference) -> str:
+    return ref.get('namespace') or events.DEFAULT_NAMESPACE
 
 
 def cut_message(message: str, limit: int = MAX_MESSAGE_LENGTH) -> str:

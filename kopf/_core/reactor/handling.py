@@ -283,7 +283,7 @@ class Turn:
             return newest
         delay = max(0.0, until - self.env.clock.mono())
         self._log(f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
-        self.line.rest = newest
+        self.line.keep(newest)
         self.line.wait_until(until)
         return None
 
@@ -312,7 +312,7 @@ class Turn:
             return None
         if self._is_changed(newest, essence):
             return newest
-        line.rest = None
+        line.drop()
         self._log("Handling cycle is finished, waiting for new changes.")
         return None
 

@@ -84,10 +84,8 @@ class Processor:
 
     async def process(self, line: queueing.Line) -> None:
         """Make a pass for the object."""
-        line.cancel_timer()
-        raw = line.pending if line.pending is not None else line.rest
-        if raw is None and line.events:
-            raw = line.events[0]['object']
+        raw = line.pending if line.pending is not None else (
+            line.events[0]['object'] if line.events else line.recall())
         if raw is None:
             return
         settings = self.env.settings
@@ -106,20 +104,14 @@ class Processor:
             while line.events:
                 await self._watch(line, line.events.popleft())
             if line.gone:
-                if line.noticed and line.pending is not None:
+                if line.noticed and line.take() is not None:
                     logger.debug("Deleted, really deleted, and we are notified.")
                 return
             raw = line.take()
-            if raw is None:
-                raw = line.rest
             if raw is None or not self._is_changing(line, raw):
                 return
-            line.rest = None
-            try:
-                await self._handle(line, raw, logger)
-            except BaseException:
-                line.rest = line.rest if line.rest is not None else raw
-                raise
+            line.cancel_timer()
+            await self._handle(line, raw, logger)
             if line.stream.lines.stopping or not (line.pending is not None or line.events):
                 return
 
@@ -132,14 +124,15 @@ class Processor:
         state: bodies.RawBody | None = raw
         rounds = 0
         while state is not None:
+            line.kept = state  # should anything fail
             turn = handling.Turn(self.env, line, state, logger)
             try:
                 state = await turn.run()
             except asyncio.CancelledError:
                 await self._save_at_exit(line, turn.saver)
                 raise
-            except BaseException:
-                line.rest = turn.saver.raw
+            except Exception:
+                line.keep(turn.saver.raw)
                 raise
             if line.gone or line.stream.lines.stopping:
                 return
@@ -148,6 +141,8 @@ class Processor:
                 if rounds >= HOT_ROUNDS and not decisions.is_deleting(line.pending):
                     await asyncio.sleep(self.env.settings.queueing._batch_window)
                 state = line.take()
+        if line.cycle is None:
+            line.drop()
 
     async def _save_at_exit(self, line: queueing.Line, saver: saving.Saver) -> None:
         saver.disarm()
@@ -168,8 +163,6 @@ class Processor:
         logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
                      exc_info=exc_info)
         if not line.gone and not line.stream.lines.stopping:
-            if line.rest is None:
-                line.rest = line.pending
             line.wait_until(asyncio.get_running_loop().time() + delay)
 
     async def _watch(self, line: queueing.Line, event: bodies.RawEvent) -> None:
@@ -189,8 +182,11 @@ class Processor:
         )
         line.noticed = True
         now = self.env.clock.now()
+        called: set[object] = set()
         for handler in line.stream.handlers.watching:
-            await self._watch_once(handler, cause, progression.HandlerState.new(now=now))
+            if handler.key not in called and self._is_watching(handler, cause):
+                called.add(handler.key)
+                await self._watch_once(handler, cause, progression.HandlerState.new(now=now))
         if patch and event['type'] != 'DELETED':
             target = application.Target(self.env.client, line.stream.resource, logger)
             newest = await application.apply(target, event['object'], patch)
@@ -198,18 +194,19 @@ class Processor:
                 line.accept(newest)
                 line.pending = line.pending if line.pending is not None else newest
 
+    def _is_watching(self, handler: handlers.WatchingHandler, cause: causes.WatchingCause) -> bool:
+        try:
+            return handler.unfiltered or filters.matches(handler, cause)
+        except filters.FilterError as e:
+            execution.fail(handler, e.error, cause.logger)
+            return False
+
     async def _watch_once(
             self,
             handler: handlers.WatchingHandler,
             cause: causes.WatchingCause,
             state: progression.HandlerState,
     ) -> None:
-        try:
-            if not handler.unfiltered and not filters.matches(handler, cause):
-                return
-        except filters.FilterError as e:
-            execution.fail(handler, e.error, cause.logger)
-            return
         kwargs = {
             **cause.kwargs, 'param': handler.param, 'retry': 0, 'started': state.started,
             'runtime': datetime.timedelta(0), **cause.indices}

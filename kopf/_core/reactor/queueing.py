@@ -10,6 +10,7 @@ so the memory and the connections are not flooded by it.
 """
 import asyncio
 import collections
+import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Literal
@@ -37,8 +38,8 @@ class Line:
     """An object with everything that is known about it in this process."""
     __slots__ = (
         'busy', 'cycle', 'epoch', 'events', 'expected', 'expected_until', 'follower', 'gone',
-        'held', 'initial', 'memo', 'name', 'noticed', 'pending', 'queued', 'rest', 'stream',
-        'throttler', 'timer', 'uid', 'version',
+        'held', 'initial', 'kept', 'memo', 'name', 'noticed', 'pending', 'queued', 'stream',
+        'throttler', 'timer', 'uid', 'version', 'woken',
     )
 
     def __init__(self, stream: 'Stream', uid: str, *, initial: bool) -> None:
@@ -51,8 +52,10 @@ class Line:
         self.epoch = stream.epoch
         self.pending: bodies.RawBody | None = None
         """The newest state which is not processed yet."""
-        self.rest: bodies.RawBody | None = None
-        """The newest processed state, for the objects which wait for their time."""
+        self.kept: bodies.RawBody | bytes | None = None
+        """The newest processed state, where it will be needed; packed when it rests for long."""
+        self.woken = False
+        """Whether it is time to look at the kept state again, though it is not new."""
         self.events: collections.deque[bodies.RawEvent] | None = None
         self.expected: Version = None
         """The own write that is to come by the watch, if versions are not comparable."""
@@ -62,7 +65,7 @@ class Line:
         self.throttler: throttlers.Throttler | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.name: tuple[str | None, str] | None = None
-        """The namespace & name, known only when the object is gone."""
+        """The namespace & name, known only while there is a pass."""
         self.follower: Line | None = None
         """The line of the next namesake, which waits for the end of this one."""
         self.held = False
@@ -87,9 +90,33 @@ class Line:
             self.pending = None
 
     def take(self) -> bodies.RawBody | None:
-        """The newest state that is not processed yet, once."""
+        """The newest state that is not processed yet, once; or the kept one if it is its time."""
         raw, self.pending = self.pending, None
+        if raw is None and self.woken:
+            raw = self.recall()
+        self.woken = False
         return raw
+
+    def keep(self, raw: bodies.RawBody) -> None:
+        """Remember a processed state until it is needed again."""
+        self.kept = raw
+        self.stream.lines.pack_later(self)
+
+    def recall(self) -> bodies.RawBody | None:
+        """The state that was kept, if any was."""
+        if isinstance(self.kept, bytes):
+            raw: bodies.RawBody = json.loads(self.kept)
+            return raw
+        return self.kept
+
+    def drop(self) -> None:
+        """The kept state will not be needed, except for those who want to see the deletion."""
+        if not self.stream.handlers.watching:
+            self.kept = None
+
+    def pack(self) -> None:
+        if self.kept is not None and not isinstance(self.kept, bytes):
+            self.kept = json.dumps(self.kept, separators=(',', ':')).encode()
 
     def offer(self, raw: bodies.RawBody) -> bool:
         """Take a state from the watch; false if there is nothing new in it."""
@@ -124,6 +151,7 @@ class Line:
 
     def _wake_up(self) -> None:
         self.timer = None
+        self.woken = True
         self.stream.lines.schedule(self)
 
 
@@ -216,6 +244,8 @@ class Stream:
                     f"from now on, some of them are skipped (the newest ones never).")
             line.events.pop()
         line.events.append({'type': type, 'object': body})
+        if type != 'DELETED':
+            line.keep(body)
         return True
 
     def _leave(self, line: Line, body: bodies.RawBody | None) -> None:
@@ -223,11 +253,14 @@ class Stream:
         self.by_uid.pop(line.uid, None)
         line.gone = True
         line.cancel_timer()
-        last = body if body is not None else line.pending if line.pending is not None else line.rest
+        last = body if body is not None else line.pending
+        last = last if last is not None else line.recall()
         line.pending = last
+        line.kept = None
         if last is not None:
             self._record(line, 'DELETED', last)
-            line.name = last['metadata'].get('namespace'), last['metadata']['name']
+            line.name = get_name(last)
+        if line.name is not None:
             self.leaving[line.name] = line
         if line.events or line.noticed or line.busy:
             self.lines.schedule(line)
@@ -236,8 +269,7 @@ class Stream:
 
     def _yield_to_namesake(self, line: Line, body: bodies.RawBody) -> None:
         if self.leaving:
-            meta = body['metadata']
-            older = self.leaving.get((meta.get('namespace'), meta['name']))
+            older = self.leaving.get(get_name(body))
             if older is not None:
                 older.follower = line
                 line.held = True
@@ -289,6 +321,9 @@ class Lines:
         self._backlog: collections.deque[Line] = collections.deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._pumping: asyncio.Handle | None = None
+        self._packing: asyncio.TimerHandle | None = None
+        self._warm: set[Line] = set()
+        self._cooling: set[Line] = set()
 
     def sink(
             self,
@@ -377,6 +412,9 @@ class Lines:
         if not line.events and not line.gone and self._settle(line):
             return
         line.busy = True
+        first = line.pending if line.pending is not None else (
+            line.events[0]['object'] if line.events else line.recall())
+        line.name = get_name(first) if first is not None else None
         task = asyncio.get_running_loop().create_task(self._run(line))
         self._tasks.add(task)
         task.add_done_callback(self._finish)
@@ -389,12 +427,31 @@ class Lines:
     async def _run(self, line: Line) -> None:
         try:
             await self._process(line)
+            while line.gone and line.pending is not None and not self.stopping:
+                await self._process(line)
         finally:
             line.busy = False
             if line.gone:
                 line.stream.forget(line)
+            line.name = None
         if not self.stopping and not line.gone and (line.pending is not None or line.events):
             self.schedule(line)
+
+    def pack_later(self, line: Line) -> None:
+        """Pack what the line keeps when it has rested for ``settings.queueing.idle_timeout``."""
+        self._warm.add(line)
+        if self._packing is None:
+            self._packing = asyncio.get_running_loop().call_later(
+                self.settings.queueing.idle_timeout, self._pack)
+
+    def _pack(self) -> None:
+        self._packing = None
+        cold, self._cooling, self._warm = self._cooling - self._warm, self._warm, set()
+        for line in cold:
+            line.pack()
+        if self._cooling and not self.stopping:
+            self._packing = asyncio.get_running_loop().call_later(
+                self.settings.queueing.idle_timeout, self._pack)
 
     async def stop(self) -> None:
         """
@@ -409,8 +466,9 @@ class Lines:
                 line.cancel_timer()
         self._live.clear()
         self._backlog.clear()
-        if self._pumping is not None:
-            self._pumping.cancel()
+        for handle in (self._pumping, self._packing):
+            if handle is not None:
+                handle.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.settings.queueing.exit_timeout)
         for task in self._tasks:
@@ -425,6 +483,10 @@ def get_uid(body: bodies.RawBody) -> str:
     """What identifies an object; some resources of API extensions have no uids."""
     meta = body['metadata']
     return meta.get('uid') or f"{meta.get('namespace')}/{meta['name']}"
+
+
+def get_name(body: bodies.RawBody) -> tuple[str | None, str]:
+    return body['metadata'].get('namespace'), body['metadata']['name']
 
 
 def parse_version(body: bodies.RawBody) -> Version:

@@ -13,6 +13,9 @@ SETTLING = (0.1, 0.4, 1.5, 8.0)
 UNSETTLED_MAX = 120.0
 """The longest pause before it is asked again, as long as it does not agree with the CRDs."""
 
+PRECISION = 0.001
+"""How much earlier than planned is early enough, in seconds: timers are not more precise."""
+
 
 class Tracker:
     """
@@ -82,7 +85,8 @@ class Tracker:
         """Wait for groups whose time has come."""
         now = asyncio.get_running_loop().time
         while True:
-            groups = {group for group, (due, _) in self._plans.items() if due <= now()}
+            soon = now() + PRECISION
+            groups = {group for group, (due, _) in self._plans.items() if due <= soon}
             for group in groups:
                 _, self._taken[group] = self._plans.pop(group)
             if groups:

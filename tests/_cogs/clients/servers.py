@@ -29,7 +29,7 @@ class Server:
     Answers the requests with the scripted replies, one after another; the last one for ever.
 
     Scripts are either for all requests, or for those with a path (which then goes first), or for
-    watches only (``'watch'``). It runs in a thread, with an event loop of its own.
+    watches only (``'watch'``, ``'watch /path'``). It runs in a thread, with an event loop of its own.
     """
 
     def __init__(self, *, ssl: ssl.SSLContext | None = None) -> None:
@@ -91,11 +91,10 @@ class Server:
         self.requests.append(Received(
             request.method, request.path, request.query.copy(), request.headers.copy(),
             await request.read(), asyncio.get_running_loop().time()))
-        script = self._scripts.get(request.path)
-        if script is None and 'watch' in request.query:
-            script = self._scripts.get('watch')
-        if script is None:
-            script = self._scripts.get('')
+        keys = [request.path, '']
+        if 'watch' in request.query:
+            keys = [f'watch {request.path}', 'watch', *keys]
+        script = next((self._scripts[key] for key in keys if key in self._scripts), None)
         if not script:
             return web.json_response({'kind': 'Status', 'message': 'not scripted'}, status=404)
         reply = script.pop(0) if len(script) > 1 else script[0]

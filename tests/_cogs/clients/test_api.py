@@ -81,7 +81,7 @@ async def test_temporary_errors_are_retried(server, client, failure):
 async def test_the_last_error_escalates(server, client, failure, cls):
     server.script(failure)
     with pytest.raises(cls):
-        await client.request('GET', '/')
+        await client.request('PATCH', '/')
     assert len(server.requests) == 4
 
 

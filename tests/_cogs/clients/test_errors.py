@@ -97,3 +97,15 @@ def test_broken_statuses_are_errors_too(payload):
     assert error.reason is None
     assert error.retry_after is None
     assert str(error)
+
+
+@pytest.mark.parametrize('message', [
+    "etcdserver: request is too large",
+    "rpc error: code = ResourceExhausted desc = trying to send message larger than max (3 vs. 2)",
+])
+def test_objects_too_large_for_the_database_are_too_large_also_if_the_api_calls_it_its_own_error(
+        message):
+    error = errors.make_status_error({'code': 500, 'message': message}, status=500)
+    assert isinstance(error, errors.APITooLargeError)
+    assert error.status == 413
+    assert error.code == 500

@@ -371,6 +371,15 @@ async def test_refusals_are_not_repeated(operating, server, caplog, status):
     assert "Failed to post an event: SomeReason: because" in caplog.messages
 
 
+async def test_refusals_of_lines_are_said_once(operating, server, settings, caplog):
+    server.script(refuse(403, 'because'))
+    async with operating():
+        for _ in range(5):
+            kopf.ObjectLogger(body=kopf.Body(OBJ), settings=settings).error("some message")
+    assert len(server.requests) == 5
+    assert caplog.messages.count("Failed to post an event: Logging: because") == 1
+
+
 async def test_one_failure_does_not_affect_other_events(operating, server):
     server.script(refuse(422), say({}, status=201))
     async with operating():

@@ -1,0 +1,246 @@
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+import kopf
+from kopf._cogs.structs.credentials import LoginError
+from kopf._core.reactor import orchestration
+from tests._cogs.clients.conftest import Recorder
+from tests._cogs.clients.servers import flow, make_event, refuse, say, show
+from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
+from tests._core.reactor.test_observation import (  # noqa: F401
+    CRDS, NAMESPACES, cluster, set_group,
+)
+
+FULL = ['list', 'watch', 'patch']
+
+
+class Lines:
+    """Remembers what was asked for."""
+
+    def __init__(self):
+        self.calls = []
+        self.sinks = {}
+
+    def sink(self, resource, namespace, handlers):
+        self.calls.append(('sink', resource.plural, namespace))
+        self.sinks[resource.plural, namespace] = Recorder()
+        return self.sinks[resource.plural, namespace]
+
+    def drop(self, resource, namespace):
+        self.calls.append(('drop', resource.plural, namespace))
+
+
+@pytest.fixture()
+def lines():
+    return Lines()
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@pytest.fixture()
+def watched(cluster):  # noqa: F811
+    """The things can be watched, the nodes too; and one thing in each namespace."""
+    cluster.script(aggregate(('', [serve('v1', {**NODE, 'verbs': FULL})])), on='/api')
+    cluster.script(aggregate(('g.test', [serve('v1', {**THING, 'verbs': FULL})])), on='/apis')
+    for namespace in ['ns1', 'ns2']:
+        cluster.script(show('obj'), on=f'/apis/g.test/v1/namespaces/{namespace}/things')
+    cluster.script(show('obj'), on='/apis/g.test/v1/things')
+    cluster.script(show('node'), on='/api/v1/nodes')
+    return cluster
+
+
+@pytest.fixture()
+def serve_all(client, settings, registry, lines):
+    @contextlib.asynccontextmanager
+    async def run(*namespaces):
+        task = asyncio.create_task(orchestration.serve(
+            client=client, settings=settings, registry=registry, lines=lines,
+            namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test')))
+        try:
+            yield task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert {task.get_name() for task in asyncio.all_tasks()} == {
+            asyncio.current_task().get_name()}
+
+    return run
+
+
+@pytest.fixture()
+def handle(registry):
+    """Declare a handler for the resource."""
+    def declare(*args, decorator=kopf.on.event, **kwargs):
+        @decorator(*args, registry=registry, **kwargs)
+        def fn(**_):
+            pass
+    return declare
+
+
+async def test_the_whole_cluster_is_watched_at_once(watched, serve_all, handle, lines, until):
+    handle('g.test', 'things')
+    async with serve_all():
+        await until(lambda: ('things', None) in lines.sinks)
+        await lines.sinks['things', None].wait('listed', 'obj')
+    assert lines.calls == [('sink', 'things', None)]
+
+
+async def test_namespaces_are_watched_one_by_one(watched, serve_all, handle, lines, until):
+    handle('g.test', 'things')
+    async with serve_all('ns*'):
+        await until(lambda: len(lines.sinks) == 2)
+        for sink in lines.sinks.values():
+            await sink.wait('listed', 'obj')
+    assert set(lines.calls) == {('sink', 'things', 'ns1'), ('sink', 'things', 'ns2')}
+
+
+async def test_cluster_scoped_resources_are_watched_once(watched, serve_all, handle, lines, until):
+    handle('nodes')
+    async with serve_all('ns*'):
+        await until(lambda: bool(lines.sinks))
+        await lines.sinks['nodes', None].wait('listed', 'node')
+    assert lines.calls == [('sink', 'nodes', None)]
+
+
+async def test_resources_without_handlers_are_not_watched(watched, serve_all, handle, lines, until):
+    handle('nodes')
+    async with serve_all():
+        await until(lambda: bool(lines.sinks))
+        await lines.sinks['nodes', None].wait('end')
+    assert all('things' not in request.path for request in watched.requests)
+
+
+async def test_resources_of_webhooks_alone_are_not_watched(watched, serve_all, handle, lines, until):
+    handle('things', decorator=kopf.on.validate)
+    handle('nodes')
+    async with serve_all():
+        await until(lambda: bool(lines.sinks))
+    assert lines.calls == [('sink', 'nodes', None)]
+
+
+async def test_without_handlers_nothing_is_asked(watched, serve_all, lines):
+    async with serve_all():
+        await asyncio.sleep(0.05)
+    assert not watched.requests
+
+
+async def test_late_kinds_are_watched_as_they_come(watched, serve_all, handle, lines, until):
+    watched.script(flow(0.05, make_event('ADDED', 'lates.h.test', '101')), on=f'watch {CRDS}')
+    set_group(watched, 'h.test', 'lates')
+    watched.script(show('late'), on='/apis/h.test/v1/lates')
+    handle('h.test', 'lates')
+    async with serve_all():
+        await until(lambda: bool(lines.sinks))
+        await lines.sinks['lates', None].wait('listed', 'late')
+
+
+async def test_vanished_kinds_are_dropped(watched, serve_all, handle, lines, until):
+    watched.script(flow(0.05, make_event('DELETED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    watched.script(refuse(404), on='/apis/g.test')
+    handle('g.test', 'things')
+    async with serve_all('ns*'):
+        await until(lambda: len(lines.calls) == 4)
+    assert set(lines.calls[2:]) == {('drop', 'things', 'ns1'), ('drop', 'things', 'ns2')}
+
+
+async def test_a_stopped_task_feeds_nothing_after_the_drop(watched, serve_all, handle, lines, until):
+    watched.script(flow(0.05, make_event('DELETED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    watched.script(refuse(404), on='/apis/g.test')
+    watched.script(flow(*[
+        item for n in range(200) for item in [make_event('ADDED', f'n{n}', f'{n + 200}'), 0.005]
+    ]), on='watch /apis/g.test/v1/things')
+    handle('g.test', 'things')
+    async with serve_all():
+        await until(lambda: ('drop', 'things', None) in lines.calls)
+        count = len(lines.sinks['things', None].seen)
+        await asyncio.sleep(0.05)
+        assert len(lines.sinks['things', None].seen) == count
+
+
+async def test_late_and_vanished_namespaces_are_followed(watched, serve_all, handle, lines, until):
+    watched.script(flow(
+        0.05, make_event('ADDED', 'ns3', '101'), 0.05, make_event('DELETED', 'ns1', '102'),
+    ), on=f'watch {NAMESPACES}')
+    watched.script(show('obj'), on='/apis/g.test/v1/namespaces/ns3/things')
+    handle('g.test', 'things')
+    async with serve_all('ns*'):
+        await until(lambda: len(lines.calls) == 4)
+        await lines.sinks['things', 'ns3'].wait('listed', 'obj')
+    assert lines.calls[2:] == [('sink', 'things', 'ns3'), ('drop', 'things', 'ns1')]
+
+
+async def test_changed_details_make_a_new_sink_but_drop_nothing(
+        watched, serve_all, handle, lines, until,
+):
+    watched.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    watched.script(say({'name': 'g.test', 'versions': [{'version': 'v1'}]}), on='/apis/g.test')
+    watched.script(say({'resources': [
+        {'name': 'things', 'kind': 'Thing', 'namespaced': True, 'verbs': FULL},
+    ]}), on='/apis/g.test/v1')
+    handle('g.test', 'things')
+    async with serve_all():
+        await until(lambda: len(lines.calls) == 2)
+        await lines.sinks['things', None].wait('listed', 'obj')
+    assert lines.calls == [('sink', 'things', None), ('sink', 'things', None)]
+
+
+async def test_what_cannot_be_served_is_warned_of_once(
+        watched, serve_all, handle, lines, until, caplog,
+):
+    watched.script(flow(
+        0.05, make_event('ADDED', 'lates.h.test', '101'),
+        0.2, make_event('DELETED', 'lates.h.test', '102')), on=f'watch {CRDS}')
+    watched.script(*[say({'name': 'h.test', 'versions': [{'version': 'v1'}]})] * 3, refuse(404),
+                   on='/apis/h.test')
+    watched.script(say({'resources': [
+        {'name': 'lates', 'kind': 'Late', 'namespaced': True}]}), on='/apis/h.test/v1')
+    watched.script(show(), on='/apis/h.test/v1/lates')
+    handle('nosuch')
+    handle('h.test', 'lates')
+    async with serve_all():
+        await until(lambda: ('drop', 'lates', None) in lines.calls)
+    texts = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
+    assert len([text for text in texts if 'nosuch' in text]) == 1
+    assert len([text for text in texts if 'lates' in text and 'cannot be served' in text]) == 1
+
+
+async def test_resources_that_cannot_be_watched_are_not(watched, serve_all, handle, caplog, until):
+    watched.script(aggregate(('g.test', [serve('v1', {**THING, 'verbs': ['get']})])), on='/apis')
+    handle('g.test', 'things')
+    async with serve_all():
+        await until(lambda: "Non-watchable" in caplog.text)
+    assert all('/things' not in request.path for request in watched.requests)
+
+
+async def test_rejected_credentials_end_it(watched, serve_all, handle, lines):
+    watched.script(refuse(401), on='/apis/g.test/v1/things')
+    handle('g.test', 'things')
+    async with serve_all() as task:
+        with pytest.raises(LoginError):
+            await asyncio.wait_for(task, 5)
+
+
+async def test_cancelling_at_any_moment_leaves_no_tasks(watched, serve_all, handle):
+    handle('g.test', 'things')
+    for delay in range(30):
+        async with serve_all('ns*'):
+            await asyncio.sleep(delay * 0.002)
+
+
+@pytest.mark.parametrize('specs, expected', [
+    ([], set()),
+    ([('g.test', 'things')], {'g.test'}),
+    ([('g.test', 'things'), ('v1', 'pods')], {'g.test', ''}),
+    ([('g.test', 'things'), ('things',)], None),
+    ([(kopf.EVERYTHING,)], None),
+])
+def test_groups_of_interest_are_those_of_handlers(registry, handle, specs, expected):
+    for spec in specs:
+        handle(*spec)
+    assert orchestration.get_groups(registry) == expected
