@@ -296,7 +296,7 @@ def make_rows() -> dict[str, Row]:
         'five': Row(
             "five create handlers",
             creation(measure_creation, operator='create_five'), bare=False),
-        'update': Row("one update handler", measure_updates, quick=True),
+        'update': Row("one update handler", measure_updates),
         'delete': Row("one delete handler, from creation to gone", measure_deletion, bare=False),
         'event': Row("one raw event to one event handler", measure_events, quick=True),
         'resume': Row(

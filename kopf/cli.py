@@ -20,6 +20,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders, versions
 from kopf._cogs.structs import credentials, vaults
 from kopf._core.actions import loggers
+from kopf._core.engines import activities
 from kopf._core.intents import registries
 from kopf._core.reactor import running
 
@@ -158,7 +159,7 @@ def run(
     try:
         loaders.preload(paths=paths, modules=modules)
     except loaders.LoadingError as e:
-        raise _describe(e) from None
+        raise _describe(e) from e
     if not clusterwide and not namespaces:
         clusterwide = True
         logger.warning(
@@ -181,8 +182,8 @@ def run(
             vault=__controls.vault,
             loop=loop,
         )
-    except credentials.LoginError as e:
-        raise click.ClickException(str(e)) from None
+    except (credentials.LoginError, activities.ActivityError) as e:
+        raise click.ClickException(str(e)) from e
     finally:
         if loop is not None and loop is not __controls.loop:
             loop.close()

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from kopf import cli
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
+from kopf._core.engines import activities
 from kopf._core.reactor import running
 
 
@@ -171,9 +172,12 @@ def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monk
     assert seen == [123]
 
 
-def test_failures_to_log_in_are_said_in_one_line(invoke, monkeypatch):
+@pytest.mark.parametrize('error', [
+    credentials.LoginError("no way"), activities.ActivityError("no way", {}),
+])
+def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
     def fail(**_):
-        raise credentials.LoginError("no way")
+        raise error
 
     monkeypatch.setattr(running, 'run', fail)
     result = invoke('run', '-A')

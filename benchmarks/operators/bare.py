@@ -1,7 +1,7 @@
 """
 What plain aiohttp needs for the same: list, watch, and one PATCH per object that is new or changed.
 
-It takes no care of anything: not of errors, nor of reconnecting, nor of two changes at a time.
+It takes no care of anything but lost connections: not of errors, nor of two changes at a time.
 """
 
 import asyncio
@@ -37,23 +37,30 @@ async def main() -> None:
     connector = aiohttp.TCPConnector(ssl=context, limit=10)
     async with aiohttp.ClientSession(
             base_url=cluster['server'], headers=headers, connector=connector) as session:
-        async with session.get(PATH) as response:
-            listing = json.loads(await response.read())
-        for obj in listing.pop('items'):
-            see(session, obj)
-        version = listing['metadata']['resourceVersion']
-        params = {'watch': 'true', 'resourceVersion': version, 'allowWatchBookmarks': 'true'}
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with session.get(
-                PATH, params=params, timeout=timeout, read_bufsize=2**20) as response:
-            rest = b''
-            async for chunk in response.content.iter_any():
-                lines = (rest + chunk).split(b'\n')
-                rest = lines.pop()
-                for line in lines:
-                    event = json.loads(line)
-                    if event['type'] in ('ADDED', 'MODIFIED'):
-                        see(session, event['object'])
+        while True:
+            try:
+                await watch(session)
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
+
+
+async def watch(session: aiohttp.ClientSession) -> None:
+    async with session.get(PATH) as response:
+        listing = json.loads(await response.read())
+    for obj in listing.pop('items'):
+        see(session, obj)
+    version = listing['metadata']['resourceVersion']
+    params = {'watch': 'true', 'resourceVersion': version, 'allowWatchBookmarks': 'true'}
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with session.get(PATH, params=params, timeout=timeout, read_bufsize=2**20) as response:
+        rest = b''
+        async for chunk in response.content.iter_any():
+            lines = (rest + chunk).split(b'\n')
+            rest = lines.pop()
+            for line in lines:
+                event = json.loads(line)
+                if event['type'] in ('ADDED', 'MODIFIED'):
+                    see(session, event['object'])
 
 
 tasks: dict[str, asyncio.Task[None]] = {}
@@ -80,8 +87,13 @@ async def patch(session: aiohttp.ClientSession, metadata: dict[str, Any], essenc
     headers = {'Content-Type': 'application/merge-patch+json'}
     for url, body in bodies:
         data = json.dumps(body).encode()
-        async with session.patch(url, data=data, headers=headers) as response:
-            json.loads(await response.read())
+        while True:
+            try:
+                async with session.patch(url, data=data, headers=headers) as response:
+                    json.loads(await response.read())
+                break
+            except aiohttp.ClientError:
+                await asyncio.sleep(0.1)
     del tasks[metadata['name']]
 
 

@@ -7,12 +7,15 @@ stopped at the end. Where there is none, the tests are skipped.
 """
 
 import asyncio
+import gc
 import os
 import pathlib
 import random
 import socket
 import subprocess
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -28,11 +31,22 @@ POOL_SIZE = 3
 """How many kinds of each sort the tests can borrow at once."""
 
 
+FORGOTTEN = r'ignore:unclosed (transport|<s(sl|ocket)\.):ResourceWarning'
+"""Connections that are cancelled while they are made are sometimes forgotten by asyncio."""
+
+
+def pytest_sessionfinish() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ResourceWarning)
+        gc.collect()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE in item.path.parents:
             item.add_marker('e2e')
             item.add_marker(pytest.mark.timeout(120))
+            item.add_marker(pytest.mark.filterwarnings(FORGOTTEN))
 
 
 @pytest.fixture(scope='session')
@@ -204,11 +218,12 @@ def operator(
             env: dict[str, str] | None = None,
             scope: tuple[str, ...] = ('--all-namespaces', '--standalone', '--verbose'),
             kubeconfig: str | None = None,
+            **kwargs: Any,
     ) -> Operator:
         path = tmp_path / f'handlers{len(started)}.py'
         path.write_text(f'import kopf\nKIND = {kind.selector if kind else None!r}\n{text}')
         instance = Operator(
-            [*scope, *options, str(path)], kubeconfig=kubeconfig or cluster, env=env)
+            [*scope, *options, str(path)], kubeconfig=kubeconfig or cluster, env=env, **kwargs)
         started.append(instance)
         return instance
 

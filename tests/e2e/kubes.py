@@ -294,7 +294,11 @@ class Kube:
                 'versions': [version],
             },
         })
-        deadline = time.monotonic() + 20
+        await self.wait_served(kind)
+
+    async def wait_served(self, kind: Kind, *, timeout: float = 20) -> None:
+        """Wait until objects of the kind can be worked with."""
+        deadline = time.monotonic() + timeout
         while True:
             try:
                 await self.list_objects(kind)
@@ -306,8 +310,14 @@ class Kube:
 
     async def clear_kind(self, kind: Kind) -> None:
         """Delete all objects of a kind, their finalizers notwithstanding."""
-        await asyncio.gather(*(
-            self._delete_by_force(kind, obj) for obj in await self.list_objects(kind)))
+        objs = await self.list_objects(kind)
+        held = [obj for obj in objs if obj['metadata'].get('finalizers')]
+        await asyncio.gather(*(self._delete_by_force(kind, obj) for obj in held))
+        if kind.namespaced and len(held) < len(objs):
+            for namespace in {obj['metadata']['namespace'] for obj in objs}:
+                await self.request('DELETE', kind.get_path(namespace=namespace))
+        else:
+            await asyncio.gather(*(self._delete_by_force(kind, obj) for obj in objs))
 
     async def _delete_by_force(self, kind: Kind, obj: Object) -> None:
         name, namespace = obj['metadata']['name'], obj['metadata'].get('namespace', 'default')

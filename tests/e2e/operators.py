@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import kopf
 
@@ -28,11 +28,12 @@ class Operator:
             *,
             kubeconfig: str,
             env: Mapping[str, str] | None = None,
+            command: Sequence[str] = (sys.executable, '-m', 'kopf'),
     ) -> None:
         self.lines: list[str] = []
         """The lines of its log (and of stdout), without line ends."""
         self._process = subprocess.Popen(
-            [sys.executable, '-m', 'kopf', 'run', *args],
+            [*command, 'run', *args],
             env={**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )

@@ -1,8 +1,9 @@
 """
-A proxy before a real Kubernetes API that does to requests and streams what networks and servers do.
+A proxy before a real Kubernetes API that does to requests and streams what networks and servers
+do.
 
-It listens by plain HTTP on loopback, and puts the credentials of the kubeconfig into the requests by
-itself. It runs in a thread with an event loop of its own, so it can be used from anywhere.
+It listens by plain HTTP on loopback, and puts the credentials of the kubeconfig into the requests
+by itself. It runs in a thread with an event loop of its own, so it can be used from anywhere.
 
     with Proxy(kubeconfig) as proxy:
         proxy.write_kubeconfig(path)                    # for those who go through it
@@ -109,6 +110,7 @@ class Proxy:
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
         self._faults: list[Fault] = []
         self._streams: set[Stream] = set()
+        self._passing: set[asyncio.Task[web.StreamResponse]] = set()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
         self._started = threading.Event()
 
@@ -142,6 +144,11 @@ class Proxy:
     @property
     def patches(self) -> list[Request]:
         return [request for request in self.requests if request.method == 'PATCH']
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all that was forwarded is answered, whoever may still wait for the answers."""
+        return not self._passing
 
     # What can happen to requests.
 
@@ -184,23 +191,23 @@ class Proxy:
                 await response.write(chunk)
             if drop:
                 await asyncio.sleep(0.05)
-                _abort(request)
+                abort(request)
             return response
         return self.inject(act, match=match, times=times)
 
     def refuse(self, *, match: Match | None = None, times: int | None = None) -> Fault:
         """Close the connection without an answer; nothing gets to the API."""
         async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
-            _abort(request)
+            abort(request)
             return web.Response()
         return self.inject(act, match=match, times=times)
 
     def drop_replies(self, *, match: Match | None = None, times: int | None = 1) -> Fault:
         """Forward to the API, but close the connection instead of giving the answer back."""
         async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
-            async with proxy._forward(request) as upstream:
+            async with proxy.forward(request) as upstream:
                 await upstream.read()
-            _abort(request)
+            abort(request)
             return web.Response()
         return self.inject(act, match=match, times=times)
 
@@ -217,14 +224,14 @@ class Proxy:
         """Wait, then forward."""
         async def act(request: web.Request, proxy: Proxy) -> web.StreamResponse:
             await asyncio.sleep(seconds)
-            return await proxy._pass_through(request)
+            return await proxy.pass_through(request)
         return self.inject(act, match=match, times=times)
 
     # What can happen to streams; it happens to those that are open now. Returns their number.
 
     def cut_streams(self, match: Match | None = None) -> int:
         """Drop the connections, in the midst of whatever is sent."""
-        return self._act(match, lambda stream: _abort(stream.request))
+        return self._act(match, lambda stream: abort(stream.request))
 
     def stall_streams(self, match: Match | None = None) -> int:
         """Let nothing through any more, but keep the connections open."""
@@ -232,13 +239,15 @@ class Proxy:
             stream.stalled = True
         return self._act(match, stall)
 
-    def write_to_streams(self, data: bytes, match: Match | None = None, *, cut: bool = False) -> int:
+    def write_to_streams(
+            self, data: bytes, match: Match | None = None, *, cut: bool = False,
+    ) -> int:
         """Put something in: an event, garbage, half a line. Then, maybe, drop the connections."""
         async def write(stream: Stream) -> None:
             await stream.response.write(data)
             if cut:
                 await asyncio.sleep(0.05)
-                _abort(stream.request)
+                abort(stream.request)
         return self._act(match, lambda stream: asyncio.ensure_future(write(stream)))
 
     def count_streams(self, match: Match | None = None) -> int:
@@ -272,9 +281,10 @@ class Proxy:
             self._started.set()
             await self._stopped.wait()
             for stream in self._streams:
-                _abort(stream.request)
+                abort(stream.request)
             await asyncio.sleep(0.01)
             await runner.cleanup()
+            await asyncio.gather(*self._passing, return_exceptions=True)
         await asyncio.sleep(0.05)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
@@ -287,12 +297,12 @@ class Proxy:
         if fault is not None:
             response = await fault.act(request, self)
         else:
-            response = await self._pass_through(request)
+            response = await self.pass_through(request)
         record.status = response.status
         return response
 
     @contextlib.asynccontextmanager
-    async def _forward(self, request: web.Request) -> 'Iterator[aiohttp.ClientResponse]':
+    async def forward(self, request: web.Request) -> 'Iterator[aiohttp.ClientResponse]':
         headers = {
             key: val for key, val in request.headers.items() if key.lower() not in HOP_BY_HOP}
         async with self._session.request(
@@ -302,8 +312,18 @@ class Proxy:
         ) as response:
             yield response
 
+    async def pass_through(self, request: web.Request) -> web.StreamResponse:
+        """Forward to the API, and make the response; a watch is over when this returns."""
+        if is_watch(request):
+            return await self._pass_through(request)
+        # The API finishes what it was sent, whether or not the client lives to see that.
+        task = asyncio.ensure_future(self._pass_through(request))
+        self._passing.add(task)
+        task.add_done_callback(self._passing.discard)
+        return await asyncio.shield(task)
+
     async def _pass_through(self, request: web.Request) -> web.StreamResponse:
-        async with self._forward(request) as upstream:
+        async with self.forward(request) as upstream:
             headers = {
                 key: val for key, val in upstream.headers.items() if key.lower() not in HOP_BY_HOP}
             if not is_watch(request) or upstream.status != 200:
@@ -332,6 +352,7 @@ def make_error_event(status: int, message: str = 'injected', *, reason: str = ''
     }}).encode() + b'\n'
 
 
-def _abort(request: web.Request) -> None:
+def abort(request: web.Request) -> None:
+    """Drop the connection."""
     if request.transport is not None:
         request.transport.abort()

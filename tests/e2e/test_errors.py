@@ -208,6 +208,28 @@ async def test_timeouts_inside_of_a_handler_are_errors_as_any_other(
     assert journal == [0, 1]
 
 
+@pytest.mark.parametrize('error', [StopIteration, StopAsyncIteration, asyncio.CancelledError])
+async def test_errors_with_a_meaning_for_python_are_errors_as_any_other(
+        kube, kind, journal, embedded, error):
+
+    @kopf.on.create(*kind.selector, backoff=0.1)
+    def sync_fn(retry, **_):
+        journal.append(('sync', retry))
+        if not retry:
+            raise error()
+
+    @kopf.on.create(*kind.selector, backoff=0.1)
+    async def async_fn(retry, **_):
+        journal.append(('async', retry))
+        if not retry:
+            raise error()
+
+    embedded()
+    await kube.create(kind, 'x')
+    await wait_handled(kube, kind, 'x')
+    assert journal == [('sync', 0), ('async', 0), ('sync', 1), ('async', 1)]
+
+
 async def test_one_handler_waiting_for_its_retry_does_not_hold_the_others_up(
         kube, kind, journal, embedded):
 
@@ -409,7 +431,7 @@ async def test_a_patch_that_cannot_be_made_fails_its_handler_and_no_other(
     @kopf.on.create(*kind.selector, id='good1')
     def good_fn1(patch, **_):
         journal.append('good1')
-        patch.spec['good1'] = True
+        patch.fns.append(lambda body: body['spec']['list'].append('good1'))
         return 'result1'
 
     @kopf.on.create(*kind.selector, id='bad')
@@ -420,23 +442,48 @@ async def test_a_patch_that_cannot_be_made_fails_its_handler_and_no_other(
     @kopf.on.create(*kind.selector, id='good2')
     def good_fn2(patch, **_):
         journal.append('good2')
-        patch.spec['good2'] = True
+        patch.fns.append(lambda body: body['spec']['list'].append('good2'))
         return 'result2'
 
     embedded()
-    await kube.create(kind, 'x', spec={})
-    await kube.create(kind, 'y', spec={})
+    await kube.create(kind, 'x', spec={'list': []})
+    await kube.create(kind, 'y', spec={'list': []})
     for name in ('x', 'y'):
-        obj = await kube.wait_for(kind, name, lambda obj: obj['spec'].get('good2'))
+        obj = await kube.wait_for(kind, name, lambda obj: 'good2' in obj['spec']['list'])
         obj = await wait_settled(kube, kind, name)
         assert is_handled(obj)
-        assert obj['spec'] == {'good1': True, 'good2': True}
+        assert obj['spec'] == {'list': ['good1', 'good2']}
         assert obj['status'] == {'good1': 'result1', 'good2': 'result2'}
     assert journal.count() == {'good1': 2, 'bad': 2, 'good2': 2}
     assert get_messages(caplog, 'INFO').count("Creation is processed: 2 succeeded; 1 failed.") == 2
     errors = get_messages(caplog, 'ERROR')
     assert len(errors) == 2
     assert all(message.startswith("Handler 'bad' failed permanently: ") for message in errors)
+
+
+@pytest.mark.parametrize('harm', [
+    put_a_wrong_label, transform_with_an_error, put_an_object,
+], ids=lambda fn: fn.__name__)
+async def test_a_patch_that_cannot_be_made_does_not_hold_the_deletion_up(
+        kube, status_kind, embedded, caplog, harm):
+
+    @kopf.on.delete(*status_kind.selector, id='good')
+    def good_fn(patch, **_):
+        patch.meta.annotations['good'] = 'yes'
+
+    @kopf.on.delete(*status_kind.selector, id='bad')
+    def bad_fn(patch, **_):
+        harm(patch)
+
+    embedded()
+    await kube.create(status_kind, 'x', finalizers=['example.com/hold'])
+    await kube.wait_for(status_kind, 'x', lambda obj: FINALIZER in obj['metadata']['finalizers'])
+    await kube.delete(status_kind, 'x')
+    obj = await kube.wait_for(
+        status_kind, 'x', lambda obj: FINALIZER not in obj['metadata']['finalizers'])
+    assert obj['metadata']['annotations']['good'] == 'yes'
+    message, = get_messages(caplog, 'ERROR')
+    assert message.startswith("Handler 'bad' failed permanently: ")
 
 
 async def test_what_the_api_prunes_is_said(kube, make_kind, embedded, caplog):
@@ -471,12 +518,9 @@ async def test_an_object_too_large_to_be_remembered_hurts_no_other_and_is_handle
     await kube.wait_for(kind, 'large', lambda obj: obj['status']['fn'] == 'result')
     await kube.create(kind, 'small')
     await wait_handled(kube, kind, 'small')
-    for _ in range(100):
-        if any('Throttling' in message for message in get_messages(caplog, 'ERROR')):
-            break
-        await asyncio.sleep(0.05)
-    messages = get_messages(caplog, 'ERROR')
-    assert any(re.match(r'Throttling for .* annotations', message) for message in messages)
+    await journal.wait_until(
+        lambda: len([message for message in get_messages(caplog, 'ERROR') if re.match(
+            'Throttling for .*annotations: Too long', message)]) > 1)
     assert journal == ['large', 'small']
 
 

@@ -16,14 +16,15 @@ import signal
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import pytest
+from aiohttp import web
 
 from tests.e2e.journals import FINALIZER, LAST_HANDLED, PREFIX, get_essence
 from tests.e2e.kubes import NAMESPACES, Kind, Kube, KubeError, Object
 from tests.e2e.operators import Operator
-from tests.e2e.proxy import Dropped, Interceptor, Moment, Proxy, Request
+from tests.e2e.proxy import Proxy, abort, is_watch
 
 CONCURRENCY = 3
 """How many steps are tried at once, each in a namespace of its own."""
@@ -252,6 +253,10 @@ class Call:
     time: float
 
 
+Moment = Literal['before', 'after']
+"""Before the request gets to the API; or after that, but before its answer comes back."""
+
+
 class Strike:
     """Hits the operator at its n-th request of those that count, once."""
 
@@ -261,7 +266,7 @@ class Strike:
             moment: Moment,
             signum: signal.Signals,
             *,
-            does_count: Callable[[Request], bool] = lambda request: True,
+            does_count: Callable[[web.Request], bool],
     ) -> None:
         super().__init__()
         self.step = step
@@ -269,21 +274,35 @@ class Strike:
         self.signum = signum
         self.does_count = does_count
         self.operator: Operator | None = None
-        self.request: Request | None = None
+        self.request: web.Request | None = None
         self.time = 0.0
-        self._requests: list[Request] = []
+        self._count = 0
 
-    def __call__(self, request: Request, moment: Moment) -> None:
-        if moment == 'before' and self.does_count(request):
-            self._requests.append(request)
-        if moment == self.moment and request in self._requests[self.step - 1:self.step]:
-            assert self.operator is not None
-            self.request = request
-            self.time = time.time()
-            if self.signum == signal.SIGKILL:
-                self.operator.kill()
-                raise Dropped
-            self.operator.send(self.signum)
+    async def act(self, request: web.Request, proxy: Proxy) -> web.StreamResponse:
+        """Be in the place of the requests which do count."""
+        self._count += 1
+        if self._count != self.step:
+            return await proxy.pass_through(request)
+        if self.moment == 'before':
+            self._hit(request)
+            return await proxy.pass_through(request)
+        if is_watch(request):
+            async with proxy.forward(request):
+                self._hit(request)
+            return await proxy.pass_through(request)
+        response = await proxy.pass_through(request)
+        self._hit(request)
+        return response
+
+    def _hit(self, request: web.Request) -> None:
+        assert self.operator is not None
+        self.request = request
+        self.time = time.time()
+        if self.signum == signal.SIGKILL:
+            self.operator.kill()
+            abort(request)
+            raise asyncio.CancelledError
+        self.operator.send(self.signum)
 
     def __str__(self) -> str:
         return f"{self.signum.name} {self.moment} request #{self.step}: {self.request}"
@@ -298,14 +317,14 @@ class Arena:
     namespace: str
     scenario: Scenario
     proxy: Proxy
+    kubeconfig: str
     calls: pathlib.Path
     run: Callable[..., Operator]
     env: Mapping[str, str]
 
-    def start(self, interceptor: Interceptor = lambda request, moment: None) -> Operator:
-        self.proxy.interceptor = interceptor
+    def start(self) -> Operator:
         return self.run(
-            COMMON + self.scenario.text, kind=self.kind, kubeconfig=self.proxy.kubeconfig,
+            COMMON + self.scenario.text, kind=self.kind, kubeconfig=self.kubeconfig,
             scope=('--namespace', self.namespace, '--standalone', '--verbose'),
             env={**self.env, 'CALLS': str(self.calls)})
 
@@ -354,9 +373,18 @@ class Arena:
             self.kind, 'sentinel', lambda obj: LAST_HANDLED in obj['metadata']['annotations'],
             namespace=self.namespace)
 
-    async def wait_for_answers(self) -> None:
-        """Wait until all that was asked of the API has been done by it."""
-        while not all(request.done for request in self.proxy.requests):
+    async def be_struck(self, strike: Strike) -> None:
+        """Start an operator to be hit, and wait until it is, or has nothing more to do."""
+        fault = self.proxy.inject(strike.act, match=strike.does_count, times=None)
+        strike.operator = self.start()
+        await self.wait_until(lambda: strike.request is not None)
+        if strike.request is None:
+            strike.operator.send(signal.SIGTERM)
+        exit_code = await strike.operator.wait()
+        was_killed = strike.request is not None and strike.signum == signal.SIGKILL
+        assert exit_code == (-signal.SIGKILL if was_killed else 0)
+        fault.end()
+        while not self.proxy.is_idle:
             await asyncio.sleep(0.01)
 
     async def finish(self) -> None:
@@ -407,10 +435,11 @@ def play(
         namespace = f'ns-{uuid.uuid4().hex[:8]}'
         await kube.create(NAMESPACES, namespace)
         try:
-            with Proxy(cluster, tmp_path) as proxy:
+            with Proxy(cluster) as proxy:
                 yield Arena(
                     kube=kube, kind=kinds[status], namespace=namespace, scenario=scenario,
-                    proxy=proxy, calls=tmp_path / f'{namespace}.txt', run=operator,
+                    proxy=proxy, kubeconfig=proxy.write_kubeconfig(tmp_path / f'{namespace}.yaml'),
+                    calls=tmp_path / f'{namespace}.txt', run=operator,
                     env={key.upper(): str(val) for key, val in env.items()})
         finally:
             await kube.delete(NAMESPACES, namespace)
@@ -442,15 +471,7 @@ async def hit(arena: Arena, strike: Strike, check: Check) -> bool:
     False if the operator was done before it came to that step.
     """
     original = await arena.scenario.prepare(arena.kube, arena.kind, arena.namespace)
-    strike.operator = arena.start(strike)
-    await arena.wait_until(lambda: strike.request is not None)
-    if strike.request is None:
-        strike.operator.send(signal.SIGTERM)
-    exit_code = await strike.operator.wait()
-    was_killed = strike.request is not None and strike.signum == signal.SIGKILL
-    assert exit_code == (-signal.SIGKILL if was_killed else 0)
-    await arena.wait_for_answers()
-
+    await arena.be_struck(strike)
     saved = await arena.get_attempts()
     before = arena.get_calls()
     lost = [call for call in before if call.retry >= saved[call.id]]
@@ -560,9 +581,7 @@ async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
         original = await scenario.prepare(arena.kube, arena.kind, arena.namespace)
         while not arena.is_settled(await arena.find()):
             strike = Strike(1, 'after', signal.SIGKILL, does_count=is_committing)
-            strike.operator = arena.start(strike)
-            await strike.operator.wait()
-            await arena.wait_for_answers()
+            await arena.be_struck(strike)
         await arena.finish()
         for id, attempts in scenario.attempts.items():
             made = [call.retry for call in arena.get_calls() if call.id == id]
@@ -570,6 +589,6 @@ async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
         await arena.check_object(original)
 
 
-def is_committing(request: Request) -> bool:
+def is_committing(request: web.Request) -> bool:
     """Whether it is the last one of the PATCHes which are made of one."""
     return request.method == 'PATCH' and not request.path.endswith('/status')

@@ -113,7 +113,8 @@ async def restricted(kube, info, namespace):
         made.append(f'{path}/{prefix.lower()}roles/{name}')
         await kube.request('POST', f'{path}/{prefix.lower()}rolebindings', body={
             'metadata': {'name': name},
-            'roleRef': {'apiGroup': 'rbac.authorization.k8s.io', 'kind': f'{prefix}Role', 'name': name},
+            'roleRef': {
+                'apiGroup': 'rbac.authorization.k8s.io', 'kind': f'{prefix}Role', 'name': name},
             'subjects': [{'kind': 'ServiceAccount', 'name': name, 'namespace': namespace}]})
         made.append(f'{path}/{prefix.lower()}rolebindings/{name}')
         return credentials.ConnectionInfo(
@@ -167,7 +168,8 @@ async def test_namespaces_that_come_late_are_served(serve, handle, kube, lines, 
         await kube.create(NAMESPACES, name)
         await kube.create(kind, 'obj', namespace=name)
         await lines.wait((kind.plural, name))
-        await lines.states[kind.plural, name].wait('listed', 'obj')
+        state = lines.states[kind.plural, name]
+        await state.wait_until(lambda: 'obj' in state.objects)
         await kube.delete(NAMESPACES, name)
         await lines.wait()
 

@@ -189,7 +189,9 @@ async def test_refused_requests_lose_nothing(watch, agree, churn, proxy, status,
         await agree()
 
 
-async def test_an_outage_loses_nothing_and_is_told_once(watch, agree, churn, proxy, caplog, monkeypatch):
+async def test_an_outage_loses_nothing_and_is_told_once(
+        watch, agree, churn, proxy, caplog, monkeypatch,
+):
     monkeypatch.setattr(watching, 'PROVEN_AFTER', 0.3)
     caplog.set_level(logging.INFO, logger='kopf')
     async with watch():
@@ -216,7 +218,9 @@ async def test_an_outage_is_not_made_worse(watch, proxy, settings):
         assert len(proxy.requests) - before <= 7
 
 
-async def test_a_kind_that_is_gone_and_back_is_watched_again(watch, agree, churn, proxy, kube, kind):
+async def test_a_kind_that_is_gone_and_back_is_watched_again(
+        watch, agree, churn, proxy, kube, kind,
+):
     async with watch():
         await settle(proxy)
         await churn()
@@ -290,7 +294,9 @@ async def test_changes_come_quickly(watch, kube, kind, state, proxy):
         assert time.monotonic() - start < 0.5
 
 
-async def test_built_in_kinds_have_their_kind_and_version(kube, cluster, settings, monkeypatch, state):
+async def test_built_in_kinds_have_their_kind_and_version(
+        kube, cluster, settings, monkeypatch, state,
+):
     monkeypatch.setenv('KUBECONFIG', cluster)
     await kube.create(CONFIGMAPS, 'kinds-test', data={})
     resource = references.Resource('', 'v1', 'configmaps', kind='ConfigMap', namespaced=True)

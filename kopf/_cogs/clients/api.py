@@ -15,6 +15,7 @@ from typing import Any
 import aiohttp
 import yarl
 
+from kopf._cogs.aiokits import deadlines
 from kopf._cogs.clients import connections, errors, pausing
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, vaults
@@ -58,6 +59,7 @@ class Client:
         self.unstreamable: set[str] = set()
         """Paths of lists whose first state the server does not stream."""
         self._in_flight = 0
+        self._deadlines = deadlines.Deadlines()
         self._connection: connections.Connection | None = None
         self._connecting = asyncio.Lock()
         self._connections: set[connections.Connection] = set()
@@ -72,6 +74,7 @@ class Client:
 
     async def close(self) -> None:
         """Close all connections, also those in use."""
+        self._deadlines.close()
         self._connection = None
         opened, self._connections = self._connections, set()
         for connection in opened:
@@ -182,10 +185,11 @@ class Client:
         while True:
             connection = await self._connect()
             connection.users += 1
+            headers = connection.get_headers(accept, None)
             try:
                 async with connection.streaming.get(
                     yarl.URL(connection.base + path, encoded=True),
-                    headers=connection.get_headers(accept, None),
+                    headers=headers,
                     timeout=self._get_timeout(None, connect),
                     allow_redirects=False,
                     **connection.options,
@@ -200,7 +204,7 @@ class Client:
             finally:
                 connection.users -= 1
                 await connection.release()
-            await self._reject(connection)
+            await self._reject(connection, headers)
 
     async def _try(
             self,
@@ -212,19 +216,20 @@ class Client:
             timeout: float | None,
     ) -> bytes:
         networking = self.settings.networking
-        client_timeout = self._get_timeout(
-            networking.request_timeout if timeout is None else timeout, networking.connect_timeout)
+        timeout = networking.request_timeout if timeout is None else timeout
+        client_timeout = self._get_timeout(None, networking.connect_timeout)
         while True:
             connection = await self._connect()
             connection.users += 1
             self._in_flight += 1
+            headers = connection.get_headers(accept, content_type)
             try:
-                with wrap_network_errors():
+                with wrap_network_errors(), self._deadlines.limit(timeout):
                     async with connection.regular.request(
                         method,
                         yarl.URL(connection.base + path, encoded=True),
                         data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
-                        headers=connection.get_headers(accept, content_type),
+                        headers=headers,
                         timeout=client_timeout,
                         allow_redirects=False,
                         **connection.options,
@@ -242,7 +247,7 @@ class Client:
                 connection.users -= 1
                 if connection.users == 0:
                     await connection.release()
-            await self._reject(connection)
+            await self._reject(connection, headers)
 
     async def _connect(self) -> connections.Connection:
         """The current connection; a new one if there is none, or if its credentials expired."""
@@ -257,16 +262,33 @@ class Client:
                 return connection
             if connection is not None:
                 await self._drop(connection)
-            origin = await self.vault.obtain()
-            connection = connections.Connection(
-                origin, trust_env=self.settings.networking.trust_env)
+            connection = await self._open()
             self._connections.add(connection)
             self._connection = connection
             return connection
 
-    async def _reject(self, connection: connections.Connection) -> None:
+    async def _open(self) -> connections.Connection:
+        """Connect with any credentials that can be used for that."""
+        failure: credentials.LoginError | None = None
+        while True:
+            try:
+                origin = await self.vault.obtain()
+            except credentials.LoginError:
+                if failure is not None:
+                    raise failure from None
+                raise
+            try:
+                return connections.Connection(
+                    origin, trust_env=self.settings.networking.trust_env)
+            except credentials.LoginError as e:
+                failure = e
+                self.vault.invalidate(origin)
+
+    async def _reject(
+            self, connection: connections.Connection, headers: Mapping[str, str],
+    ) -> None:
         """Be prepared to make the request again with other credentials: these are rejected."""
-        if connection.renew_token():
+        if connection.renew_token(headers):
             return
         self.vault.invalidate(connection.origin)
         await self._drop(connection)

@@ -88,18 +88,22 @@ class Connection:
             self._headers[key] = headers
         return headers
 
-    def renew_token(self) -> bool:
-        """Read the token's file again, and tell whether there is another token in it."""
+    def renew_token(self, rejected: Mapping[str, str] | None = None) -> bool:
+        """
+        Read the token's file again, and tell whether there is another token in it now.
+
+        With the headers of a rejected request, it is compared with the token in these: other
+        requests can have renewed it already.
+        """
         if isinstance(self.origin, credentials.AiohttpSession) or self.origin.token_path is None:
             return False
         self._token_time = time.monotonic()
         self._token_mark = self._look_at_token()
-        auth = self.origin.as_http_headers()
-        if auth == self._auth:
-            return False
-        self._auth = auth
-        self._headers.clear()
-        return True
+        known, self._auth = self._auth, self.origin.as_http_headers()
+        if self._auth != known:
+            self._headers.clear()
+        old = known if rejected is None else rejected
+        return self._auth.get('Authorization') != old.get('Authorization')
 
     async def retire(self) -> None:
         """Take no new requests, and close when those under way have ended."""

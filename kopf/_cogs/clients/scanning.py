@@ -2,6 +2,7 @@
 Scanning: what kinds of resources the API serves.
 """
 import asyncio
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -64,11 +65,13 @@ async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> 
     ])
     versions: list[_Version] = []
     for answer in answers:
-        if answer.get('kind') == 'APIGroupDiscoveryList':
-            versions.extend(_parse_aggregated(answer))
-        else:
-            names = [name for name in _parse_names(answer) if groups is None or name[0] in groups]
-            versions.extend(await _scan_versions(client, names))
+        with _wrap_garbage_errors():
+            is_aggregated = answer.get('kind') == 'APIGroupDiscoveryList'
+            found = list(_parse_aggregated(answer)) if is_aggregated else []
+            names = [] if is_aggregated else list(_parse_names(answer))
+        versions.extend(found)
+        versions.extend(await _scan_versions(
+            client, [name for name in names if groups is None or name[0] in groups]))
     return _summarise([item for item in versions if groups is None or item.group in groups])
 
 
@@ -85,11 +88,12 @@ async def scan_groups(client: api.Client, *, groups: Collection[str]) -> Finding
 async def _scan_group(client: api.Client, group: str) -> Collection[_Version]:
     try:
         answer = await client.request('GET', f'/apis/{group}' if group else '/api', retry=False)
+        with _wrap_garbage_errors():
+            names = list(_parse_names({'groups': [answer]} if group else answer))
     except errors.APINotFoundError:
         return []
     except errors.APIError as e:
         return [_Version(group, '', failure=str(e))]
-    names = list(_parse_names({'groups': [answer]} if group else answer))
     return await _scan_versions(client, names)
 
 
@@ -104,11 +108,12 @@ async def _scan_version(client: api.Client, group: str, version: str) -> _Versio
     path = f'/apis/{group}/{version}' if group else f'/api/{version}'
     try:
         answer = await client.request('GET', path, retry=False)
+        with _wrap_garbage_errors():
+            return _Version(group, version, tuple(_parse_resources(answer, group, version)))
     except errors.APINotFoundError:
         return _Version(group, version)
     except errors.APIError as e:
         return _Version(group, version, failure=str(e))
-    return _Version(group, version, tuple(_parse_resources(answer, group, version)))
 
 
 def _summarise(versions: Collection[_Version]) -> Findings:
@@ -126,6 +131,14 @@ def _summarise(versions: Collection[_Version]) -> Findings:
         for item in versions if item.failure is not None
     }
     return Findings(frozenset(resources), failures)
+
+
+@contextlib.contextmanager
+def _wrap_garbage_errors() -> Iterator[None]:
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as e:
+        raise errors.APIServerError("The API tells about its resources in a wrong form.") from e
 
 
 def _parse_names(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -16,6 +16,19 @@ MAX_CONFLICTS = 10
 """How many times in a row a write is made anew on a newer state before the others are too many."""
 
 
+REFUSALS = (400, 413, 422)
+"""The statuses which mean that the same patch will never be accepted."""
+
+
+class PatchError(Exception):
+    """The patch cannot be made at all: its function fails, or there is no JSON for its values."""
+
+
+def is_refusal(e: Exception) -> bool:
+    """Whether it makes no sense to try the same patch again."""
+    return isinstance(e, PatchError) or (isinstance(e, errors.APIError) and e.status in REFUSALS)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
     """An object to be written to, with all that is needed for that."""
@@ -31,16 +44,19 @@ class Target:
             subresource: str | None = None,
     ) -> bodies.RawBody | None:
         meta = raw['metadata']
-        return await patching.patch(
-            self.client,
-            resource=self.resource,
-            namespace=_namespace_of(raw),
-            name=meta['name'],
-            payload=payload,
-            content_type='merge' if isinstance(payload, Mapping) else 'json',
-            subresource=subresource,
-            logger=self.logger,
-        )
+        try:
+            return await patching.patch(
+                self.client,
+                resource=self.resource,
+                namespace=_namespace_of(raw),
+                name=meta['name'],
+                payload=payload,
+                content_type='merge' if isinstance(payload, Mapping) else 'json',
+                subresource=subresource,
+                logger=self.logger,
+            )
+        except (TypeError, ValueError, RecursionError) as e:
+            raise PatchError(f"it is not JSON: {e}") from e
 
     async def read_again(self, raw: bodies.RawBody) -> bodies.RawBody | None:
         """The newest state of this very object; None if it is gone, even if there is a namesake."""
@@ -68,6 +84,7 @@ async def apply(
     makes the rest count must come last.
 
     :raises errors.APIError: if the API refuses the patch or cannot be reached.
+    :raises PatchError: if there is nothing that could be sent.
     """
     newest: bodies.RawBody | None = raw
     parts: list[Mapping[str, Any]] = [patch] if len(patch) else []
@@ -121,7 +138,10 @@ async def _transform(
     for _ in range(MAX_CONFLICTS):
         if newest is None:
             return None
-        ops = patches.Patch(fns=fns).as_json_patch(newest)
+        try:
+            ops = patches.Patch(fns=fns).as_json_patch(newest)
+        except Exception as e:
+            raise PatchError(f"its function fails: {e!r}") from e
         status = [op for op in ops if separate and _is_in_status(op)]
         rest = [op for op in ops if not (separate and _is_in_status(op))]
         applied = True

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration, diffbase
+from kopf._cogs.configs import configuration, diffbase, progress
 from kopf._cogs.structs import bodies, dicts, ids, patches
 from kopf._core.actions import progression
 from kopf._core.intents import causes
@@ -43,6 +43,15 @@ class Cycle:
     The essence that the earliest finished handler saw, advanced by the own patches since then.
     It becomes the last-handled one, so that the later foreign changes are seen by all handlers.
     """
+    latest: bodies.BodyEssence | None = None
+    """The essence that the latest finished handler saw."""
+    ahead: bodies.BodyEssence | None = None
+    """What some have seen in the previous cycle beyond the state that is last-handled since then."""
+
+    @property
+    def horizon(self) -> bodies.BodyEssence | None:
+        """The state which is to be left by an update, should the object have returned from it."""
+        return self.seen if self.seen is not None else self.ahead
 
     @property
     def dirty(self) -> bool:
@@ -62,8 +71,9 @@ class Cycle:
         self.states[handler_id] = state
         self.unsaved.add(handler_id)
         self.oldest = now.mono if self.oldest is None else self.oldest
-        if state.finished and self.seen is None:
-            self.seen = essence
+        if state.finished:
+            self.latest = essence
+            self.seen = essence if self.seen is None else self.seen
         if outcome.result is not None:
             patch = patches.Patch(patch)
             dicts.ensure(patch, ('status', handler_id), outcome.result)
@@ -120,11 +130,10 @@ class Cycle:
         for handler_id, state in self.states.items():
             if handler_id in self.unsaved or not state.retries:
                 storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
-        if self.seen is not None and self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
+        if self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
             contributed = [contribution.patch for contribution in self.contributions]
-            encoded = diffbase.encode_essence(_advance(self.seen, contributed, expected))
-            if len(encoded) <= MAX_SEEN_LENGTH and storage.touched(body=body) != encoded:
-                storage.touch(body=body, patch=patch, value=encoded)
+            seen = None if self.seen is None else advance(self.seen, contributed, expected)
+            _store_seen(seen or self.ahead, storage=storage, body=body, patch=patch)
         storage.flush()
         return patch
 
@@ -134,32 +143,68 @@ class Cycle:
             *,
             body: bodies.Body,
             settings: configuration.OperatorSettings,
+            ahead: bodies.BodyEssence | None = None,
     ) -> patches.Patch:
         """The framework's own keys for a cycle that ends: nothing of the progress is left."""
         patch = patches.Patch()
+        storage = settings.persistence.progress_storage
+        _store_seen(ahead, storage=storage, body=body, patch=patch)
         if not self.stored:
             return patch
-        storage = settings.persistence.progress_storage
-        for handler_id in self.states.family([*handler_ids, *self.states]):
+        for handler_id in self._find_family(handler_ids, body=body, storage=storage):
             storage.purge(key=handler_id, body=body, patch=patch)
-        storage.touch(body=body, patch=patch, value=None)
+        if ahead is None:
+            storage.touch(body=body, patch=patch, value=None)
         storage.flush()
         return patch
+
+    def _find_family(
+            self,
+            handler_ids: Iterable[ids.HandlerId],
+            *,
+            body: bodies.Body,
+            storage: progress.ProgressStorage,
+    ) -> set[ids.HandlerId]:
+        """
+        All handlers with all of their sub-handlers, as far as they are known.
+
+        Those below a finished one are known only from the records, if a previous process ran them.
+        """
+        found: set[ids.HandlerId] = set()
+        queue = [*handler_ids, *self.states]
+        while queue:
+            handler_id = queue.pop()
+            if handler_id not in found:
+                found.add(handler_id)
+                state = self.states.get(handler_id)
+                if state is not None:
+                    queue.extend(state.subrefs)
+                else:
+                    record = storage.fetch(key=handler_id, body=body)
+                    queue.extend(record.get('subrefs') or () if record else ())
+        return found
 
     def advance(self, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence) -> None:
         """Take the own patches, as the server has stored them, into the state that was seen."""
         if self.seen is not None:
-            self.seen = _advance(self.seen, contributed, essence)
+            self.seen = advance(self.seen, contributed, essence)
+
+    def unsent_results(self) -> list[patches.Patch]:
+        """The results of handlers that are not on the object yet, each as a patch of its own."""
+        return [
+            patches.Patch({'status': {item.handler_id: item.patch['status'][item.handler_id]}})
+            for item in self.contributions if item.handler_id in (item.patch.get('status') or ())]
 
 
-def _advance(
+def advance(
         seen: bodies.BodyEssence, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence,
 ) -> bodies.BodyEssence:
+    """Take over from the newer essence whatever the patches have touched."""
     result = cast(dict[str, Any], seen)
     for patch in contributed:
         for path in leaves(patch):
             result = _replace(result, path, dicts.resolve(essence, path, None))
-    return cast(bodies.BodyEssence, result)
+    return cast(bodies.BodyEssence, _reorder(result, cast(dict[str, Any], essence)))
 
 
 def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dicts.FieldPath]:
@@ -183,6 +228,28 @@ def _replace(source: Mapping[str, Any], path: dicts.FieldPath, value: Any) -> di
     else:
         result[key] = value
     return result
+
+
+def _reorder(source: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """The same, but with the keys in the same order, so that it is stored as the server has it."""
+    keys = [*(key for key in like if key in source), *(key for key in source if key not in like)]
+    return {
+        key: _reorder(source[key], like[key])
+        if isinstance(source[key], Mapping) and isinstance(like.get(key), Mapping) else source[key]
+        for key in keys}
+
+
+def _store_seen(
+        seen: bodies.BodyEssence | None,
+        *,
+        storage: progress.ProgressStorage,
+        body: bodies.Body,
+        patch: patches.Patch,
+) -> None:
+    encoded = diffbase.encode_essence(seen) if seen is not None else None
+    if encoded is not None and len(encoded) <= MAX_SEEN_LENGTH and (
+            storage.touched(body=body) != encoded):
+        storage.touch(body=body, patch=patch, value=encoded)
 
 
 def load_seen(

@@ -60,7 +60,10 @@ async def attempt(
         logger.debug(f"{name} has unfinished sub-handlers. Will retry soon.")
         return progression.Outcome(
             final=False, delay=e.delay, exception=e, message=str(None), waiting=True)
-    except Exception as e:
+    except (Exception, asyncio.CancelledError) as e:
+        task = asyncio.current_task()
+        if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
+            raise  # otherwise, something was cancelled that the handler waited for
         if limit is not None and limit.expired():
             return _give_up(_make_timeout_error(name, state, clock), logger)
         mode = handler.errors if handler.errors is not None else default_errors
@@ -79,7 +82,7 @@ def fail(
 
 
 def _judge(
-        e: Exception,
+        e: BaseException,
         handler: handlers.Handler,
         mode: errors.ErrorsMode,
         name: str,

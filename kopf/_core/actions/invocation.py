@@ -14,21 +14,29 @@ from typing import Any
 
 
 async def invoke(
-        fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any], executor: Executor | None,
+        fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any], executor: Executor,
 ) -> Any:
     """Call the function and return its result; it sees the context variables of the caller."""
     if is_async(fn):
         return await fn(*args, **kwargs)
     context = contextvars.copy_context()
-    call = functools.partial(context.run, functools.partial(fn, *args, **kwargs))
-    future = asyncio.get_running_loop().run_in_executor(executor, call)
+    running = executor.submit(context.run, _call, functools.partial(fn, *args, **kwargs))
+    future = asyncio.wrap_future(running)
     while not future.done():
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
-            future.cancel()  # only what is not started yet
+            if running.cancel():  # only what is not started yet
+                raise
     result = future.result()
     return await result if inspect.isawaitable(result) else result
+
+
+def _call(fn: Callable[[], Any]) -> Any:
+    try:
+        return fn()
+    except StopIteration as e:  # futures cannot have it: their waiters would wait for ever
+        raise RuntimeError("StopIteration is raised.") from e
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

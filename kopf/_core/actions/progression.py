@@ -131,18 +131,6 @@ class State(dict[ids.HandlerId, HandlerState]):
         state = self.get(handler_id)
         return 0 if state is None else state.retries
 
-    def family(self, handler_ids: Iterable[ids.HandlerId]) -> set[ids.HandlerId]:
-        """The handlers with all of their sub-handlers, as far as they are known."""
-        found: set[ids.HandlerId] = set()
-        queue = list(handler_ids)
-        while queue:
-            handler_id = queue.pop()
-            if handler_id not in found:
-                found.add(handler_id)
-                state = self.get(handler_id)
-                queue.extend(state.subrefs if state is not None else ())
-        return found
-
 
 def count(
         states: Mapping[ids.HandlerId, HandlerState], handler_ids: Iterable[ids.HandlerId],

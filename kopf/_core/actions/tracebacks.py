@@ -7,7 +7,7 @@ _ROOT = str(pathlib.Path(__file__).parents[2])
 _POOL = concurrent.futures.thread.__file__
 
 
-def trim(e: Exception) -> Exception:
+def trim(e: BaseException) -> BaseException:
     """Cut off the outer frames of the framework and of the thread pool; keep all if only those."""
     tb = e.__traceback__
     while tb is not None and _is_internal(tb):

@@ -19,6 +19,10 @@ from kopf._core.intents import causes, errors, filters, handlers, registries
 from kopf._core.reactor import queueing, saving, subhandling
 
 
+PRECISION = 0.001
+"""How much earlier than planned is early enough, in seconds: timers are not more precise."""
+
+
 @dataclasses.dataclass(kw_only=True)
 class Environment:
     """What all the objects of an operator have in common."""
@@ -89,7 +93,7 @@ class Turn:
             return await self._let_go()
 
         line.noticed = True
-        seen = line.cycle.seen if line.cycle is not None else None
+        seen = line.cycle.horizon if line.cycle is not None else None
         if self._reason in (causes.Reason.NOOP, causes.Reason.RESUME) and (
                 seen is not None and seen != view.essence):
             self._reason = causes.Reason.NOOP
@@ -120,6 +124,8 @@ class Turn:
             cycle = cycles.Cycle(causes.Reason.NOOP, stored=True)
         if cycle is not None and any(state.finished for state in cycle.states.values()):
             cycle.seen = cycles.load_seen(body, settings)
+        elif cycle is not None:
+            cycle.ahead = cycles.load_seen(body, settings)
         return cycle
 
     def _get_selected(self, survey: filters.Survey) -> list[handlers.ChangingHandler]:
@@ -185,7 +191,7 @@ class Turn:
 
         lifecycle = self.env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
-            now = self.env.clock.mono()
+            now = self.env.clock.mono() + PRECISION
             unfinished = [h for h in selected if not cycle.states[h.id].finished]
             if not unfinished:
                 return await self._close()
@@ -239,9 +245,7 @@ class Turn:
         pending = line.pending
         if pending is None:
             return False
-        essence = decisions.build_essence(
-            bodies.Body(pending), settings=self.env.settings,
-            extra_fields=self.handlers.extra_fields)
+        essence = self._build_essence(pending)
         if essence != self.view.essence or decisions.is_deleting(pending) != self.view.deleting:
             return True
         self.saver.raw = pending
@@ -300,17 +304,32 @@ class Turn:
 
         if not cycle.roots:
             self._announce()
-        essence = cycle.seen if cycle.seen is not None else view.essence
+        essence = cycle.seen if self._reason != causes.Reason.NOOP else cycle.horizon
+        essence = essence if essence is not None else view.essence
+        ahead = cycle.latest if cycle.latest != cycle.seen and (
+            self._reason in (causes.Reason.CREATE, causes.Reason.UPDATE)) else None
+        results = cycle.unsent_results() if self._is_status_essential() else []
+        if results:  # these are no changes to those who handle the status
+            merged: Any = self.saver.raw
+            for result in results:
+                merged = patches.merge(merged, result)
+            essence = cycles.advance(essence, results, self._build_essence(merged))
         line.cycle = cycle
         newest = await self.saver.close(
             [handler.id for handler in self.handlers.changing],
-            essence=None if essence == view.old else essence)
-        line.cycle = None
+            essence=None if essence == view.old else essence, ahead=ahead)
+        if results and newest is not None:
+            stored = cycles.advance(essence, results, self._build_essence(newest))
+            if stored != essence:  # pruned by the server
+                essence = stored
+                newest = await self.saver.close([], essence=essence, ahead=ahead)
+        line.cycle = None if ahead is None else cycles.Cycle(
+            causes.Reason.UPDATE, stored=True, ahead=ahead)
         if self._reason in causes.HANDLED_REASONS:
             line.initial = False
         if newest is None:
             return None
-        if self._is_changed(newest, essence):
+        if ahead is not None or self._is_changed(newest, essence):
             return newest
         line.drop()
         self._log("Handling cycle is finished, waiting for new changes.")
@@ -335,9 +354,15 @@ class Turn:
         """Whether someone else, or the server, has changed more than we did."""
         if raw is self.view.raw:
             return essence != self.view.essence
-        return decisions.is_deleting(raw) != self.view.deleting or essence != (
-            decisions.build_essence(bodies.Body(raw), settings=self.env.settings,
-                                    extra_fields=self.handlers.extra_fields))
+        return decisions.is_deleting(raw) != self.view.deleting or (
+            essence != self._build_essence(raw))
+
+    def _build_essence(self, raw: Any) -> bodies.BodyEssence:
+        return decisions.build_essence(
+            bodies.Body(raw), settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+
+    def _is_status_essential(self) -> bool:
+        return any(path[:1] == ('status',) for path in self.handlers.extra_fields)
 
     async def _execute(
             self, handler: handlers.ChangingHandler, cause: causes.ChangingCause | None = None,
@@ -429,7 +454,7 @@ class Turn:
         self._load(survey.matching)
         lifecycle = lifecycle or self.env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
-            now = self.env.clock.mono()
+            now = self.env.clock.mono() + PRECISION
             unfinished = [h for h in survey.matching if not cycle.states[h.id].finished]
             if not unfinished:
                 return

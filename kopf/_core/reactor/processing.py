@@ -10,6 +10,7 @@ import datetime
 import logging
 from typing import Any
 
+from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, patches
 from kopf._core.actions import (
     application,
@@ -180,16 +181,22 @@ class Processor:
             type=event['type'],
             event=event,
         )
-        line.noticed = True
         now = self.env.clock.now()
         called: set[object] = set()
         for handler in line.stream.handlers.watching:
             if handler.key not in called and self._is_watching(handler, cause):
                 called.add(handler.key)
                 await self._watch_once(handler, cause, progression.HandlerState.new(now=now))
+        line.noticed = line.noticed or bool(called)
         if patch and event['type'] != 'DELETED':
             target = application.Target(self.env.client, line.stream.resource, logger)
-            newest = await application.apply(target, event['object'], patch)
+            try:
+                newest = await application.apply(target, event['object'], patch)
+            except (apierrors.APIError, application.PatchError) as e:
+                if not application.is_refusal(e):
+                    raise
+                logger.error(f"The patch of event handlers is refused: {e}")
+                return
             if newest is not None:
                 line.accept(newest)
                 line.pending = line.pending if line.pending is not None else newest

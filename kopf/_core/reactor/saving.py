@@ -15,9 +15,6 @@ from kopf._cogs.structs import bodies, dicts, ids, patches
 from kopf._core.actions import application, cycles, decisions
 from kopf._core.reactor import queueing
 
-REFUSALS = (400, 413, 422)
-"""The statuses which mean that the same patch will never be accepted."""
-
 
 class Saver:
     """The writes of one turn. `raw` is always the newest state as the server has it."""
@@ -104,7 +101,11 @@ class Saver:
         return newest
 
     async def close(
-            self, handler_ids: Sequence[ids.HandlerId], *, essence: bodies.BodyEssence | None,
+            self,
+            handler_ids: Sequence[ids.HandlerId],
+            *,
+            essence: bodies.BodyEssence | None,
+            ahead: bodies.BodyEssence | None = None,
     ) -> bodies.RawBody | None:
         """Write all that is left, the new last-handled state, and that there is no progress."""
         self.disarm()
@@ -113,7 +114,8 @@ class Saver:
         assert cycle is not None
 
         def make_own(body: bodies.Body) -> patches.Patch:
-            own = cycle.closing_patch(handler_ids, body=body, settings=self.settings)
+            own = cycle.closing_patch(
+                handler_ids, body=body, settings=self.settings, ahead=ahead)
             if essence is not None:
                 self.settings.persistence.diffbase_storage.store(
                     body=body, patch=own, essence=essence)
@@ -128,18 +130,30 @@ class Saver:
         cycle = self.line.cycle
         assert cycle is not None
         separate = 'status' in self.target.resource.subresources
-        batches = _combine(contribution.patch for contribution in cycle.contributions)
+        batches = [batch for batch, _ in _combine(cycle.contributions)]
         if len(batches) > 1 or any(
                 batch.fns or ('status' in batch and separate) for batch in batches):
             if await self.save() is None:
                 return None, True
             batches = []
-        body = bodies.Body(self.raw)
-        own = cycle.closing_patch(handler_ids, body=body, settings=self.settings)
-        merged = patches.merge(patches.merge(self.raw, batches[0] if batches else {}), own)
-        wanted = decisions.without_finalizer(
-            merged, self.settings.persistence.finalizer)  # type: ignore[arg-type]
-        return await self._exchange(wanted)
+        try:
+            return await self._exchange(self._get_released(handler_ids, *batches))
+        except (errors.APIError, application.PatchError) as e:
+            if not application.is_refusal(e) or not batches:
+                raise
+        if await self._send_separately(cycle) is None:
+            return None, True
+        return await self._exchange(self._get_released(handler_ids))
+
+    def _get_released(
+            self, handler_ids: Sequence[ids.HandlerId], batch: Mapping[str, Any] | None = None,
+    ) -> bodies.RawBody:
+        cycle = self.line.cycle
+        assert cycle is not None
+        own = cycle.closing_patch(
+            handler_ids, body=bodies.Body(self.raw), settings=self.settings)
+        merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
+        return decisions.without_finalizer(merged, self.settings.persistence.finalizer)
 
     async def exchange(
             self, wanted: bodies.RawBody, patch: dict[str, Any],
@@ -163,24 +177,20 @@ class Saver:
     ) -> bodies.RawBody | None:
         """Send the contributions of the handlers, and the framework's own keys as the last ones."""
         own = make_own(bodies.Body(self.raw))
-        sent = list(cycle.contributions)
         states = {id_: cycle.states[id_] for id_ in cycle.unsaved}
         newest: bodies.RawBody | None = self.raw
         try:
-            for batch in _combine([*(contribution.patch for contribution in sent), own]):
+            for batch, members in _combine(cycle.contributions, own):
                 if newest is not None:
                     newest = await self._apply(newest, batch, own)
-        except errors.APIError as e:
-            if e.status not in REFUSALS or not sent:
+                self._account(cycle, members, newest, advance=not closing)
+        except (errors.APIError, application.PatchError) as e:
+            if not application.is_refusal(e) or not cycle.contributions:
                 raise
             newest = await self._send_separately(cycle)
-            sent = []
             if newest is not None:
                 own = make_own(bodies.Body(newest))
                 newest = await self._apply(newest, own, own) if own else newest
-        if newest is not None and cycle.seen is not None and sent and not closing:
-            cycle.advance([item.patch for item in sent], self._essence_of(newest))
-        cycle.contributions = [item for item in cycle.contributions if item not in sent]
         cycle.unsaved = {
             id_ for id_ in cycle.unsaved if id_ not in states or
             cycle.states[id_] is not states[id_]}
@@ -202,17 +212,31 @@ class Saver:
             try:
                 if newest is not None:
                     newest = await self._apply(newest, contribution.patch, patches.Patch())
-            except errors.APIError as e:
-                if e.status not in REFUSALS:
+            except (errors.APIError, application.PatchError) as e:
+                if not application.is_refusal(e):
                     raise
+                how = ("cannot be made" if isinstance(e, application.PatchError)
+                       else "is refused by the API")
                 self.logger.error(f"Handler {contribution.handler_id!r} failed permanently: "
-                                  f"its patch is refused by the API: {e}")
-                cycle.refuse(contribution.handler_id, f"The patch is refused by the API: {e}")
+                                  f"its patch {how}: {e}")
+                cycle.refuse(contribution.handler_id, f"The patch {how}: {e}")
+                cycle.contributions.remove(contribution)
             else:
-                if newest is not None:
-                    cycle.advance([contribution.patch], self._essence_of(newest))
-            cycle.contributions.remove(contribution)
+                self._account(cycle, [contribution], newest)
         return newest
+
+    def _account(
+            self,
+            cycle: cycles.Cycle,
+            members: Sequence[cycles.Contribution],
+            newest: bodies.RawBody | None,
+            *,
+            advance: bool = True,
+    ) -> None:
+        """These are on the object now, and must not be sent again: functions could add up."""
+        if newest is not None and cycle.seen is not None and members and advance:
+            cycle.advance([member.patch for member in members], self._essence_of(newest))
+        cycle.contributions = [item for item in cycle.contributions if item not in members]
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
         self.moved = True
@@ -226,16 +250,19 @@ class Saver:
             extra_fields=self.line.stream.handlers.extra_fields)
 
 
-def _combine(parts: Iterable[patches.Patch]) -> list[patches.Patch]:
+def _combine(
+        contributions: Iterable[cycles.Contribution], own: patches.Patch | None = None,
+) -> list[tuple[patches.Patch, list[cycles.Contribution]]]:
     """As few patches as possible that are equal to all of these, one after another."""
-    batches: list[patches.Patch] = []
-    for part in parts:
+    batches: list[tuple[patches.Patch, list[cycles.Contribution]]] = []
+    parts = [(contribution.patch, [contribution]) for contribution in contributions]
+    for part, members in [*parts, (own or patches.Patch(), [])]:
         if not part:
             continue
-        last = batches[-1] if batches and not batches[-1].fns else None
-        merged = patches.combine(last, part) if last is not None else None
+        last, before = batches[-1] if batches else (None, [])
+        merged = patches.combine(last, part) if last is not None and not last.fns else None
         if merged is not None:
-            batches[-1] = patches.Patch(merged, fns=part.fns)
+            batches[-1] = patches.Patch(merged, fns=part.fns), [*before, *members]
         else:
-            batches.append(patches.Patch(part))
+            batches.append((patches.Patch(part), members))
     return batches

@@ -76,7 +76,7 @@ class Recorder:
         await self.wait_until(lambda: self.seen.count(item) >= count)
 
     async def wait_until(self, fn: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not fn():
                 self._event.clear()
                 await self._event.wait()
@@ -116,7 +116,7 @@ def watch(
 def until() -> Callable[[Callable[[], bool]], Awaitable[None]]:
     """Wait until something is so."""
     async def wait(fn: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while not fn():
                 await asyncio.sleep(0.005)
     return wait

@@ -1,5 +1,6 @@
 """
-A small server on loopback which answers as the test says: for faults that no real API makes on order.
+A small server on loopback which answers as the test says: for faults that no real API makes to
+order.
 """
 import asyncio
 import dataclasses
@@ -29,7 +30,7 @@ class Server:
     Answers the requests with the scripted replies, one after another; the last one for ever.
 
     Scripts are either for all requests, or for those with a path (which then goes first), or for
-    watches only (``'watch'``, ``'watch /path'``). It runs in a thread, with an event loop of its own.
+    watches only (``'watch'``, ``'watch /path'``). It runs in a thread, with a loop of its own.
     """
 
     def __init__(self, *, ssl: ssl.SSLContext | None = None) -> None:

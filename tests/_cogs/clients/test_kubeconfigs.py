@@ -32,7 +32,8 @@ def config(tmp_path, monkeypatch):
 def make_content(cluster=None, user=None, context=None, name='ctx', current='ctx'):
     return {
         'current-context': current,
-        'clusters': [{'name': f'{name}-c', 'cluster': {'server': 'https://host', **(cluster or {})}}],
+        'clusters': [
+            {'name': f'{name}-c', 'cluster': {'server': 'https://host', **(cluster or {})}}],
         'users': [{'name': f'{name}-u', 'user': user or {}}],
         'contexts': [{'name': name, 'context': {
             'cluster': f'{name}-c', 'user': f'{name}-u', **(context or {})}}],
@@ -166,7 +167,8 @@ def test_users_are_not_necessary(config):
 
 
 @pytest.mark.parametrize('change, message', [
-    (lambda content: content.update({'current-context': 'x'}), "no 'x' in the kubeconfig's contexts"),
+    (lambda content: content.update({'current-context': 'x'}),
+     "no 'x' in the kubeconfig's contexts"),
     (lambda content: content.update({'clusters': []}), "no 'ctx-c' in the kubeconfig's clusters"),
     (lambda content: content.update({'users': []}), "no 'ctx-u' in the kubeconfig's users"),
     (lambda content: content['clusters'][0].update({'cluster': {}}), "No server"),

@@ -1,3 +1,4 @@
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +8,8 @@ from kopf._cogs.clients import lines
 TEXTS = st.lists(st.binary(min_size=1).filter(lambda b: b'\n' not in b and not b.isspace()))
 
 
+@hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @given(TEXTS, st.lists(st.integers(min_value=0, max_value=200)))
 def test_lines_come_out_as_they_went_in_however_they_are_cut(texts, cuts):
     stream = b''.join(text + b'\n' for text in texts)

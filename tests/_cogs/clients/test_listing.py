@@ -1,5 +1,6 @@
 import json
 
+import hypothesis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -81,6 +82,8 @@ OBJECTS = st.builds(
     st.dictionaries(st.text(), JSON), st.text())
 
 
+@hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @given(
     items=st.lists(OBJECTS),
     before=st.dictionaries(st.text(), JSON), after=st.dictionaries(st.text(), JSON),

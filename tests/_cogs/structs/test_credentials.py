@@ -12,6 +12,7 @@ from kopf._cogs.structs import credentials
 from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError
 
 UTC = datetime.UTC
+EAST = datetime.timezone(datetime.timedelta(hours=2))
 URL = 'https://host:6443'
 
 
@@ -78,8 +79,8 @@ def test_only_what_is_set_is_shown():
     (datetime.datetime(2020, 1, 1, 12, 0, 0), True),
     (datetime.datetime(2020, 1, 1, 12, 0, 1), False),
     (datetime.datetime(2020, 1, 1, 11, 59, 59, tzinfo=UTC), True),
-    (datetime.datetime(2020, 1, 1, 13, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), True),
-    (datetime.datetime(2020, 1, 1, 15, tzinfo=datetime.timezone(datetime.timedelta(hours=2))), False),
+    (datetime.datetime(2020, 1, 1, 13, tzinfo=EAST), True),
+    (datetime.datetime(2020, 1, 1, 15, tzinfo=EAST), False),
 ])
 def test_expiration_without_a_timezone_is_in_utc(expiration, expired):
     info = ConnectionInfo(server=URL, expiration=expiration)

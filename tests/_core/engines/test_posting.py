@@ -272,14 +272,22 @@ def test_messages_of_the_very_limit_are_not_cut():
     assert posting.cut_message('a' * 1024) == 'a' * 1024
 
 
-@given(st.text(), st.integers(min_value=4, max_value=50))
+@given(
+    st.text(alphabet=st.characters(exclude_characters='.', exclude_categories=['Cs'])),
+    st.integers(min_value=4, max_value=50))
 def test_messages_always_fit_and_keep_their_ends(message, limit):
     result = posting.cut_message(message, limit)
     assert len(result.encode()) <= limit
-    if result != message and '...' in result:
-        head, tail = result.split('...', 1) if '...' not in message else ('', '')
+    if len(message.encode()) <= limit:
+        assert result == message
+    else:
+        head, tail = result.split('...')
         assert message.startswith(head)
         assert message.endswith(tail)
+
+
+def test_what_is_no_text_is_replaced_in_messages():
+    assert posting.cut_message('a\udc80b') == 'a?b'
 
 
 # ----- posting

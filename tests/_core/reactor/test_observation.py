@@ -9,7 +9,13 @@ from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.reactor import observation, tracking
 from tests._cogs.clients.servers import (
-    drop, flow, make_error, make_event, refuse, say, show,
+    drop,
+    flow,
+    make_error,
+    make_event,
+    refuse,
+    say,
+    show,
 )
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
 
@@ -121,7 +127,9 @@ async def test_resources_are_known_soon(cluster, observe_resources, insights, un
         await until(lambda: name(insights) == {'nodes', 'things'})
 
 
-async def test_resources_of_other_groups_are_not_needed(cluster, observe_resources, insights, until):
+async def test_resources_of_other_groups_are_not_needed(
+        cluster, observe_resources, insights, until,
+):
     async with observe_resources({'g.test'}):
         await until(lambda: name(insights) == {'things'})
 
@@ -133,7 +141,9 @@ async def test_nothing_is_asked_if_nothing_is_needed(cluster, observe_resources,
     assert not cluster.requests
 
 
-async def test_crds_are_not_watched_where_there_can_be_none(cluster, observe_resources, until, insights):
+async def test_crds_are_not_watched_where_there_can_be_none(
+        cluster, observe_resources, until, insights,
+):
     async with observe_resources({'', 'apps'}):
         await until(lambda: name(insights) == {'nodes'})
     assert all(request.path != CRDS for request in cluster.requests)
@@ -209,7 +219,9 @@ async def test_failing_groups_are_warned_of_and_asked_about_again(
     assert caplog.messages == ["Resources of h.test/v1 cannot be found: its server does not answer"]
 
 
-async def test_an_unreachable_api_is_waited_for(cluster, observe_resources, insights, until, caplog):
+async def test_an_unreachable_api_is_waited_for(
+        cluster, observe_resources, insights, until, caplog,
+):
     cluster.script(drop(), refuse(503), aggregate(), on='/api')
     async with observe_resources():
         await until(lambda: name(insights) == {'things'})

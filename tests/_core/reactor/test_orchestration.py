@@ -11,7 +11,10 @@ from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
 from tests._core.reactor.test_observation import (  # noqa: F401
-    CRDS, NAMESPACES, cluster, set_group,
+    CRDS,
+    NAMESPACES,
+    cluster,
+    set_group,
 )
 
 FULL = ['list', 'watch', 'patch']
@@ -116,7 +119,9 @@ async def test_resources_without_handlers_are_not_watched(watched, serve_all, ha
     assert all('things' not in request.path for request in watched.requests)
 
 
-async def test_resources_of_webhooks_alone_are_not_watched(watched, serve_all, handle, lines, until):
+async def test_resources_of_webhooks_alone_are_not_watched(
+        watched, serve_all, handle, lines, until,
+):
     handle('things', decorator=kopf.on.validate)
     handle('nodes')
     async with serve_all():
@@ -149,7 +154,9 @@ async def test_vanished_kinds_are_dropped(watched, serve_all, handle, lines, unt
     assert set(lines.calls[2:]) == {('drop', 'things', 'ns1'), ('drop', 'things', 'ns2')}
 
 
-async def test_a_stopped_task_feeds_nothing_after_the_drop(watched, serve_all, handle, lines, until):
+async def test_a_stopped_task_feeds_nothing_after_the_drop(
+        watched, serve_all, handle, lines, until,
+):
     watched.script(flow(0.05, make_event('DELETED', 'things.g.test', '101')), on=f'watch {CRDS}')
     watched.script(refuse(404), on='/apis/g.test')
     watched.script(flow(*[
@@ -172,7 +179,7 @@ async def test_late_and_vanished_namespaces_are_followed(watched, serve_all, han
     async with serve_all('ns*'):
         await until(lambda: len(lines.calls) == 4)
         await lines.sinks['things', 'ns3'].wait('listed', 'obj')
-    assert lines.calls[2:] == [('sink', 'things', 'ns3'), ('drop', 'things', 'ns1')]
+    assert set(lines.calls[2:]) == {('sink', 'things', 'ns3'), ('drop', 'things', 'ns1')}
 
 
 async def test_changed_details_make_a_new_sink_but_drop_nothing(
@@ -223,7 +230,7 @@ async def test_rejected_credentials_end_it(watched, serve_all, handle, lines):
     handle('g.test', 'things')
     async with serve_all() as task:
         with pytest.raises(LoginError):
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 20)
 
 
 async def test_cancelling_at_any_moment_leaves_no_tasks(watched, serve_all, handle):

@@ -1,0 +1,85 @@
+"""
+Limits on the time of many short operations, at the cost of one timer for all of them.
+
+The timers of an event loop are cheap to wait for, but not to be made and cancelled by thousands.
+"""
+import asyncio
+import types
+
+
+class Deadlines:
+    """All the limits of one event loop which are in use together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits: dict[Limit, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self, timeout: float | None) -> 'Limit':
+        """
+        A context manager which raises TimeoutError if its block takes longer, in seconds.
+
+        It does as `asyncio.timeout`: the block is cancelled. None is for no limit.
+        """
+        return Limit(self, timeout)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def add(self, limit: 'Limit', deadline: float) -> None:
+        self._limits[limit] = deadline
+        if self._timer is None or deadline < self._timer.when():
+            self.close()
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
+
+    def remove(self, limit: 'Limit') -> None:
+        self._limits.pop(limit, None)
+
+    def _check(self) -> None:
+        assert self._timer is not None
+        now = self._timer.when()
+        self._timer = None
+        for limit in [limit for limit, deadline in self._limits.items() if deadline <= now]:
+            del self._limits[limit]
+            limit.expire()
+        if self._limits:
+            self._timer = asyncio.get_running_loop().call_at(
+                min(self._limits.values()), self._check)
+
+
+class Limit:
+    __slots__ = ('_cancelling', '_deadlines', '_expired', '_task', '_timeout')
+
+    def __init__(self, deadlines: Deadlines, timeout: float | None) -> None:
+        super().__init__()
+        self._deadlines = deadlines
+        self._timeout = timeout
+        self._expired = False
+        self._task: asyncio.Task[object] | None = None
+
+    def expire(self) -> None:
+        assert self._task is not None
+        self._expired = True
+        self._task.cancel()
+
+    def __enter__(self) -> None:
+        if self._timeout is not None:
+            self._task = asyncio.current_task()
+            if self._task is None:
+                raise RuntimeError("The time can be limited only in a task.")
+            self._cancelling = self._task.cancelling()
+            self._deadlines.add(self, asyncio.get_running_loop().time() + self._timeout)
+
+    def __exit__(
+            self,
+            exc_type: type[BaseException] | None,
+            exc: BaseException | None,
+            tb: types.TracebackType | None,
+    ) -> None:
+        if self._task is not None:
+            self._deadlines.remove(self)
+            if self._expired and self._task.uncancel() <= self._cancelling and (
+                    exc_type is asyncio.CancelledError):
+                raise TimeoutError() from exc

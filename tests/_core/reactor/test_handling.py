@@ -1,0 +1,345 @@
+"""
+Whole lives of objects, with edits at bad moments, failures, lost replies, stops and crashes.
+"""
+import asyncio
+import json
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+
+import kopf
+from kopf._core.intents.registries import OperatorRegistry
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+HANDLED = 'kopf.zalando.org/last-handled-configuration'
+FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+
+
+class Journal:
+    """What the handlers were called for; and that never two of them at once."""
+
+    def __init__(self):
+        self.calls = []
+        self.done = []
+        self.busy = 0
+
+    def declare(self, registry, decorator, id, *, fails=0, lasts=0.0, patch=None, **options):
+        async def fn(spec, retry, reason, patch: kopf.Patch, new, **_):
+            assert not self.busy
+            self.busy += 1
+            try:
+                self.calls.append((id, str(reason), spec.get('f')))
+                if lasts:
+                    await asyncio.sleep(lasts)
+                if retry < fails:
+                    raise kopf.TemporaryError("not yet", delay=2)
+                if patch_ is not None:
+                    patch.spec.update(patch_)
+                self.done.append((id, str(reason), spec.get('f')))
+                return len(self.done)
+            finally:
+                self.busy -= 1
+        patch_ = patch
+        decorator('kopfexamples', id=id, registry=registry, **options)(fn)
+
+
+def is_settled(raw):
+    """Whether all of the object is handled, and there is no trace of the handling."""
+    annotations = raw['metadata'].get('annotations', {})
+    essence = {'spec': raw['spec']}
+    return set(annotations) == {HANDLED} and json.loads(annotations[HANDLED]) == essence
+
+
+async def handle(registry, *moves, api=None, **options):
+    """Run an operator over an object; the moves are (time, function of the API)."""
+    api = api or Api()
+    if not api.objects:
+        api.create(spec={'f': 0})
+    operator = Operator(api, registry, **options)
+    operator.start()
+    now = 0.0
+    for when, move in moves:
+        await asyncio.sleep(max(0.0, when - now))
+        now = max(now, when)
+        move(api)
+    await operator.rest()
+    await operator.stop()
+    return api
+
+
+def edit(value):
+    return lambda api: api.edit({'spec': {'f': value}})
+
+
+@pytest.fixture()
+def registry():
+    return OperatorRegistry()
+
+
+@pytest.fixture()
+def journal():
+    return Journal()
+
+
+def test_five_quick_handlers_cost_one_patch(registry, journal):
+    for index in range(5):
+        journal.declare(registry, kopf.on.create, f'c{index}')
+    api = run_virtually(handle(registry))
+    assert len(journal.calls) == 5
+    assert len(api.requests) == 1
+    assert api.objects['obj']['status'] == {f'c{index}': index + 1 for index in range(5)}
+    assert is_settled({**api.objects['obj']})
+
+
+def test_a_patch_per_handler_when_nothing_may_be_lost(registry, journal):
+    for index in range(3):
+        journal.declare(registry, kopf.on.create, f'c{index}')
+    api = run_virtually(handle(registry, flush_delay=0))
+    assert len(api.requests) == 3
+    assert is_settled(api.objects['obj'])
+
+
+def test_the_status_goes_first_where_it_is_separate(registry, journal):
+    journal.declare(registry, kopf.on.create, 'c')
+    api = run_virtually(handle(registry, subresource=True))
+    assert [path.split('?')[0].rsplit('/', 1)[1] for path in api.requests] == ['status', 'obj']
+    assert api.objects['obj']['status'] == {'c': 1}
+
+
+def test_what_is_done_is_written_while_a_slow_handler_runs(registry, journal):
+    journal.declare(registry, kopf.on.create, 'quick')
+    journal.declare(registry, kopf.on.create, 'slow', lasts=10)
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await asyncio.sleep(2)
+        annotations = api.objects['obj']['metadata']['annotations']
+        assert json.loads(annotations['kopf.zalando.org/quick'])['success']
+        assert not json.loads(annotations['kopf.zalando.org/slow'])['success']
+        assert api.objects['obj']['status'] == {'quick': 1}
+        await operator.rest()
+        await operator.stop()
+        return api
+
+    api = run_virtually(scenario())
+    assert is_settled(api.objects['obj'])
+    assert len(api.requests) == 2
+    assert journal.calls == [('quick', 'create', 0), ('slow', 'create', 0)]
+
+
+def test_an_edit_between_two_handlers_is_seen_by_both(registry, journal):
+    for decorator in [kopf.on.create, kopf.on.update]:
+        journal.declare(registry, decorator, 'one')
+        journal.declare(registry, decorator, 'two', fails=1)
+    api = run_virtually(handle(registry, (1, edit(5))))
+    assert journal.done == [
+        ('one', 'create', 0), ('two', 'create', 5), ('one', 'update', 5), ('two', 'update', 5)]
+    assert is_settled(api.objects['obj'])
+
+
+def test_a_reverted_edit_is_seen_by_those_who_have_seen_the_edit(registry, journal):
+    journal.declare(registry, kopf.on.update, 'one')
+    journal.declare(registry, kopf.on.update, 'two', fails=1)
+    api = run_virtually(handle(registry, (1, edit(5)), (2, edit(0))))
+    assert journal.done == [('one', 'update', 5), ('one', 'update', 0), ('two', 'update', 0)]
+    assert is_settled(api.objects['obj'])
+
+
+def test_a_reverted_edit_that_nobody_has_handled_is_forgotten(registry, journal):
+    journal.declare(registry, kopf.on.update, 'one', fails=100)
+    api = run_virtually(handle(registry, (1, edit(5)), (2, edit(0))))
+    assert journal.done == []
+    assert is_settled(api.objects['obj'])
+
+
+def test_a_lone_creation_handler_that_changes_the_spec_triggers_an_update(registry, journal):
+    journal.declare(registry, kopf.on.create, 'c', patch={'f': 7})
+    journal.declare(registry, kopf.on.update, 'u')
+    api = run_virtually(handle(registry))
+    assert journal.done == [('c', 'create', 0), ('u', 'update', 7)]
+    assert is_settled(api.objects['obj'])
+
+
+def test_the_next_handler_sees_what_the_previous_one_has_patched(registry, journal):
+    journal.declare(registry, kopf.on.create, 'one', patch={'f': 7})
+    journal.declare(registry, kopf.on.create, 'two')
+    journal.declare(registry, kopf.on.update, 'u')
+    run_virtually(handle(registry))
+    assert journal.done == [('one', 'create', 0), ('two', 'create', 7)]
+
+
+def test_a_deletion_in_the_middle_ends_the_creation(registry, journal):
+    journal.declare(registry, kopf.on.create, 'one', lasts=5)
+    journal.declare(registry, kopf.on.create, 'two')
+    journal.declare(registry, kopf.on.delete, 'd')
+    api = run_virtually(handle(registry, (1, lambda api: api.delete())))
+    assert journal.done == [('one', 'create', 0), ('d', 'delete', 0)]
+    assert not api.objects
+
+
+def test_a_namesake_gets_nothing_of_its_predecessor(registry, journal):
+    journal.declare(registry, kopf.on.create, 'c', lasts=5)
+
+    def replace(api):
+        api.delete()
+        api.create(spec={'f': 100})
+
+    api = run_virtually(handle(registry, (1, replace)))
+    assert journal.done == [('c', 'create', 0), ('c', 'create', 100)]
+    assert api.objects['obj']['status'] == {'c': 2}
+    assert is_settled(api.objects['obj'])
+
+
+def test_lost_replies_and_outages_repeat_no_handler(registry, journal):
+    journal.declare(registry, kopf.on.create, 'one')
+    journal.declare(registry, kopf.on.create, 'two', fails=1)
+    api = Api()
+    api.faults = ['after', 'before', 'before', 'after', None, 'before']
+    run_virtually(handle(registry, api=api))
+    assert journal.done == [('one', 'create', 0), ('two', 'create', 0)]
+    assert is_settled(api.objects['obj'])
+
+
+def test_deletion_costs_two_patches_from_creation_to_gone(registry, journal):
+    journal.declare(registry, kopf.on.delete, 'd')
+    api = run_virtually(handle(registry, (1, lambda api: api.delete())))
+    assert journal.done == [('d', 'delete', 0)]
+    assert len(api.requests) == 2
+    assert not api.objects
+
+
+def test_a_finalizer_without_a_reason_is_removed(registry, journal):
+    journal.declare(registry, kopf.on.create, 'c')
+    api = Api()
+    api.create(spec={'f': 0}, metadata={'finalizers': [FINALIZER]})
+    run_virtually(handle(registry, api=api))
+    assert 'finalizers' not in api.objects['obj']['metadata']
+
+
+def test_a_deleted_object_is_released_even_if_nobody_is_concerned(registry, journal):
+    journal.declare(registry, kopf.on.create, 'c', labels={'some': 'label'})
+    api = Api()
+    api.create(spec={'f': 0}, metadata={
+        'finalizers': [FINALIZER], 'deletionTimestamp': '2020-01-01T00:00:00Z'})
+    run_virtually(handle(registry, api=api))
+    assert not api.objects
+
+
+def test_optional_deletion_handlers_run_once_without_our_finalizer(registry, journal):
+    journal.declare(registry, kopf.on.delete, 'd', optional=True)
+    api = Api()
+    api.create(spec={'f': 0}, metadata={
+        'finalizers': ['other/one'], 'deletionTimestamp': '2020-01-01T00:00:00Z'})
+    run_virtually(handle(
+        registry, (1, lambda api: api.edit({'metadata': {'labels': {'a': 'b'}}})), api=api))
+    assert journal.done == [('d', 'delete', 0)]
+    run_virtually(handle(registry, api=api))
+    assert journal.done == [('d', 'delete', 0)]
+
+
+def test_resuming_is_once_per_operator_and_mixed_into_the_other_causes(registry, journal):
+    journal.declare(registry, kopf.on.resume, 'r')
+    journal.declare(registry, kopf.on.create, 'c')
+    journal.declare(registry, kopf.on.update, 'u')
+    api = run_virtually(handle(registry, (1, edit(1))))
+    assert journal.done == [('r', 'create', 0), ('c', 'create', 0), ('u', 'update', 1)]
+    journal.done.clear()
+    run_virtually(handle(registry, (1, edit(2)), api=api))
+    assert journal.done == [('r', 'resume', 1), ('u', 'update', 2)]
+
+
+def test_an_edit_while_down_after_a_partly_handled_one_is_seen_by_all(registry, journal):
+    for decorator in [kopf.on.create, kopf.on.update]:
+        journal.declare(registry, decorator, 'one')
+        journal.declare(registry, decorator, 'two', fails=1)
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await asyncio.sleep(1)
+        await operator.stop()
+        api.edit({'spec': {'f': 5}})
+        return await handle(registry, api=api)
+
+    api = run_virtually(scenario())
+    assert journal.done == [
+        ('one', 'create', 0), ('two', 'create', 5), ('one', 'update', 5), ('two', 'update', 5)]
+    assert is_settled(api.objects['obj'])
+
+
+times = st.floats(0, 12).map(lambda value: round(value, 3))
+moves = st.one_of(
+    st.tuples(times, st.just('edit'), st.integers(0, 3)),
+    st.tuples(times, st.just('status'), st.integers(0, 3)),
+    st.tuples(times, st.just('stop'), st.just(0)),
+    st.tuples(times, st.just('crash'), st.just(0)),
+)
+designs = st.lists(st.tuples(
+    st.integers(0, 2), st.sampled_from([0.0, 0.5, 3.0]), st.sampled_from([None, {'own': 1}])),
+    min_size=1, max_size=3)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    plan=st.lists(moves, max_size=8).map(sorted),
+    design=designs,
+    faults=st.lists(st.sampled_from([None, None, None, 'before', 'after']), max_size=12),
+    delay=st.sampled_from([0.001, 0.005, 0.5]),
+    flush_delay=st.sampled_from([0, 1.0]),
+    subresource=st.booleans(),
+)
+@example(  # one has seen more than the others, and then it is reverted
+    plan=[(5.791, 'edit', 1), (8.107, 'edit', 0)], design=[(2, 0.5, None), (2, 0.0, None)],
+    faults=[None, 'after', None, None, None, 'before'], delay=0.001, flush_delay=0,
+    subresource=False)
+def test_whatever_happens_every_handler_sees_the_state_that_lasts(
+        plan, design, faults, delay, flush_delay, subresource):
+    registry, journal = OperatorRegistry(), Journal()
+    for index, (fails, lasts, patch) in enumerate(design):
+        for decorator in [kopf.on.create, kopf.on.update]:
+            journal.declare(
+                registry, decorator, f'h{index}', fails=fails, lasts=lasts, patch=patch)
+
+    async def scenario():
+        api = Api()
+        api.faults = faults
+        api.create(spec={'f': 0})
+        options = dict(flush_delay=flush_delay, subresource=subresource, watch_delay=delay)
+        operator = Operator(api, registry, **options)
+        operator.start()
+        now, crashes, edits = 0.0, 0, 0
+        for when, move, value in plan:
+            await asyncio.sleep(when - now)
+            now = when
+            match move:
+                case 'edit':
+                    edits += 1
+                    api.edit({'spec': {'f': value}})
+                case 'status':
+                    api.edit({'status': {'other': value}})
+                case 'stop' | 'crash':
+                    crashes += 1
+                    await (operator.stop() if move == 'stop' else operator.crash())
+                    journal.busy = 0
+                    operator = Operator(api, registry, **options)
+                    operator.start()
+        await operator.rest()
+        await operator.stop()
+        return api, crashes, edits
+
+    api, crashes, edits = run_virtually(scenario())
+    raw = api.objects['obj']
+    assert is_settled(raw)
+    for index in range(len(design)):
+        last = [value for id, _, value in journal.done if id == f'h{index}'][-1]
+        assert last == raw['spec']['f']
+        if not crashes:
+            own = sum(1 for _, _, patch in design if patch)
+            calls = [value for id, _, value in journal.done if id == f'h{index}']
+            assert len(calls) <= 1 + edits + own

@@ -1,0 +1,256 @@
+"""
+A small world for the passes: an API with one object at a time, virtual time, and crashes.
+
+It is not a mock of what is tested, but the other side of it: merge-patches, JSON patches,
+preconditions, versions, finalizers and deletions work as in Kubernetes, and so does the watch,
+which can be late. Requests can fail before or after they are committed.
+"""
+import asyncio
+import copy
+import json
+import logging
+import urllib.parse
+
+from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.clients import errors
+from kopf._cogs.configs.configuration import OperatorSettings
+from kopf._cogs.structs import patches
+from kopf._cogs.structs.memos import Memo
+from kopf._cogs.structs.references import Resource
+from kopf._core.intents import registries
+from kopf._core.reactor import handling, processing, queueing
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """The time jumps to the next timer as soon as there is nothing else to do."""
+
+    def __init__(self):
+        super().__init__()
+        self._now = 0.0
+
+    def time(self):
+        return self._now
+
+    def _run_once(self):
+        if not self._ready and self._scheduled:
+            self._now = max(self._now, self._scheduled[0]._when)
+        super()._run_once()
+
+
+def run_virtually(coro):
+    loop = VirtualLoop()
+    try:
+        return loop.run_until_complete(coro)
+    finally:
+        loop.close()
+
+
+class Api:
+    """Objects by name, and all their changes in order."""
+
+    def __init__(self):
+        self.version = 0
+        self.uids = 0
+        self.objects = {}
+        self.history = []
+        self.requests = []
+        self.faults = []
+        """What happens to the next requests: None, "before" or "after" the commit."""
+        self.latency = 0.01
+
+    def create(self, name='obj', **fields):
+        self.uids += 1
+        meta = {'name': name, 'namespace': 'ns', 'uid': f'uid{self.uids}'}
+        meta.update(fields.pop('metadata', {}))
+        self._commit('ADDED', {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample',
+                               'metadata': meta, **fields})
+
+    def edit(self, patch, name='obj'):
+        if name in self.objects:
+            self._commit('MODIFIED', patches.merge(self.objects[name], patch))
+
+    def delete(self, name='obj'):
+        if name in self.objects:
+            raw = self.objects[name]
+            if raw['metadata'].get('finalizers'):
+                if 'deletionTimestamp' not in raw['metadata']:
+                    self.edit({'metadata': {'deletionTimestamp': '2020-01-01T00:00:00Z'}}, name)
+            else:
+                self._commit('DELETED', raw)
+
+    def _commit(self, type, raw):
+        name = raw['metadata']['name']
+        known = self.objects.get(name)
+        raw = copy.deepcopy(raw)
+        if type == 'MODIFIED' and known is not None and raw == known:
+            return
+        self.version += 1
+        raw['metadata']['resourceVersion'] = str(self.version)
+        if 'deletionTimestamp' in raw['metadata'] and not raw['metadata'].get('finalizers'):
+            type = 'DELETED'
+        if type == 'DELETED':
+            del self.objects[name]
+        else:
+            self.objects[name] = raw
+        self.history.append((type, raw))
+
+    def patch(self, name, subresource, content_type, payload):
+        if name not in self.objects:
+            raise errors.APINotFoundError("not found", status=404)
+        raw = self.objects[name]
+        if content_type == 'application/merge-patch+json':
+            meta = payload.get('metadata', {})
+            if 'uid' in meta and meta['uid'] != raw['metadata']['uid']:
+                raise errors.APIConflictError("another uid", status=409)
+            if meta.get('resourceVersion', raw['metadata']['resourceVersion']) != (
+                    raw['metadata']['resourceVersion']):
+                raise errors.APIConflictError("another version", status=409)
+            new = patches.merge(raw, payload)
+        else:
+            new = apply_json_patch(raw, payload)
+        self._commit('MODIFIED', restrict(raw, new, subresource))
+        return copy.deepcopy(self.history[-1][1] if name not in self.objects
+                             else self.objects[name])
+
+
+def restrict(raw, new, subresource):
+    """What may be changed at once where the status is separate."""
+    if subresource == 'status':
+        return {**raw, 'status': new.get('status', {})}
+    return new
+
+
+def apply_json_patch(raw, ops):
+    new = copy.deepcopy(raw)
+    for op in ops:
+        *path, key = [part.replace('~1', '/').replace('~0', '~')
+                      for part in op['path'].split('/')[1:]]
+        parent = new
+        for part in path:
+            parent = parent[part]
+        match op['op']:
+            case 'test' if parent.get(key) != op['value']:
+                raise errors.APIUnprocessableError("test failed", status=422)
+            case 'add' | 'replace':
+                parent[key] = op['value']
+            case 'remove':
+                del parent[key]
+    return new
+
+
+class Client:
+    """What the passes see of the API; it can die, and then nothing gets through any more."""
+    congested = False
+
+    def __init__(self, api, settings):
+        self.api = api
+        self.settings = settings
+        self.dead = False
+
+    async def request(self, method, path, *, body=None, content_type=None, **_):
+        return await self._exchange(lambda: self.api.patch(
+            *parse_path(path), content_type, json.loads(body)), path)
+
+    async def fetch(self, method, path, *, params, **_):
+        name = params['fieldSelector'].removeprefix('metadata.name=')
+        items = await self._exchange(
+            lambda: [obj for key, obj in self.api.objects.items() if key == name], path)
+        return json.dumps({'kind': 'KopfExampleList', 'metadata': {
+            'resourceVersion': str(self.api.version)}, 'items': items}).encode()
+
+    async def _exchange(self, act, path):
+        fault = self.api.faults.pop(0) if self.api.faults else None
+        await self._travel()
+        if fault == 'before':
+            raise errors.APIConnectionError("lost on the way", status=0)
+        self.api.requests.append(path)
+        result = act()
+        await self._travel()
+        if fault == 'after':
+            raise errors.APIConnectionError("the reply is lost", status=0)
+        return result
+
+    async def _travel(self):
+        await asyncio.sleep(self.api.latency)
+        if self.dead:
+            await asyncio.get_running_loop().create_future()
+
+
+def parse_path(path):
+    parts = urllib.parse.urlsplit(path).path.split('/kopfexamples/')[1].split('/')
+    return parts[0], parts[1] if len(parts) > 1 else None
+
+
+class Operator:
+    """One run of an operator: it lists, then sees what comes, until it stops or crashes."""
+
+    def __init__(self, api, registry, *, subresource=False, watch_delay=0.005, **persistence):
+        self.api = api
+        self.settings = OperatorSettings()
+        self.settings.posting.enabled = False
+        self.settings.execution.default_backoff = 1
+        for key, value in persistence.items():
+            setattr(self.settings.persistence, key, value)
+        self.client = Client(api, self.settings)
+        self.watch_delay = watch_delay
+        env = handling.Environment(
+            client=self.client, settings=self.settings, clock=Clock(), memo=Memo(), indices={})
+        self.processor = processing.Processor(env)
+        self.lines = queueing.Lines(
+            settings=self.settings, process=self.processor.process, settle=self.processor.settle)
+        resource = Resource(
+            'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
+            subresources=frozenset({'status'} if subresource else ()))
+        bound = registries.bind(registry, [resource], logger=logging.getLogger())
+        self.stream = self.lines.sink(resource, None, bound[resource])
+        self._seen = 0
+        self._watching = None
+
+    def start(self):
+        self.stream.begin(restored=False)
+        for raw in self.api.objects.values():
+            self.stream.listed(copy.deepcopy(raw))
+        self._seen = len(self.api.history)
+        self.stream.end()
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def _watch(self):
+        while True:
+            await asyncio.sleep(self.watch_delay)
+            events, self._seen = self.api.history[self._seen:], len(self.api.history)
+            for type, raw in events:
+                self.stream.changed(type, copy.deepcopy(raw))
+
+    def is_at_rest(self):
+        return self._seen == len(self.api.history) and not self.lines._tasks and all(
+            line.timer is None and line.pending is None and
+            (line.cycle is None or not line.cycle.dirty)
+            for line in self.stream.by_uid.values())
+
+    async def rest(self, limit=10_000):
+        """Wait until everything is handled."""
+        deadline = asyncio.get_running_loop().time() + limit
+        while not self.is_at_rest():
+            await asyncio.sleep(0.05)
+            assert asyncio.get_running_loop().time() < deadline, "there is no end to it"
+
+    async def stop(self):
+        """As by a signal."""
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
+        await self.lines.stop()
+
+    async def crash(self):
+        """As by kill -9: what is not written is lost, nothing gets out any more."""
+        self._watching.cancel()
+        self.client.dead = True
+        self.lines.stopping = True
+        for stream in [self.stream]:
+            for line in stream.by_uid.values():
+                line.cancel_timer()
+                line.cycle = None
+        tasks = list(self.lines._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait([self._watching, *tasks])
+        await self.lines.stop()
