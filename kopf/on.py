@@ -732,7 +732,8 @@ def subhandler(
                 "Sub-handlers can only be declared while a handler of changes is running: "
                 "inside of the function, not next to it.") from None
         parent.declared.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path, parent=parent.handler.id), fn=fn, param=param,
+            id=handlers.generate_id(fn, id, field=path, parent=parent.handler.id),
+            fn=fn, param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             labels=labels, annotations=annotations, when=when,
             field=path, value=value, old=old, new=new,

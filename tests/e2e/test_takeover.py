@@ -8,6 +8,7 @@ to the user's cache. Where it cannot be, the tests are skipped.
 """
 
 import asyncio
+import collections
 import dataclasses
 import itertools
 import json
@@ -73,12 +74,17 @@ def record(id, resource, retry):
 def succeed_later(id, resource, retry):
     record(id, resource, retry)
     if retry < 1:
-        raise kopf.TemporaryError("not yet", delay=2)
+        raise kopf.TemporaryError("not yet", delay=3)
     return f'after {retry}'
 
 def fail(id, resource, retry):
     record(id, resource, retry)
     raise kopf.PermanentError("no way")
+
+@on(kopf.on.field, id='sized', field='spec.size')
+def sized(resource, retry, old, new, **_):
+    record('sized/spec.size', resource, retry)
+    return [old, new]
 
 def declare(verb):
     decorator = getattr(kopf.on, verb)
@@ -88,10 +94,6 @@ def declare(verb):
         record(f'{verb}-simple', resource, retry)
         return {
             'reason': reason, 'old': old, 'new': new, 'diff': sorted(str(item) for item in diff)}
-
-    @on(decorator, id=f'{verb}-waiting')
-    def waiting(resource, retry, **_):
-        return succeed_later(f'{verb}-waiting', resource, retry)
 
     @on(decorator, id=f'{verb}-failing')
     def failing(resource, retry, **_):
@@ -107,8 +109,12 @@ def declare(verb):
 
     @on(decorator, id=f'{verb}-parent')
     async def parent(**_):
-        for sub in [simple, waiting, failing]:
-            register(sub.__name__)
+        for sub in ['simple', 'failing', 'waiting']:
+            register(sub)
+
+    @on(decorator, id=f'{verb}-waiting')
+    def waiting(resource, retry, **_):
+        return succeed_later(f'{verb}-waiting', resource, retry)
 
     def register(sub):
         @kopf.subhandler(id=sub)
@@ -121,11 +127,6 @@ def declare(verb):
 
 for verb in os.environ['VERBS'].split():
     declare(verb)
-
-@on(kopf.on.field, id='sized', field='spec.size')
-def sized(resource, retry, old, new, **_):
-    record('sized/spec.size', resource, retry)
-    return [old, new]
 '''
 
 SUFFIXES = {
@@ -248,9 +249,13 @@ class Life:
     async def note_pending(self, moment: str, verb: str) -> None:
         """Wait until all handlers of the cause are tried once, then remember their progress."""
         def is_pending(obj: Object) -> bool:
-            tried = {key.partition(f'/{verb}-')[-1] for key, record in get_records(obj).items()
-                     if record['success'] or record['failure'] or record.get('delayed')}
-            return tried >= SUFFIXES
+            tried: dict[str, set[str]] = collections.defaultdict(set)
+            for key, record in get_records(obj).items():
+                place, own, suffix = key.partition(f'/{verb}-')
+                is_tried = record['success'] or record['failure'] or record.get('delayed')
+                if own:
+                    tried[place] |= {suffix} if is_tried else set()
+            return tried and all(suffixes >= SUFFIXES for suffixes in tried.values())
 
         for kind in self._kinds:
             obj = await self._kube.wait_for(

@@ -9,14 +9,14 @@ import json
 import logging
 import re
 import urllib.parse
-from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import aiohttp
 import yarl
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, pausing
+from kopf._cogs.clients import connections, errors, pausing, wires
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, vaults
 
@@ -30,6 +30,13 @@ MAX_WARNINGS_REMEMBERED = 1000
 
 LARGE_BODY = 100_000
 """The bodies of requests beyond this size (bytes) are sent piece by piece."""
+
+
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    warnings: Sequence[str] = ()
+    retry_after: str | None = None
 
 
 class Client:
@@ -198,7 +205,7 @@ class Client:
                         if response.status != 200:
                             raise await _make_error(response)
                         if 'Warning' in response.headers:
-                            self._log_warnings(response)
+                            self._log_warnings(response.headers.getall('Warning'))
                         yield response.content
                         return
             finally:
@@ -217,7 +224,6 @@ class Client:
     ) -> bytes:
         networking = self.settings.networking
         timeout = networking.request_timeout if timeout is None else timeout
-        client_timeout = self._get_timeout(None, networking.connect_timeout)
         while True:
             connection = await self._connect()
             connection.users += 1
@@ -225,29 +231,52 @@ class Client:
             headers = connection.get_headers(accept, content_type)
             try:
                 with wrap_network_errors(), self._deadlines.limit(timeout):
-                    async with connection.regular.request(
-                        method,
-                        yarl.URL(connection.base + path, encoded=True),
-                        data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
-                        headers=headers,
-                        timeout=client_timeout,
-                        allow_redirects=False,
-                        **connection.options,
-                    ) as response:
-                        status = response.status
-                        if 'Warning' in response.headers:
-                            self._log_warnings(response)
-                        if 200 <= status < 300:
-                            return await response.read()
-                        if status != 401:
-                            raise await _make_error(response)
-                        await response.read()
+                    answer = await self._exchange(connection, method, path, headers, body)
             finally:
                 self._in_flight -= 1
                 connection.users -= 1
                 if connection.users == 0:
                     await connection.release()
+            if answer.warnings:
+                self._log_warnings(answer.warnings)
+            if 200 <= answer.status < 300:
+                return answer.body
+            if answer.status != 401:
+                raise errors.make_error(
+                    answer.status, answer.body, retry_after=answer.retry_after)
             await self._reject(connection, headers)
+
+    async def _exchange(
+            self,
+            connection: connections.Connection,
+            method: str,
+            path: str,
+            headers: Mapping[str, str],
+            body: bytes | None,
+    ) -> '_Answer':
+        """Make one request over whatever is best for it: most of them are writes."""
+        connect_timeout = self.settings.networking.connect_timeout
+        if connection.wire is not None and body is not None:
+            answer = await connection.wire.exchange(
+                method, connection.root + path, headers=headers, body=body,
+                connect_timeout=connect_timeout)
+            if 200 <= answer.status < 300 and b'\r\nWarning:' not in answer.head:
+                return _Answer(answer.status, answer.body)
+            return _Answer(
+                answer.status, answer.body, answer.get_headers('Warning'),
+                next(iter(answer.get_headers('Retry-After')), None))
+        async with connection.regular.request(
+            method,
+            yarl.URL(connection.base + path, encoded=True),
+            data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
+            headers=headers,
+            timeout=self._get_timeout(None, connect_timeout),
+            allow_redirects=False,
+            **connection.options,
+        ) as response:
+            return _Answer(
+                response.status, await response.read(), response.headers.getall('Warning', ()),
+                response.headers.get('Retry-After'))
 
     async def _connect(self) -> connections.Connection:
         """The current connection; a new one if there is none, or if its credentials expired."""
@@ -314,8 +343,8 @@ class Client:
             logger.debug(
                 f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 
-    def _log_warnings(self, response: aiohttp.ClientResponse) -> None:
-        for header in response.headers.getall('Warning'):
+    def _log_warnings(self, warnings: Iterable[str]) -> None:
+        for header in warnings:
             for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
                 if text not in self._warnings and len(self._warnings) < MAX_WARNINGS_REMEMBERED:
                     self._warnings.add(text)
@@ -333,7 +362,7 @@ def wrap_network_errors() -> Iterator[None]:
     """Raise whatever can happen to a connection as `errors.APIConnectionError`."""
     try:
         yield
-    except (aiohttp.ClientError, OSError, TimeoutError) as e:
+    except (aiohttp.ClientError, wires.WireError, OSError, TimeoutError) as e:
         text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
         raise errors.APIConnectionError(text) from e
 

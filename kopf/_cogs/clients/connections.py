@@ -2,6 +2,7 @@
 Connections: the pools for one set of credentials, with all that can be prepared beforehand.
 """
 import os
+import ssl as ssl_
 import time
 import urllib.parse
 import urllib.request
@@ -10,6 +11,7 @@ from typing import TypedDict
 
 import aiohttp
 
+from kopf._cogs.clients import wires
 from kopf._cogs.structs import credentials
 
 USER_AGENT = 'kopf'
@@ -37,10 +39,14 @@ class Connection:
         super().__init__()
         self.origin = origin
         self.base = origin.server.rstrip('/')
+        self.root = urllib.parse.urlsplit(self.base).path
+        """What the paths of the API are under, if the server is not at the root of its URL."""
         self.shown = credentials.strip_userinfo(self.base)
         self.users = 0
         self.closed = False
         self.options: Options = {}
+        self.wire: wires.Wire | None = None
+        """For writes; None where these have to go as all other requests."""
         self._retired = False
         self._headers: dict[str, Mapping[str, str]] = {}
         self._auth: dict[str, str] = {}
@@ -60,16 +66,19 @@ class Connection:
         if proxy:
             self.options['proxy'] = proxy
 
+        ssl = origin.as_ssl_context() if self.base.startswith('https:') else None
+        if not proxy:
+            self.wire = _make_wire(self.base, ssl, origin.tls_server_name)
+
         # With trust_env, aiohttp looks into ~/.netrc: only for those without other credentials.
-        ssl = origin.as_ssl_context() if self.base.startswith('https:') else True
         netrc = trust_env and not self._auth
         self.regular = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=ssl, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE),
+                ssl=ssl or True, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE),
             cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
         )
         self.streaming = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=ssl, limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(ssl=ssl or True, limit=0, force_close=True),
             cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
             read_bufsize=READ_BUFFER,
         )
@@ -118,6 +127,8 @@ class Connection:
     async def close(self) -> None:
         """Close the connections, whoever uses them."""
         self.closed = True
+        if self.wire is not None:
+            self.wire.close()
         await self.regular.close()
         await self.streaming.close()
 
@@ -139,6 +150,17 @@ class Connection:
         except OSError:
             return ()
         return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+def _make_wire(
+        base: str, ssl: ssl_.SSLContext | None, server_hostname: str | None,
+) -> wires.Wire | None:
+    parts = urllib.parse.urlsplit(base)
+    if parts.hostname is None or parts.username is not None:
+        return None
+    return wires.Wire(
+        host=parts.hostname, port=parts.port or (80 if ssl is None else 443), ssl=ssl,
+        server_hostname=server_hostname, limit=POOL_SIZE, keepalive=KEEPALIVE)
 
 
 def _find_proxy(url: str) -> str | None:

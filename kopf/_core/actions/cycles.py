@@ -46,7 +46,7 @@ class Cycle:
     latest: bodies.BodyEssence | None = None
     """The essence that the latest finished handler saw."""
     ahead: bodies.BodyEssence | None = None
-    """What some have seen in the previous cycle beyond the state that is last-handled since then."""
+    """What some have seen in the previous cycle beyond the state that is last-handled now."""
 
     @property
     def horizon(self) -> bodies.BodyEssence | None:

@@ -18,7 +18,6 @@ from kopf._core.actions import cycles, decisions, execution, invocation, lifecyc
 from kopf._core.intents import causes, errors, filters, handlers, registries
 from kopf._core.reactor import queueing, saving, subhandling
 
-
 PRECISION = 0.001
 """How much earlier than planned is early enough, in seconds: timers are not more precise."""
 

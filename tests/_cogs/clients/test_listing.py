@@ -74,19 +74,22 @@ def parse(value, resource=THINGS):
     return head, list(items)
 
 
+TEXT = st.text(max_size=5)
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=10)
+    st.none() | st.booleans() | st.integers() | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=5)
 OBJECTS = st.builds(
     lambda rest, name: {**rest, 'kind': 'K', 'apiVersion': 'v1', 'metadata': {'name': name}},
-    st.dictionaries(st.text(), JSON), st.text())
+    st.dictionaries(TEXT, JSON, max_size=3), TEXT)
 
 
 @hypothesis.settings(
-    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 @given(
-    items=st.lists(OBJECTS),
-    before=st.dictionaries(st.text(), JSON), after=st.dictionaries(st.text(), JSON),
+    items=st.lists(OBJECTS, max_size=4),
+    before=st.dictionaries(TEXT, JSON, max_size=3),
+    after=st.dictionaries(TEXT, JSON, max_size=3),
     order=st.permutations(['metadata', 'items']),
     indent=st.none() | st.integers(min_value=0, max_value=3),
     ascii=st.booleans(),

@@ -1,0 +1,257 @@
+import asyncio
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopf._cogs.clients.wires import Wire, WireError, _Parser
+
+OK = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'
+
+
+class Server:
+    """Answers each request with the next of the answers; an empty one is for hanging up."""
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.requests = []
+        self.connections = 0
+        self.peak = 0
+        self._busy = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def __call__(self, reader, writer):
+        self.connections += 1
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = await reader.readuntil(b'\r\n\r\n')
+                length = int(head.lower().split(b'content-length:')[1].split(b'\r\n')[0])
+                self.requests.append((head, await reader.readexactly(length)))
+                self._busy += 1
+                self.peak = max(self.peak, self._busy)
+                await self.gate.wait()
+                self._busy -= 1
+                answer = self.answers.pop(0) if self.answers else OK
+                if not answer:
+                    break
+                for part in answer if isinstance(answer, list) else [answer]:
+                    writer.write(part)
+                    await writer.drain()
+                    await asyncio.sleep(0)
+                if answer is not OK and b'close' in b''.join(answer if isinstance(answer, list)
+                                                            else [answer]).lower():
+                    break
+        writer.close()
+
+
+@contextlib.asynccontextmanager
+async def serve(*answers, limit=2, keepalive=60.0):
+    handler = Server(*answers)
+    server = await asyncio.start_server(handler, '127.0.0.1', 0)
+    port = server.sockets[0].getsockname()[1]
+    wire = Wire(host='127.0.0.1', port=port, ssl=None, limit=limit, keepalive=keepalive)
+    try:
+        yield handler, wire
+    finally:
+        handler.gate.set()
+        wire.close()
+        server.close()
+        await server.wait_closed()
+        await asyncio.sleep(0.01)
+
+
+async def send(wire, body=b'{}', *, method='PATCH', **headers):
+    return await wire.exchange(method, '/path?a=b', headers=headers, body=body)
+
+
+async def test_requests_are_sent_as_http_has_it():
+    async with serve() as (server, wire):
+        response = await send(wire, b'{"a": 1}', Accept='application/json')
+    [(head, body)] = server.requests
+    lines = head.decode().split('\r\n')
+    assert lines[0] == 'PATCH /path?a=b HTTP/1.1'
+    assert lines[1].startswith('Host: 127.0.0.1:')
+    assert 'Accept: application/json' in lines
+    assert body == b'{"a": 1}'
+    assert (response.status, response.body) == (200, b'ok')
+
+
+async def test_headers_of_responses_are_found_in_any_case():
+    answer = b'HTTP/1.1 429 Slow\r\nretry-AFTER: 5\r\nContent-Length: 0\r\n\r\n'
+    async with serve(answer) as (_, wire):
+        response = await send(wire)
+    assert (response.status, response.get_headers('Retry-After')) == (429, ['5'])
+
+
+async def test_connections_are_kept_and_used_again():
+    async with serve() as (server, wire):
+        for _ in range(5):
+            await send(wire)
+    assert (len(server.requests), server.connections) == (5, 1)
+
+
+async def test_connections_are_not_used_after_the_server_asks_to_close():
+    answer = b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok'
+    async with serve(answer) as (server, wire):
+        await send(wire)
+        await send(wire)
+    assert server.connections == 2
+
+
+async def test_connections_kept_for_too_long_are_not_used():
+    async with serve(keepalive=-1.0) as (server, wire):
+        await send(wire)
+        await send(wire)
+    assert server.connections == 2
+
+
+async def test_a_request_is_sent_again_if_a_kept_connection_turns_out_to_be_closed():
+    async with serve(OK, b'', OK) as (server, wire):
+        await send(wire)
+        response = await send(wire)
+    assert response.status == 200
+    assert server.connections == 2
+
+
+async def test_a_post_is_not_sent_again():
+    async with serve(OK, b'', OK) as (_, wire):
+        await send(wire)
+        with pytest.raises(WireError):
+            await send(wire, method='POST')
+
+
+async def test_a_new_connection_that_is_closed_without_an_answer_is_an_error():
+    async with serve(b'', b'') as (server, wire):
+        with pytest.raises(WireError):
+            await send(wire)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize('answer', [
+    b'HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 20\r\n\r\nhalf',
+    b'HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhalf',
+    b'HTTP/1.1 200 OK, close',
+])
+async def test_a_half_response_is_an_error(answer):
+    async with serve(answer) as (_, wire):
+        with pytest.raises(WireError):
+            await send(wire)
+
+
+@pytest.mark.parametrize('answer', [
+    b'SSH-2.0-OpenSSH close\r\n\r\n',
+    b'HTTP/1.1 abc OK close\r\n\r\n',
+    b'HTTP/1.1 101 Switching close\r\n\r\n',
+    b'HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nclose',
+    b'HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nclose',
+    b'HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nclose',
+    b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\nclose',
+    b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nclose',
+    b'HTTP/1.1 200 OK\r\nX: ' + b'x' * 70_000 + b'close',
+])
+async def test_garbage_is_an_error_of_the_connection(answer):
+    async with serve(answer) as (_, wire):
+        with pytest.raises(WireError):
+            await send(wire)
+
+
+async def test_responses_without_any_length_end_with_the_connection():
+    async with serve(b'HTTP/1.0 200 OK\r\n\r\nuntil close') as (_, wire):
+        response = await send(wire)
+    assert response.body == b'until close'
+
+
+async def test_responses_of_100_precede_the_real_one():
+    async with serve(b'HTTP/1.1 100 Continue\r\n\r\n' + OK) as (_, wire):
+        assert (await send(wire)).body == b'ok'
+
+
+async def test_responses_without_content_have_no_length():
+    async with serve(b'HTTP/1.1 204 No Content\r\n\r\n', OK) as (server, wire):
+        assert (await send(wire)).body == b''
+        assert (await send(wire)).body == b'ok'
+    assert server.connections == 1
+
+
+async def test_more_requests_than_connections_wait_for_their_turn():
+    async with serve(limit=2) as (server, wire):
+        server.gate.clear()
+        tasks = [asyncio.create_task(send(wire)) for _ in range(6)]
+        await asyncio.sleep(0.05)
+        assert len(server.requests) == 2
+        server.gate.set()
+        await asyncio.gather(*tasks)
+    assert (len(server.requests), server.connections, server.peak) == (6, 2, 2)
+
+
+async def test_a_cancelled_request_leaves_its_place_to_others():
+    async with serve(limit=1) as (server, wire):
+        server.gate.clear()
+        tasks = [asyncio.create_task(send(wire)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        for task in tasks[:2]:
+            task.cancel()
+        server.gate.set()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [type(result) for result in results[:2]] == [asyncio.CancelledError] * 2
+    assert results[2].status == 200
+
+
+async def test_a_cancelled_request_does_not_leave_its_response_to_the_next_one():
+    late = b'HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nlate'
+    async with serve(late, OK, limit=1) as (server, wire):
+        server.gate.clear()
+        task = asyncio.create_task(send(wire))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.wait([task])
+        server.gate.set()
+        assert (await send(wire)).body == b'ok'
+    assert server.connections == 2
+
+
+async def test_a_refused_connection_is_an_error():
+    wire = Wire(host='127.0.0.1', port=1, ssl=None, limit=1, keepalive=60)
+    with pytest.raises(WireError, match='cannot connect'):
+        await send(wire)
+
+
+async def test_line_breaks_in_headers_are_refused():
+    async with serve() as (server, wire):
+        with pytest.raises(WireError, match='line breaks'):
+            await send(wire, Authorization='token\r\nX-Injected: 1')
+    assert not server.requests
+
+
+bodies = st.binary(max_size=200)
+
+
+def make_chunked(chunks, trailer):
+    parts = [b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n']
+    parts += [b'%x;ext=1\r\n%s\r\n' % (len(chunk), chunk) for chunk in chunks if chunk]
+    return b''.join([*parts, b'0\r\n', b'Trailer: 1\r\n' if trailer else b'', b'\r\n'])
+
+
+@given(st.lists(bodies, max_size=5), st.booleans(), st.lists(st.integers(1, 50), min_size=1))
+def test_chunked_responses_can_come_in_pieces_of_any_size(chunks, trailer, sizes):
+    parser, raw, results = _Parser(), make_chunked(chunks, trailer), []
+    while raw:
+        size = sizes[len(raw) % len(sizes)]
+        results.append(parser.feed(raw[:size]))
+        raw = raw[size:]
+    assert not any(results[:-1])
+    assert results[-1].body == b''.join(chunks)
+
+
+@given(bodies, st.lists(st.integers(1, 50), min_size=1))
+def test_responses_of_known_length_can_come_in_pieces_of_any_size(body, sizes):
+    parser, results = _Parser(), []
+    raw = b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s' % (len(body), body)
+    while raw:
+        size = sizes[len(raw) % len(sizes)]
+        results.append(parser.feed(raw[:size]))
+        raw = raw[size:]
+    assert not any(results[:-1])
+    assert results[-1].body == body
