@@ -9,7 +9,13 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import hypothesis
 import pytest
+
+# How long an example takes, says more about the machine; what is too slow, runs into the timeout.
+hypothesis.settings.register_profile(
+    'kopf', deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile('kopf')
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

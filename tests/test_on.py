@@ -7,7 +7,7 @@ from kopf._cogs.structs.references import Selector
 from kopf._core.intents import registries
 from kopf._core.intents.causes import Activity, Reason
 from kopf._core.intents.handlers import Handler
-from kopf._core.intents.registries import ChangingRegistry, OperatorRegistry, get_default_registry
+from kopf._core.intents.registries import OperatorRegistry, get_default_registry
 
 ACTIVITIES = [kopf.on.startup, kopf.on.cleanup, kopf.on.login, kopf.on.probe]
 CHANGES = [kopf.on.create, kopf.on.update, kopf.on.delete, kopf.on.resume]

@@ -92,18 +92,19 @@ async def kube(cluster: str) -> AsyncIterator[Kube]:
 
 @pytest.fixture()
 async def make_kind(kube: Kube) -> AsyncIterator[Callable[..., Awaitable[Kind]]]:
-    """Make kinds of objects that nobody else uses; they are gone after the test."""
+    """
+    Make kinds of objects that nobody else uses; they are gone after the test.
+
+    The options are those of `Kube.create_kind`. If the kind is not given, it is a unique one.
+    """
     kinds: list[Kind] = []
 
     async def make(
-            *,
-            namespaced: bool = True,
-            status: bool = False,
-            schema: dict[str, object] | None = None,
+            kind: Kind | None = None, *, namespaced: bool = True, **options: object,
     ) -> Kind:
-        kind = Kind.make_unique(namespaced=namespaced)
+        kind = kind if kind is not None else Kind.make_unique(namespaced=namespaced)
         kinds.append(kind)
-        await kube.create_kind(kind, status=status, schema=schema)
+        await kube.create_kind(kind, **options)
         return kind
 
     yield make

@@ -7,7 +7,7 @@ import collections
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from tests.e2e.kubes import Kind, Kube, Object
 
@@ -115,3 +115,40 @@ async def wait_settled(
         if newest['metadata']['resourceVersion'] != obj['metadata']['resourceVersion']:
             obj, since = newest, time.monotonic()
     return obj
+
+
+class Watching:
+    """
+    Watch a kind as any client would, from now on: ``async with Watching(kube, kind) as watching``.
+    """
+
+    def __init__(self, kube: Kube, kind: Kind) -> None:
+        self._kube = kube
+        self._kind = kind
+        self._events: list[Object] = []
+
+    async def __aenter__(self) -> Self:
+        path = self._kind.get_path()
+        listed = await self._kube.request('GET', path, params={'limit': '1'})
+        params = {'watch': 'true', 'resourceVersion': listed['metadata']['resourceVersion']}
+        self._task = asyncio.create_task(self._watch(path, params))
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    def get_states(self, name: str) -> list[Object]:
+        """All states of an object since then, each of which but the first one was a write."""
+        return [obj for obj in self._events if obj['metadata']['name'] == name]
+
+    async def wait_state(self, obj: Object) -> None:
+        """Wait until the watch has come to this state of the object."""
+        version = obj['metadata']['resourceVersion']
+        while version not in [obj['metadata']['resourceVersion'] for obj in self._events]:
+            await asyncio.sleep(0.01)
+
+    async def _watch(self, path: str, params: dict[str, str]) -> None:
+        async with self._kube.stream(path, params) as response:
+            async for line in response.content:
+                self._events.append(json.loads(line)['object'])

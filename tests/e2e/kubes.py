@@ -10,7 +10,7 @@ import json
 import ssl
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Self
 
 import aiohttp
@@ -273,16 +273,22 @@ class Kube:
             *,
             status: bool = False,
             schema: Object | None = None,
+            more_versions: Sequence[str] = (),
+            short_names: Sequence[str] = (),
+            categories: Sequence[str] = (),
     ) -> None:
         """
         Create a kind by its CRD, and wait until it is served. ``status`` makes it a subresource.
         """
-        names = {'kind': kind.kind, 'plural': kind.plural, 'singular': kind.kind.lower()}
-        version = {
-            'name': kind.version, 'served': True, 'storage': True,
+        names = {
+            'kind': kind.kind, 'plural': kind.plural, 'singular': kind.kind.lower(),
+            'shortNames': [*short_names], 'categories': [*categories],
+        }
+        versions = [{
+            'name': version, 'served': True, 'storage': version == kind.version,
             'schema': {'openAPIV3Schema': schema or ANYTHING},
             'subresources': {'status': {}} if status else {},
-        }
+        } for version in (kind.version, *more_versions)]
         await self.request('POST', CRDS, body={
             'apiVersion': 'apiextensions.k8s.io/v1',
             'kind': 'CustomResourceDefinition',
@@ -291,7 +297,7 @@ class Kube:
                 'group': kind.group,
                 'names': names,
                 'scope': 'Namespaced' if kind.namespaced else 'Cluster',
-                'versions': [version],
+                'versions': versions,
             },
         })
         await self.wait_served(kind)

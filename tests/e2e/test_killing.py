@@ -13,6 +13,7 @@ import itertools
 import json
 import pathlib
 import signal
+import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -156,6 +157,20 @@ def neighbour(retry, **_):
     return 2
 '''
 
+LEAVING = '''
+import asyncio
+
+@kopf.on.create(*KIND)
+def create(**_):
+    pass
+
+@kopf.on.cleanup()
+async def leave(logger, **_):
+    logger.info("is leaving")
+    await asyncio.sleep(0.5)
+    logger.info("has left")
+'''
+
 SLOW = '''
 async def run_slowly(param, retry, **_):
     await asyncio.sleep(0.4)
@@ -277,6 +292,8 @@ class Strike:
         self.request: web.Request | None = None
         self.time = 0.0
         self._count = 0
+        self._lock = threading.Lock()
+        self._is_called_off = False
 
     async def act(self, request: web.Request, proxy: Proxy) -> web.StreamResponse:
         """Be in the place of the requests which do count."""
@@ -295,14 +312,23 @@ class Strike:
         return response
 
     def _hit(self, request: web.Request) -> None:
-        assert self.operator is not None
-        self.request = request
-        self.time = time.time()
-        if self.signum == signal.SIGKILL:
-            self.operator.kill()
-            abort(request)
-            raise asyncio.CancelledError
-        self.operator.send(self.signum)
+        with self._lock:
+            if self._is_called_off:
+                return
+            assert self.operator is not None
+            self.request = request
+            self.time = time.time()
+            if self.signum == signal.SIGKILL:
+                self.operator.kill()
+                abort(request)
+                raise asyncio.CancelledError
+            self.operator.send(self.signum)
+
+    def call_off(self) -> bool:
+        """Do not hit any more; false if it is too late."""
+        with self._lock:
+            self._is_called_off = self.request is None
+        return self._is_called_off
 
     def __str__(self) -> str:
         return f"{self.signum.name} {self.moment} request #{self.step}: {self.request}"
@@ -378,10 +404,11 @@ class Arena:
         fault = self.proxy.inject(strike.act, match=strike.does_count, times=None)
         strike.operator = self.start()
         await self.wait_until(lambda: strike.request is not None)
-        if strike.request is None:
+        was_struck = not strike.call_off()
+        if not was_struck:
             strike.operator.send(signal.SIGTERM)
         exit_code = await strike.operator.wait()
-        was_killed = strike.request is not None and strike.signum == signal.SIGKILL
+        was_killed = was_struck and strike.signum == signal.SIGKILL
         assert exit_code == (-signal.SIGKILL if was_killed else 0)
         fault.end()
         while not self.proxy.is_idle:
@@ -592,3 +619,16 @@ async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
 def is_committing(request: web.Request) -> bool:
     """Whether it is the last one of the PATCHes which are made of one."""
     return request.method == 'PATCH' and not request.path.endswith('/status')
+
+
+async def test_signalled_again_it_finishes_what_it_was_finishing(
+        operator: Callable[..., Operator], kind: Kind,
+) -> None:
+    instance = operator(LEAVING, kind=kind)
+    await instance.wait_for('watch-stream for things')
+    instance.send(signal.SIGTERM)
+    await instance.wait_for('is leaving')
+    instance.send(signal.SIGTERM)
+    instance.send(signal.SIGINT)
+    assert await instance.wait() == 0
+    assert instance.find('has left')

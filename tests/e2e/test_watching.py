@@ -36,7 +36,7 @@ class State(Recorder):
         self.objects = self._listed
         super().end()
 
-    def changed(self, type, body):
+    def changed(self, type, body, line):
         if type == 'DELETED':
             self.objects.pop(body['metadata']['name'], None)
         else:

@@ -260,7 +260,7 @@ class Client:
             answer = await connection.wire.exchange(
                 method, connection.root + path, headers=headers, body=body,
                 connect_timeout=connect_timeout)
-            if 200 <= answer.status < 300 and b'\r\nWarning:' not in answer.head:
+            if 200 <= answer.status < 300 and b'\r\nwarning:' not in answer.head.lower():
                 return _Answer(answer.status, answer.body)
             return _Answer(
                 answer.status, answer.body, answer.get_headers('Warning'),

@@ -58,8 +58,13 @@ class Sink(Protocol):
     def end(self) -> None:
         """The list is complete: whatever was not in it since its beginning is gone."""
 
-    def changed(self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody) -> None:
-        """An object has changed."""
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes,
+    ) -> None:
+        """An object has changed. Packed, it is the whole event as JSON: the line of the stream."""
 
 
 async def watch(
@@ -230,6 +235,7 @@ class _Watcher:
         proving: asyncio.TimerHandle | None = None
         lifetime = asyncio.timeout(watching.client_timeout)
         silence = asyncio.timeout(watching.inactivity_timeout)
+        heard = started
         splitter = lines.LineSplitter()
         breather = _Breather()
         try:
@@ -238,7 +244,10 @@ class _Watcher:
                 while chunk := await content.readany():
                     complete = splitter.feed(chunk)
                     if complete:
-                        silence.reschedule(loop.time() + watching.inactivity_timeout)
+                        now = loop.time()
+                        if now - heard > watching.inactivity_timeout / 100:  # timers are costly
+                            silence.reschedule(now + watching.inactivity_timeout)
+                            heard = now
                     for line in complete:
                         self._handle(line)
                         if breather.is_needed():
@@ -303,7 +312,7 @@ class _Watcher:
         elif type in ('ADDED', 'MODIFIED') and self._streaming:
             self._sink.listed(body)
         elif type in ('ADDED', 'MODIFIED', 'DELETED'):
-            self._sink.changed(type, body)
+            self._sink.changed(type, body, line)
             if not self._streaming:
                 self._reached = version or self._reached
         if not self._proven:

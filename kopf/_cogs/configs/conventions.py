@@ -29,7 +29,7 @@ class StorageKeyFormingConvention:
     Names are made safe for Kubernetes; the long ones are cut and hashed. There are 2 versions:
     v2 is for what Kubernetes allows (63 characters after the prefix); v1 is what long-gone
     versions had (63 characters with the prefix); v1 keys are still read and, unless disabled,
-    written along where they differ.
+    written along where they differ. With prefixes too long for v1, nobody has ever had them.
     """
 
     def __init__(self, *, prefix: str, v1: bool) -> None:
@@ -48,6 +48,7 @@ class StorageKeyFormingConvention:
         if keys is None:
             v2 = self.make_v2_key(key)
             v1 = [self.make_v1_key(key)] if self.v1 else []
+            v1 = [name for name in v1 if _VALID_NAME.fullmatch(name.rpartition('/')[2])]
             keys = self._keys[key] = list(dict.fromkeys([v2, *v1]))
         return keys
 

@@ -75,6 +75,8 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
                     _put(essence, path, value)
         for path in self.ignored_fields:
             _cut(essence, path)
+        if 'status' in essence and not essence['status']:
+            del essence['status']
         return cast(bodies.BodyEssence, essence)
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:

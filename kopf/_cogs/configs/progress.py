@@ -54,10 +54,9 @@ class ProgressStorage(conventions.StorageStanzaCleaner):
 
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         """Put a value that means nothing to handlers next to the records, or remove it (None)."""
-        raise NotImplementedError
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        """Read the value that was put by `touch`; storages without it keep nothing there."""
+        """Read the value that was put by `touch`, if the storage keeps it at all."""
         return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
@@ -214,11 +213,10 @@ class StatusProgressStorage(ProgressStorage):
         essence = super().clear(essence=essence)
         if self.field[0] not in essence and self.touch_field[0] not in essence:
             return essence
-        if dicts.resolve(essence, self.field, None) is not None:
-            essence = cast(bodies.BodyEssence, _without(essence, self.field))
-        if dicts.resolve(essence, self.touch_field, None) is not None:
-            essence = cast(bodies.BodyEssence, _without(essence, self.touch_field))
-        return essence
+        cleared: Mapping[str, Any] = essence
+        for field in (self.field, self.touch_field):
+            cleared = _without(cleared, field)
+        return cast(bodies.BodyEssence, cleared)
 
 
 class MultiProgressStorage(ProgressStorage):
@@ -329,15 +327,14 @@ def _purge_field(
         dicts.remove(patch, path)
 
 
-def _without(essence: Mapping[str, Any], path: dicts.FieldPath) -> dict[str, Any]:
-    """A copy without the field, and without the parents that it leaves empty (but the topmost)."""
-    result = dict(essence)
-    if len(path) == 1:
-        del result[path[0]]
-    else:
-        child = _without(result[path[0]], path[1:])
-        if child:
-            result[path[0]] = child
-        else:
-            del result[path[0]]
-    return result
+def _without(source: Mapping[str, Any], path: dicts.FieldPath) -> Mapping[str, Any]:
+    """A copy without the field, and without its parents which are empty; the same if none are."""
+    key, below = path[0], path[1:]
+    child = source.get(key)
+    if key not in source or (below and not isinstance(child, Mapping)):
+        return source
+    remaining = _without(child, below) if below and isinstance(child, Mapping) else {}
+    if remaining and remaining is child:
+        return source
+    others = {name: val for name, val in source.items() if name != key or remaining}
+    return {**others, key: remaining} if remaining else others

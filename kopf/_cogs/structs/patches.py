@@ -165,8 +165,19 @@ def _iterate_json_patch(a: Any, b: Any, path: str) -> Iterator[dict[str, Any]]:
                 yield {'op': 'add', 'path': f'{path}/{escape(key)}', 'value': b[key]}
             else:
                 yield from _iterate_json_patch(a[key], b[key], f'{path}/{escape(key)}')
-    elif type(a) is not type(b) or a != b:
+    elif not _is_same(a, b):
         yield {'op': 'replace', 'path': path, 'value': b}
+
+
+def _is_same(a: Any, b: Any) -> bool:
+    """Whether it is the same in JSON, where true is not 1."""
+    if a is b:
+        return True
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_is_same, a, b))
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        return len(a) == len(b) and all(key in b and _is_same(a[key], b[key]) for key in a)
+    return type(a) is type(b) and bool(a == b)
 
 
 def escape(key: str) -> str:

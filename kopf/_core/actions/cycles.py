@@ -15,7 +15,7 @@ from kopf._cogs.structs import bodies, dicts, ids, patches
 from kopf._core.actions import progression
 from kopf._core.intents import causes
 
-MAX_SEEN_LENGTH = 100_000
+MAX_VIEWS_LENGTH = 100_000
 """Larger states are not kept for restarts: all annotations of an object have 256 KB together."""
 
 
@@ -43,8 +43,8 @@ class Cycle:
     The essence that the earliest finished handler saw, advanced by the own patches since then.
     It becomes the last-handled one, so that the later foreign changes are seen by all handlers.
     """
-    latest: bodies.BodyEssence | None = None
-    """The essence that the latest finished handler saw."""
+    diverged: bodies.BodyEssence | None = None
+    """What a finished handler saw that is not the above, because of foreign changes in between."""
     ahead: bodies.BodyEssence | None = None
     """What some have seen in the previous cycle beyond the state that is last-handled now."""
 
@@ -71,9 +71,10 @@ class Cycle:
         self.states[handler_id] = state
         self.unsaved.add(handler_id)
         self.oldest = now.mono if self.oldest is None else self.oldest
-        if state.finished:
-            self.latest = essence
-            self.seen = essence if self.seen is None else self.seen
+        if state.finished and self.seen is None:
+            self.seen = essence
+        elif state.finished and self.seen != essence:
+            self.diverged = essence
         if outcome.result is not None:
             patch = patches.Patch(patch)
             dicts.ensure(patch, ('status', handler_id), outcome.result)
@@ -103,7 +104,7 @@ class Cycle:
         """Go on with another cause: what is not written yet is kept, the counting starts anew."""
         self.reason = reason
         self.roots.clear()
-        self.seen = None
+        self.seen = self.diverged = None
 
     def refuse(self, handler_id: ids.HandlerId, message: str) -> None:
         """The handler has failed for good after all: its changes cannot be made."""
@@ -133,7 +134,8 @@ class Cycle:
         if self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
             contributed = [contribution.patch for contribution in self.contributions]
             seen = None if self.seen is None else advance(self.seen, contributed, expected)
-            _store_seen(seen or self.ahead, storage=storage, body=body, patch=patch)
+            views = [seen, self.diverged] if seen is not None else [self.ahead]
+            _store_views(views, storage=storage, body=body, patch=patch)
         storage.flush()
         return patch
 
@@ -148,7 +150,7 @@ class Cycle:
         """The framework's own keys for a cycle that ends: nothing of the progress is left."""
         patch = patches.Patch()
         storage = settings.persistence.progress_storage
-        _store_seen(ahead, storage=storage, body=body, patch=patch)
+        _store_views([ahead], storage=storage, body=body, patch=patch)
         if not self.stored:
             return patch
         for handler_id in self._find_family(handler_ids, body=body, storage=storage):
@@ -239,24 +241,23 @@ def _reorder(source: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, An
         for key in keys}
 
 
-def _store_seen(
-        seen: bodies.BodyEssence | None,
+def _store_views(
+        views: Iterable[bodies.BodyEssence | None],
         *,
         storage: progress.ProgressStorage,
         body: bodies.Body,
         patch: patches.Patch,
 ) -> None:
-    encoded = diffbase.encode_essence(seen) if seen is not None else None
-    if encoded is not None and len(encoded) <= MAX_SEEN_LENGTH and (
-            storage.touched(body=body) != encoded):
+    encoded = '\n'.join(diffbase.encode_essence(view) for view in views if view is not None)
+    if encoded and len(encoded) <= MAX_VIEWS_LENGTH and storage.touched(body=body) != encoded:
         storage.touch(body=body, patch=patch, value=encoded)
 
 
-def load_seen(
+def load_views(
         body: bodies.Body, settings: configuration.OperatorSettings,
-) -> bodies.BodyEssence | None:
-    """What a previous process has kept of the cycle's seen state, if it did."""
+) -> list[bodies.BodyEssence | None]:
+    """What a previous process has kept of what its handlers saw: none, one, or two of these."""
     encoded = settings.persistence.progress_storage.touched(body=body)
     if encoded is None or not encoded.startswith('{'):
-        return None
-    return diffbase.decode_essence(encoded)
+        return []
+    return [diffbase.decode_essence(line) for line in encoded.split('\n')]

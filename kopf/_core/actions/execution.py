@@ -11,7 +11,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
-from kopf._core.actions import invocation, progression, tracebacks
+from kopf._core.actions import progression, tracebacks
 from kopf._core.intents import errors, handlers
 
 encode = json.JSONEncoder(allow_nan=False).encode
@@ -46,7 +46,7 @@ async def attempt(
 
     logger.debug(f"{name} is invoked.")
     limit = None
-    if left is not None and invocation.is_async(handler.fn):
+    if left is not None and handler.is_async:
         limit = asyncio.timeout(left)
     try:
         if limit is None:

@@ -12,15 +12,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from kopf._core.intents import handlers
+
 
 async def invoke(
-        fn: Callable[..., Any], *args: Any, kwargs: Mapping[str, Any], executor: Executor,
+        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
 ) -> Any:
-    """Call the function and return its result; it sees the context variables of the caller."""
-    if is_async(fn):
-        return await fn(*args, **kwargs)
+    """Call the handler and return its result; it sees the context variables of the caller."""
+    if handler.is_async:
+        return await handler.fn(**kwargs)
     context = contextvars.copy_context()
-    running = executor.submit(context.run, _call, functools.partial(fn, *args, **kwargs))
+    running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs))
     future = asyncio.wrap_future(running)
     while not future.done():
         try:
@@ -37,15 +39,3 @@ def _call(fn: Callable[[], Any]) -> Any:
         return fn()
     except StopIteration as e:  # futures cannot have it: their waiters would wait for ever
         raise RuntimeError("StopIteration is raised.") from e
-
-
-def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether the function is to be awaited: also behind partials, wrappers and callables."""
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    if inspect.iscoroutinefunction(fn):
-        return True
-    if inspect.isroutine(fn):
-        wrapped = getattr(fn, '__wrapped__', None)
-        return wrapped is not None and is_async(wrapped)
-    return inspect.iscoroutinefunction(getattr(fn, '__call__', None))  # noqa: B004

@@ -77,7 +77,7 @@ async def _attempt(
     return await execution.attempt(
         handler,
         call=lambda: invocation.invoke(
-            handler.fn, kwargs=kwargs, executor=cause.settings.execution.executor),
+            handler, kwargs, cause.settings.execution.executor),
         state=state,
         settings=cause.settings,
         clock=clock,

@@ -6,6 +6,8 @@ to ``**_``. They can also have parameters that only their author knows of (indic
 bound by partials, those with defaults), so the types here say nothing of the parameters.
 Sync and async functions are equally good for handlers, but filters are always sync.
 """
+import functools
+import inspect
 import logging
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar, cast
@@ -70,3 +72,15 @@ def any_(fns: Collection[_FnT]) -> _FnT:
 def none_(fns: Collection[_FnT]) -> _FnT:
     """Make a filter that is true when all the functions are false, or if there are none."""
     return not_(any_(fns))
+
+
+def is_async(fn: Callable[..., Any]) -> bool:
+    """Whether the function is to be awaited: also behind partials, wrappers and callables."""
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    if inspect.iscoroutinefunction(fn):
+        return True
+    if inspect.isroutine(fn):
+        wrapped = getattr(fn, '__wrapped__', None)
+        return wrapped is not None and is_async(wrapped)
+    return inspect.iscoroutinefunction(getattr(fn, '__call__', None))  # noqa: B004

@@ -79,6 +79,11 @@ class Handler:
     def __repr__(self) -> str:
         return f'Handler {self.id!r}'
 
+    @functools.cached_property
+    def is_async(self) -> bool:
+        """Whether the function is a coroutine function; otherwise, it needs a thread."""
+        return callbacks.is_async(self.fn)
+
     @property
     def key(self) -> tuple[Callable[..., Any], ids.HandlerId]:
         """By what the handlers of one occasion are deduplicated."""

@@ -122,9 +122,9 @@ class Turn:
         if cycle is None and settings.persistence.progress_storage.touched(body=body) is not None:
             cycle = cycles.Cycle(causes.Reason.NOOP, stored=True)
         if cycle is not None and any(state.finished for state in cycle.states.values()):
-            cycle.seen = cycles.load_seen(body, settings)
+            cycle.seen, cycle.diverged, *_ = *cycles.load_views(body, settings), None, None
         elif cycle is not None:
-            cycle.ahead = cycles.load_seen(body, settings)
+            cycle.ahead, *_ = *cycles.load_views(body, settings), None
         return cycle
 
     def _get_selected(self, survey: filters.Survey) -> list[handlers.ChangingHandler]:
@@ -305,8 +305,8 @@ class Turn:
             self._announce()
         essence = cycle.seen if self._reason != causes.Reason.NOOP else cycle.horizon
         essence = essence if essence is not None else view.essence
-        ahead = cycle.latest if cycle.latest != cycle.seen and (
-            self._reason in (causes.Reason.CREATE, causes.Reason.UPDATE)) else None
+        is_change = self._reason in (causes.Reason.CREATE, causes.Reason.UPDATE)
+        ahead = cycle.diverged if is_change else None
         results = cycle.unsent_results() if self._is_status_essential() else []
         if results:  # these are no changes to those who handle the status
             merged: Any = self.saver.raw
@@ -430,7 +430,7 @@ class Turn:
         executor = self.env.settings.execution.executor
         token = registries.parent_var.set(family)
         try:
-            result = await invocation.invoke(handler.fn, kwargs=kwargs, executor=executor)
+            result = await invocation.invoke(handler, kwargs, executor)
             if family.declared and not family.executed:
                 await family.execute(family.declared)
             return result

@@ -273,7 +273,12 @@ class _NamespaceSink:
         self._names = self._listed
         self._insights.set_namespaces(self._names)
 
-    def changed(self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody) -> None:
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes,
+    ) -> None:
         name = references.NamespaceName(body['metadata']['name'])
         if type == 'DELETED':
             self._names.discard(name)

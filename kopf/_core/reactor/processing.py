@@ -105,7 +105,7 @@ class Processor:
             while line.events:
                 await self._watch(line, line.events.popleft())
             if line.gone:
-                if line.noticed and line.take() is not None:
+                if line.take() is not None and line.noticed:
                     logger.debug("Deleted, really deleted, and we are notified.")
                 return
             raw = line.take()
@@ -220,7 +220,7 @@ class Processor:
         await execution.attempt(
             handler,
             call=lambda: invocation.invoke(
-                handler.fn, kwargs=kwargs, executor=self.env.settings.execution.executor),
+            handler, kwargs, self.env.settings.execution.executor),
             state=state,
             settings=self.env.settings,
             clock=self.env.clock,

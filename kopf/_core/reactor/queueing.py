@@ -97,16 +97,17 @@ class Line:
         self.woken = False
         return raw
 
-    def keep(self, raw: bodies.RawBody) -> None:
-        """Remember a processed state until it is needed again."""
-        self.kept = raw
-        self.stream.lines.pack_later(self)
+    def keep(self, raw: bodies.RawBody, packed: bytes | None = None) -> None:
+        """Remember a processed state until it is needed again; packed, it is a raw event."""
+        self.kept = packed if packed is not None else raw
+        if packed is None:
+            self.stream.lines.pack_later(self)
 
     def recall(self) -> bodies.RawBody | None:
         """The state that was kept, if any was."""
         if isinstance(self.kept, bytes):
-            raw: bodies.RawBody = json.loads(self.kept)
-            return raw
+            event: bodies.RawEvent = json.loads(self.kept)
+            return event['object']
         return self.kept
 
     def drop(self) -> None:
@@ -116,7 +117,7 @@ class Line:
 
     def pack(self) -> None:
         if self.kept is not None and not isinstance(self.kept, bytes):
-            self.kept = json.dumps(self.kept, separators=(',', ':')).encode()
+            self.kept = json.dumps({'object': self.kept}, separators=(',', ':')).encode()
 
     def offer(self, raw: bodies.RawBody) -> bool:
         """Take a state from the watch; false if there is nothing new in it."""
@@ -208,7 +209,12 @@ class Stream:
                 self._yield_to_namesake(line, line.pending)
             self.lines.schedule(line)
 
-    def changed(self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody) -> None:
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes | None = None,
+    ) -> None:
         if type == 'DELETED' and get_uid(body) not in self.by_uid and not self.handlers.watching:
             return
         line, new = self._find(body, initial=False)
@@ -218,7 +224,7 @@ class Stream:
         if new:
             self._yield_to_namesake(line, body)
         is_new_state = line.offer(body)
-        if self._record(line, type, body) or is_new_state:
+        if self._record(line, type, body, packed) or is_new_state:
             self.lines.schedule(line)
 
     def _find(self, body: bodies.RawBody, *, initial: bool) -> tuple[Line, bool]:
@@ -230,7 +236,13 @@ class Stream:
         line.epoch = self.epoch
         return line, True
 
-    def _record(self, line: Line, type: bodies.RawEventType, body: bodies.RawBody) -> bool:
+    def _record(
+            self,
+            line: Line,
+            type: bodies.RawEventType,
+            body: bodies.RawBody,
+            packed: bytes | None = None,
+    ) -> bool:
         """Keep the raw event where someone wants to see it."""
         if not self.handlers.watching:
             return False
@@ -245,7 +257,7 @@ class Stream:
             line.events.pop()
         line.events.append({'type': type, 'object': body})
         if type != 'DELETED':
-            line.keep(body)
+            line.keep(body, packed)
         return True
 
     def _leave(self, line: Line, body: bodies.RawBody | None) -> None:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks, flags
@@ -175,11 +175,10 @@ async def spawn_tasks(
         lifecycle=lifecycle, registry=registry, settings=settings, insights=insights,
         clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag, vault=vault,
         memo=memo)
+    core_task = loop.create_task(core, name="operator")
+    _handle_signals(signalled, until=core_task)
     stopper = _wait_for_stop(stop_flag, signalled, settings)
-    return [
-        loop.create_task(core, name="operator"),
-        loop.create_task(stopper, name="stop-flag checker"),
-    ]
+    return [core_task, loop.create_task(stopper, name="stop-flag checker")]
 
 
 async def run_tasks(
@@ -294,38 +293,33 @@ async def _wait_for_stop(
         signalled: 'asyncio.Future[signal.Signals]',
         settings: configuration.OperatorSettings,
 ) -> None:
-    with _handling_signals(signalled):
-        waiting: set[asyncio.Future[Any]] = {signalled}
-        if stop_flag is not None:
-            waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
-        if signalled.done():
-            logger.info(f"Signal {signalled.result().name} is received. Operator is stopping.")
-            _limit_exiting(settings.process.ultimate_exiting_timeout)
-        else:
-            logger.info("Stop-flag is raised. Operator is stopping.")
+    waiting: set[asyncio.Future[Any]] = {signalled}
+    if stop_flag is not None:
+        waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
+    if signalled.done():
+        logger.info(f"Signal {signalled.result().name} is received. Operator is stopping.")
+        _limit_exiting(settings.process.ultimate_exiting_timeout)
+    else:
+        logger.info("Stop-flag is raised. Operator is stopping.")
 
 
-@contextlib.contextmanager
-def _handling_signals(signalled: 'asyncio.Future[signal.Signals]') -> Iterator[None]:
+def _handle_signals(
+        signalled: 'asyncio.Future[signal.Signals]', *, until: asyncio.Task[Any],
+) -> None:
+    """Tell of the first signal; the others change nothing: they must not kill what is finishing."""
     if threading.current_thread() is not threading.main_thread():
         logger.warning("OS signals are ignored: running not in the main thread.")
-        yield
         return
     loop = asyncio.get_running_loop()
-    installed = []
     for number in (signal.SIGINT, signal.SIGTERM):
         with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
             loop.add_signal_handler(number, _raise_once, signalled, number)
-            installed.append(number)
-    try:
-        yield
-    finally:
-        for number in installed:
-            loop.remove_signal_handler(number)
+            until.add_done_callback(
+                lambda _, number=number: loop.remove_signal_handler(number))  # type: ignore[misc]
 
 
 def _raise_once(signalled: 'asyncio.Future[signal.Signals]', number: signal.Signals) -> None:

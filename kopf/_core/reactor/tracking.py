@@ -53,7 +53,12 @@ class Tracker:
             })
         self.filled.set()
 
-    def changed(self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody) -> None:
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes,
+    ) -> None:
         name = body['metadata']['name']
         if type == 'DELETED':
             self._versions.pop(name, None)

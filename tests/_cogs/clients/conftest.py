@@ -63,7 +63,7 @@ class Recorder:
     def end(self) -> None:
         self._add('end')
 
-    def changed(self, type: str, body: Any) -> None:
+    def changed(self, type: str, body: Any, line: bytes) -> None:
         self.bodies.append(body)
         self._add(type, body['metadata']['name'], body['metadata']['resourceVersion'])
 

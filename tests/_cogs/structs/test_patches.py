@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopf._cogs.structs.bodies import Body
-from kopf._cogs.structs.dicts import MappingView
 from kopf._cogs.structs.patches import Patch, combine, make_json_patch, merge
 
 KEYS = st.sampled_from(['a', 'b', 'x/y', 'x~y', '~1', ''])
@@ -74,12 +73,8 @@ def test_patches_are_combined_with_empty_ones_to_themselves(patch):
 @given(first=PATCHES, second=PATCHES)
 def test_nothing_is_changed_in_place_by_combining(first, second):
     before = copy.deepcopy((first, second))
-    combined = combine(first, second)
+    combine(first, second)
     assert (first, second) == before
-    if combined is not None:
-        change_everywhere(combined)
-        assert {key: first[key] for key in first.keys() - second.keys()} == {
-            key: before[0][key] for key in first.keys() - second.keys()}
 
 
 @pytest.mark.parametrize('value', [None, 1, 'x', [{}]])
@@ -121,6 +116,8 @@ def test_json_patches_name_no_path_twice(a, b):
     ({'a~1b': 1}, {}, [{'op': 'remove', 'path': '/a~01b'}]),
     ({'a': [1, 2]}, {'a': [1, 3]}, [{'op': 'replace', 'path': '/a', 'value': [1, 3]}]),
     ({'a': [1]}, {'a': [True]}, [{'op': 'replace', 'path': '/a', 'value': [True]}]),
+    ({'a': [{'b': 0}]}, {'a': [{'b': False}]}, [
+        {'op': 'replace', 'path': '/a', 'value': [{'b': False}]}]),
     ({'a': {'b': 1}}, {'a': 1}, [{'op': 'replace', 'path': '/a', 'value': 1}]),
 ])
 def test_json_patches_are_as_small_as_possible_but_for_lists(a, b, ops):
@@ -258,10 +255,3 @@ def has_dicts_over_others(first, second):
     return any(
         has_dicts_over_others(first[key], val) if isinstance(first[key], dict) else True
         for key, val in second.items() if isinstance(val, dict) and key in first)
-
-
-def change_everywhere(value):
-    for val in list(value.values()):
-        if isinstance(val, dict):
-            change_everywhere(val)
-    value['changed'] = True

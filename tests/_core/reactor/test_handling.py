@@ -298,6 +298,10 @@ designs = st.lists(st.tuples(
     plan=[(5.791, 'edit', 1), (8.107, 'edit', 0)], design=[(2, 0.5, None), (2, 0.0, None)],
     faults=[None, 'after', None, None, None, 'before'], delay=0.001, flush_delay=0,
     subresource=False)
+@example(  # one has seen more than those before and after it
+    plan=[(0.0, 'edit', 1), (1.0, 'edit', 0)],
+    design=[(0, 0.0, None), (0, 0.0, None), (1, 0.0, None)],
+    faults=[], delay=0.001, flush_delay=0, subresource=False)
 def test_whatever_happens_every_handler_sees_the_state_that_lasts(
         plan, design, faults, delay, flush_delay, subresource):
     registry, journal = OperatorRegistry(), Journal()
@@ -310,7 +314,8 @@ def test_whatever_happens_every_handler_sees_the_state_that_lasts(
         api = Api()
         api.faults = faults
         api.create(spec={'f': 0})
-        options = dict(flush_delay=flush_delay, subresource=subresource, watch_delay=delay)
+        options = {
+            'flush_delay': flush_delay, 'subresource': subresource, 'watch_delay': delay}
         operator = Operator(api, registry, **options)
         operator.start()
         now, crashes, edits = 0.0, 0, 0

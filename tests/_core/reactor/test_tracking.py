@@ -45,23 +45,23 @@ async def test_nothing_is_in_doubt_at_first(tracker):
 @pytest.mark.parametrize('type', ['ADDED', 'MODIFIED', 'DELETED'])
 async def test_changed_groups_are_in_doubt_soon(tracker, type):
     fill(tracker)
-    tracker.changed(type, make('things.g.test'))
+    tracker.changed(type, make('things.g.test'), b"")
     start = asyncio.get_running_loop().time()
     assert await tracker.take() == {'g.test'}
     assert asyncio.get_running_loop().time() - start == pytest.approx(0.1)
 
 
 async def test_changes_of_several_groups_are_taken_together(tracker):
-    tracker.changed('ADDED', make('a.g.test'))
-    tracker.changed('ADDED', make('b.g.test'))
-    tracker.changed('ADDED', make('c.h.test'))
+    tracker.changed('ADDED', make('a.g.test'), b"")
+    tracker.changed('ADDED', make('b.g.test'), b"")
+    tracker.changed('ADDED', make('c.h.test'), b"")
     assert await tracker.take() == {'g.test', 'h.test'}
 
 
 async def test_endless_changes_do_not_put_it_off(tracker):
     async def change():
         while True:
-            tracker.changed('MODIFIED', make('a.g.test'))
+            tracker.changed('MODIFIED', make('a.g.test'), b"")
             await asyncio.sleep(0.01)
     changing = asyncio.create_task(change())
     start = asyncio.get_running_loop().time()
@@ -72,8 +72,8 @@ async def test_endless_changes_do_not_put_it_off(tracker):
 
 async def test_groups_of_no_interest_are_never_in_doubt():
     tracker = tracking.Tracker(groups={'h.test'})
-    tracker.changed('ADDED', make('a.g.test'))
-    tracker.changed('ADDED', make('a.h.test'))
+    tracker.changed('ADDED', make('a.g.test'), b"")
+    tracker.changed('ADDED', make('a.h.test'), b"")
     assert await tracker.take() == {'h.test'}
 
 
@@ -129,7 +129,7 @@ async def test_crds_without_their_resources_are_unsettled(tracker):
 
 async def test_resources_whose_crds_are_gone_are_unsettled(tracker):
     fill(tracker, make('things.g.test'))
-    tracker.changed('DELETED', make('things.g.test'))
+    tracker.changed('DELETED', make('things.g.test'), b"")
     assert tracker.find_unsettled([THINGS]) == {'g.test'}
     assert tracker.find_unsettled([]) == set()
 
@@ -141,8 +141,8 @@ async def test_resources_that_never_had_crds_are_settled(tracker):
 
 async def test_crds_that_are_back_are_not_gone(tracker):
     fill(tracker, make('things.g.test'))
-    tracker.changed('DELETED', make('things.g.test'))
-    tracker.changed('ADDED', make('things.g.test', '2'))
+    tracker.changed('DELETED', make('things.g.test'), b"")
+    tracker.changed('ADDED', make('things.g.test', '2'), b"")
     assert tracker.find_unsettled([THINGS]) == set()
 
 

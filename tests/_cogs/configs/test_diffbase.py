@@ -1,0 +1,274 @@
+import copy
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopf._cogs.configs.diffbase import (
+    AnnotationsDiffBaseStorage,
+    DiffBaseStorage,
+    MultiDiffBaseStorage,
+    StatusDiffBaseStorage,
+)
+from kopf._cogs.configs.progress import (
+    AnnotationsProgressStorage,
+    MultiProgressStorage,
+    SmartProgressStorage,
+    StatusProgressStorage,
+)
+from kopf._cogs.structs.bodies import Body
+from kopf._cogs.structs.patches import Patch, merge
+
+STORAGES = {
+    'annotations': lambda: AnnotationsDiffBaseStorage(),
+    'prefix': lambda: AnnotationsDiffBaseStorage(prefix='my.dev'),
+    'key': lambda: AnnotationsDiffBaseStorage(prefix='my.dev', key='long/key' * 20, v1=False),
+    'ignoring': lambda: AnnotationsDiffBaseStorage(ignored_fields=['spec.a', 'metadata.labels']),
+    'status': lambda: StatusDiffBaseStorage(),
+    'named status': lambda: StatusDiffBaseStorage(name='mine'),
+    'field': lambda: StatusDiffBaseStorage(field='spec.mine', ignored_fields=['data']),
+    'multi': lambda: MultiDiffBaseStorage([
+        AnnotationsDiffBaseStorage(prefix='my.dev'), StatusDiffBaseStorage(name='mine')]),
+}
+PROGRESS_STORAGES = {
+    'annotations': lambda: AnnotationsProgressStorage(),
+    'prefix': lambda: AnnotationsProgressStorage(prefix='my.dev'),
+    'other prefix': lambda: AnnotationsProgressStorage(prefix='other.dev'),
+    'status': lambda: StatusProgressStorage(name='mine'),
+    'smart': lambda: SmartProgressStorage(),
+    'multi': lambda: MultiProgressStorage([
+        AnnotationsProgressStorage(prefix='my.dev'), StatusProgressStorage()]),
+}
+RECORD = {
+    'started': '2020-01-01T00:00:00+00:00', 'stopped': None, 'delayed': None, 'purpose': 'create',
+    'retries': 0, 'success': False, 'failure': False, 'message': None, 'subrefs': None,
+}
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda values: st.lists(values, max_size=2) | st.dictionaries(
+        st.sampled_from('abc'), values, max_size=2),
+    max_leaves=5)
+STANZAS = st.dictionaries(st.sampled_from(['kopf', 'a', 'b']), st.just({}) | st.just({'a': 1}))
+NAMES = st.dictionaries(st.sampled_from(['a', 'b.dev/c', 'my.dev.x/y']), st.text(max_size=5))
+BODIES = st.fixed_dictionaries(
+    {'apiVersion': st.just('v1'), 'kind': st.just('Thing'), 'metadata': st.fixed_dictionaries(
+        {'name': st.just('name1'), 'resourceVersion': st.text()},
+        optional={'labels': NAMES, 'annotations': NAMES})},
+    optional={'spec': STANZAS, 'status': STANZAS, 'data': VALUES})
+EXTRA_FIELDS = st.lists(st.sampled_from([
+    'spec', 'status', 'status.a', 'status.kopf', 'metadata.name', 'metadata.labels', 'metadata']))
+
+storages = pytest.mark.parametrize('make', STORAGES.values(), ids=STORAGES)
+progress_storages = pytest.mark.parametrize(
+    'make_progress', PROGRESS_STORAGES.values(), ids=PROGRESS_STORAGES)
+
+
+@storages
+@given(raw=BODIES, extra_fields=EXTRA_FIELDS)
+def test_what_is_stored_is_fetched(make, raw, extra_fields):
+    essence = make().build(body=Body(raw), extra_fields=extra_fields)
+    raw = store(make(), raw, essence)
+    assert make().fetch(body=Body(raw)) == essence
+
+
+@storages
+@given(raw=BODIES)
+def test_the_last_stored_state_is_fetched(make, raw):
+    raw = store(make(), store(make(), raw, {'spec': 1, 'data': 2}), {'spec': 3})
+    assert make().fetch(body=Body(raw)) == {'spec': 3}
+
+
+@storages
+@given(raw=BODIES)
+def test_nothing_is_fetched_if_nothing_is_stored(make, raw):
+    assert make().fetch(body=Body(raw)) is None
+
+
+@storages
+@pytest.mark.parametrize('raw', [
+    {}, {'metadata': None}, {'metadata': {'annotations': None}, 'status': None, 'spec': None}])
+def test_nothing_is_fetched_from_what_is_not_there(make, raw):
+    assert make().fetch(body=Body(raw)) is None
+    assert make().build(body=Body({**raw, 'spec': {}}), extra_fields=['status']) == {'spec': {}}
+
+
+@storages
+@progress_storages
+@given(raw=BODIES, extra_fields=EXTRA_FIELDS)
+def test_no_traces_of_the_framework_are_in_the_essence(make, make_progress, raw, extra_fields):
+    storage, progress = make(), make_progress()
+
+    def build(raw):
+        return progress.clear(essence=storage.build(body=Body(raw), extra_fields=extra_fields))
+
+    essence = build(raw)
+    handled = store(storage, raw, essence)
+    assert build(handled) == essence
+
+    patch = Patch()
+    progress.store(key='parent/fn', record=RECORD, body=Body(raw), patch=patch)
+    progress.touch(body=Body(raw), patch=patch, value='value')
+    for state in (raw, handled):
+        assert build(merge(state, patch)) == essence
+
+
+@storages
+@given(raw=BODIES, extra_fields=EXTRA_FIELDS)
+def test_bodies_are_not_changed_in_place(make, raw, extra_fields):
+    before = copy.deepcopy(raw)
+    essence = make().build(body=Body(raw), extra_fields=extra_fields)
+    make().remove_empty_stanzas(essence)
+    store(make(), raw, essence)
+    assert raw == before
+
+
+@given(raw=BODIES)
+def test_the_essence_is_all_but_the_status_and_the_system_metadata(raw):
+    essence = AnnotationsDiffBaseStorage().build(body=Body(raw))
+    stanzas = {
+        key: raw['metadata'][key] for key in ('labels', 'annotations') if raw['metadata'].get(key)}
+    assert essence == {
+        **{key: raw[key] for key in ('spec', 'data') if key in raw},
+        **({'metadata': stanzas} if stanzas else {})}
+
+
+@given(raw=BODIES, extra_fields=EXTRA_FIELDS)
+def test_the_extra_fields_are_in_the_essence_with_their_values(raw, extra_fields):
+    essence = AnnotationsDiffBaseStorage().build(body=Body(raw), extra_fields=extra_fields)
+    for field in extra_fields:
+        if field in ('status', 'status.a', 'status.kopf', 'metadata.name'):
+            assert (find(essence, field) or None) == (find(raw, field) or None)
+
+
+@given(raw=BODIES)
+def test_the_metadata_as_an_extra_field_are_without_what_own_writes_change(raw):
+    raw['metadata'] |= {'generation': 1, 'managedFields': [], 'finalizers': ['a']}
+    essence = AnnotationsDiffBaseStorage().build(body=Body(raw), extra_fields=['metadata'])
+    assert essence['metadata']['name'] == 'name1'
+    assert essence['metadata']['finalizers'] == ['a']
+    assert not essence['metadata'].keys() & {'generation', 'managedFields', 'resourceVersion'}
+
+
+@given(raw=BODIES)
+def test_ignored_fields_are_not_in_the_essence_nor_are_the_parents_left_empty(raw):
+    storage = AnnotationsDiffBaseStorage(ignored_fields=['spec.a', ['metadata', 'annotations']])
+    essence = storage.build(body=Body(raw))
+    assert find(essence, 'spec.a') is None
+    assert find(essence, 'metadata.annotations') is None
+    assert essence.get('metadata') != {}
+    assert find(essence, 'spec.b') == find(raw, 'spec.b')
+
+
+@pytest.mark.parametrize('name', [
+    'kubectl.kubernetes.io/last-applied-configuration',
+    'kopf.zalando.org/last-handled-configuration',
+    'kopf.zalando.org/fn',
+    'my.dev/kopf-managed',
+    'my.dev/fn',
+    'other.dev/anything',
+])
+def test_annotations_of_kubectl_and_of_any_operators_are_not_essential(name):
+    raw = {'metadata': {'annotations': {
+        name: 'x', 'a': 'b', 'my.dev/kopf-managed': 'yes', 'other.dev/kopf-managed': 'yes'}}}
+    essence = AnnotationsDiffBaseStorage().build(body=Body(raw))
+    assert essence == {'metadata': {'annotations': {'a': 'b'}}}
+
+
+@pytest.mark.parametrize('name', [
+    'kubectl.kubernetes.io/restartedAt', 'sub.my.dev/fn', 'my.dev.x/fn', 'kopf.dev/fn', 'my.dev'])
+def test_other_annotations_are_essential(name):
+    raw = {'metadata': {'annotations': {name: 'x', 'my.dev/kopf-managed': 'yes'}}}
+    essence = AnnotationsDiffBaseStorage().build(body=Body(raw))
+    assert essence == {'metadata': {'annotations': {name: 'x'}}}
+
+
+RAW = {
+    'apiVersion': 'v1', 'kind': 'Thing', 'spec': {'z': 1, 'a': {'ü': None}},
+    'metadata': {'name': 'name1', 'labels': {'b': 'c'}}, 'status': {'a': 1}, 'data': [1.5, True],
+}
+ENCODED = '{"spec":{"z":1,"a":{"\\u00fc":null}},"data":[1.5,true],"metadata":{"labels":{"b":"c"}}}'
+
+
+def test_annotations_have_the_state_as_one_line():
+    storage = AnnotationsDiffBaseStorage()
+    patch = Patch()
+    storage.store(body=Body(RAW), patch=patch, essence=storage.build(body=Body(RAW)))
+    assert patch == {'metadata': {'annotations': {
+        'kopf.zalando.org/last-handled-configuration': f'{ENCODED}\n'}}}
+
+
+def test_own_prefixes_are_marked():
+    raw = store(AnnotationsDiffBaseStorage(prefix='my.dev', key='k'), {}, {})
+    assert raw == {'metadata': {'annotations': {'my.dev/k': '{}\n', 'my.dev/kopf-managed': 'yes'}}}
+
+
+def test_the_status_has_the_state_as_a_string():
+    storage = StatusDiffBaseStorage()
+    patch = Patch()
+    storage.store(body=Body(RAW), patch=patch, essence=storage.build(body=Body(RAW)))
+    assert patch == {'status': {'kopf': {'last-handled-configuration': ENCODED}}}
+
+
+def test_the_field_of_the_status_storage_can_be_changed_later():
+    storage = StatusDiffBaseStorage(name='mine')
+    storage.field = 'spec.{name}.state'
+    assert storage.field == ('spec', 'mine', 'state')
+
+
+@storages
+def test_unreadable_states_are_errors_that_tell_what_to_do(make):
+    raw = replace_strings(store(make(), {}, {}), '{broken')
+    with pytest.raises(ValueError, match=r'not readable .* remove it'):
+        make().fetch(body=Body(raw))
+
+
+def test_the_first_of_several_storages_that_knows_a_state_is_right():
+    first, second = STORAGES['prefix'](), STORAGES['status']()
+    storage = MultiDiffBaseStorage([first, second])
+    raw = store(second, {}, {'spec': 2})
+    assert storage.fetch(body=Body(raw)) == {'spec': 2}
+    raw = store(first, raw, {'spec': 1})
+    assert storage.fetch(body=Body(raw)) == {'spec': 1}
+
+
+def test_what_is_ignored_by_any_of_several_storages_is_ignored_by_all():
+    storage = MultiDiffBaseStorage([
+        AnnotationsDiffBaseStorage(ignored_fields=['spec.a']),
+        StatusDiffBaseStorage(ignored_fields=['spec.b'])])
+    raw = {'spec': {'a': 1, 'b': 2, 'c': 3}}
+    assert storage.build(body=Body(raw)) == {'spec': {'c': 3}}
+
+
+def test_storages_of_others_have_only_to_fetch_and_to_store():
+    class MemoryStorage(DiffBaseStorage):
+        essence = None
+
+        def fetch(self, *, body):
+            return self.essence
+
+        def store(self, *, body, patch, essence):
+            self.essence = essence
+
+    storage = MemoryStorage(ignored_fields=['spec.a'])
+    essence = storage.build(body=Body({'spec': {'a': 1, 'b': 2}}))
+    assert store(storage, {}, essence) == {}
+    assert storage.fetch(body=Body({})) == {'spec': {'b': 2}}
+
+
+def store(storage, raw, essence):
+    patch = Patch()
+    storage.store(body=Body(raw), patch=patch, essence=essence)
+    return merge(raw, patch)
+
+
+def find(value, field):
+    for key in field.split('.'):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def replace_strings(value, new):
+    return {
+        key: replace_strings(val, new) if isinstance(val, dict) else new
+        for key, val in value.items()}
