@@ -12,9 +12,13 @@ from typing import Any
 import hypothesis
 import pytest
 
+# Few examples, but others each time; ``--hypothesis-profile=thorough`` tries many at once.
 # How long an example takes, says more about the machine; what is too slow, runs into the timeout.
 hypothesis.settings.register_profile(
-    'kopf', deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    'kopf', max_examples=25, deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    'thorough', hypothesis.settings.get_profile('kopf'), max_examples=1000)
 hypothesis.settings.load_profile('kopf')
 
 

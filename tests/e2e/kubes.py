@@ -341,7 +341,9 @@ class Kube:
         Begin the deletion of a kind with all of its objects, their finalizers notwithstanding.
         """
         try:
-            await self.clear_kind(kind)
+            held = [obj for obj in await self.list_objects(kind)
+                    if obj['metadata'].get('finalizers')]
+            await asyncio.gather(*(self._delete_by_force(kind, obj) for obj in held))
             await self.request('DELETE', f'{CRDS}/{kind.plural}.{kind.group}')
         except KubeError as e:
             if e.status != 404:

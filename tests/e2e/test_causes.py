@@ -345,8 +345,40 @@ async def test_an_object_first_seen_when_it_is_deleted_already_is_not_handled(
     assert obj['metadata']['resourceVersion'] == deleted['metadata']['resourceVersion']
 
 
+async def test_a_finalizer_that_was_taken_away_is_put_back(kube, kind, embedded):
+
+    @kopf.on.delete(*kind.selector)
+    def fn(**_):
+        pass
+
+    embedded()
+    await kube.create(kind, 'x')
+    await kube.wait_for(kind, 'x', lambda obj: FINALIZER in obj['metadata']['finalizers'])
+    await kube.patch(kind, 'x', {'metadata': {'finalizers': None}})
+    await kube.wait_for(kind, 'x', lambda obj: FINALIZER in obj['metadata']['finalizers'])
+
+
+async def test_a_finalizer_taken_away_in_the_middle_of_deletion_ends_it(
+        kube, kind, journal, embedded):
+
+    @kopf.on.delete(*kind.selector)
+    def fn(retry, **_):
+        journal.append(retry)
+        raise kopf.TemporaryError("wait!", delay=0.5)
+
+    embedded()
+    await kube.create(kind, 'x')
+    await kube.wait_for(kind, 'x', lambda obj: FINALIZER in obj['metadata']['finalizers'])
+    await kube.delete(kind, 'x')
+    await journal.wait(0)
+    await kube.patch(kind, 'x', {'metadata': {'finalizers': None}})
+    await kube.wait_gone(kind, 'x')
+    await asyncio.sleep(0.7)
+    assert journal == [0]
+
+
 async def test_a_finalizer_goes_when_no_handler_needs_it_any_more(
-        kube, kind, journal, embedded, registry):
+        kube, kind, journal, embedded):
 
     @kopf.on.delete(*kind.selector, labels={'held': 'yes'})
     def fn(**_):
@@ -404,6 +436,60 @@ async def test_field_handlers_see_the_field_from_its_appearance_to_its_removal(
         ('labels', {'l1': 'a', 'l2': 'b'}, {'l2': 'c'},
          (('remove', ('l1',), 'a', None), ('change', ('l2',), 'b', 'c'))),
         ('spec', {'a': 2}, None, (('remove', (), {'a': 2}, None),)),
+    ]
+
+
+async def test_fields_that_cannot_be_there_are_absent(kube, kind, journal, embedded):
+
+    @kopf.on.field(*kind.selector, field='spec.field.sub.subsub')
+    def fn(old, new, **_):
+        journal.append((old, new))
+
+    embedded()
+    for value in ['text', 1, [{'sub': 1}], {'sub': 'text'}, {'sub': {'subsub': 'value'}}, [], None]:
+        await kube.create(kind, 'x') if value == 'text' else None
+        await kube.patch(kind, 'x', {'spec': {'field': value}})
+        await wait_handled(kube, kind, 'x')
+    assert journal == [(None, 'value'), ('value', None)]
+
+
+async def test_fields_of_the_metadata_are_handled_where_they_are_named(
+        kube, kind, borrow, journal, embedded):
+    another = borrow()
+
+    @kopf.on.field(*kind.selector, field='metadata.finalizers')
+    def finalizers_fn(old, new, **_):
+        journal.append((old, new))
+
+    @kopf.on.field(*another.selector, field='metadata')
+    def metadata_fn(diff, **_):
+        journal.extend(tuple(item) for item in diff)
+
+    @kopf.on.create(*another.selector)
+    @kopf.on.update(*another.selector)
+    def another_fn(**_):
+        return 'result'
+
+    embedded()
+    await kube.create(kind, 'x')
+    await kube.wait_for(kind, 'x', lambda obj: obj['metadata']['annotations'][LAST_HANDLED])
+    await kube.patch(kind, 'x', {'metadata': {'finalizers': [FOREIGN]}})
+    await journal.wait((None, [FOREIGN]))
+    await wait_settled(kube, kind, 'x')
+    assert journal == [(None, [FOREIGN])]
+
+    await kube.create(another, 'x')
+    await kube.wait_for(another, 'x', lambda obj: obj['metadata']['annotations'][LAST_HANDLED])
+    await wait_settled(kube, another, 'x')
+    journal.clear()
+    await kube.patch(another, 'x', {'metadata': {
+        'finalizers': [FOREIGN], 'annotations': {'a': 'v'}, 'labels': {'l': 'v'}}})
+    await journal.wait_length(3)
+    await wait_settled(kube, another, 'x')
+    assert sorted(journal, key=lambda item: item[1]) == [
+        ('add', ('annotations',), None, {'a': 'v'}),
+        ('add', ('finalizers',), None, [FOREIGN]),
+        ('add', ('labels',), None, {'l': 'v'}),
     ]
 
 
@@ -710,16 +796,19 @@ async def test_partials_methods_and_lambdas_are_handlers_too(kube, kind, journal
     kopf.on.create(*kind.selector)(lambda **_: journal.append('lambda'))
 
     @kopf.on.create(*kind.selector, id='_unsafe id (with <everything>)/')
+    @kopf.on.create(*kind.selector, id='long' * 100)
+    @kopf.on.create(*kind.selector, id='ünïcödé')
     def fn(retry, **_):
         if not retry:
             raise kopf.TemporaryError("So that it is stored.", delay=0.1)
-        journal.append('unsafe')
+        journal.append('unusual')
 
     embedded()
     await kube.create(kind, 'x')
     await wait_handled(kube, kind, 'x')
     assert sorted(journal) == [
-        'async partial', 'lambda', 'method', 'partial', 'static method', 'unsafe']
+        'async partial', 'lambda', 'method', 'partial', 'static method',
+        'unusual', 'unusual', 'unusual']
 
 
 async def test_patches_of_handlers_are_applied_also_when_they_fail(

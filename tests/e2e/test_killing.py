@@ -523,14 +523,20 @@ async def hit_everywhere(
         signum: signal.Signals,
         check: Check,
         *,
-        all_requests: bool = False,
+        about_others: bool = False,
         **options: Any,
 ) -> None:
-    """Hit the operator at its every request, until it is done before it is hit."""
+    """
+    Hit the operator at its every request about the object, until it is done before it is hit.
+
+    Or, at its requests about all the other things that concern it.
+    """
     async def try_step(step: int) -> bool:
         async with play(scenario, **options) as arena:
-            path = '/' if all_requests else f'/{arena.kind.plural}'
-            strike = Strike(step, moment, signum, does_count=lambda request: path in request.path)
+            part = f'/{arena.kind.plural}'
+            strike = Strike(
+                step, moment, signum,
+                does_count=lambda request: (part in request.path) != about_others)
             return await hit(arena, strike, check)
 
     for first in itertools.count(1, CONCURRENCY):
@@ -542,13 +548,15 @@ async def hit_everywhere(
 
 
 moments = pytest.mark.parametrize('moment', ['before', 'after'])
-statuses = pytest.mark.parametrize('status', [False, True], ids=['', 'status'])
 scenarios = pytest.mark.parametrize('scenario', SCENARIOS.values(), ids=SCENARIOS)
+scenarios_with_status = pytest.mark.parametrize(
+    ('scenario', 'status'),
+    [pytest.param(scenario, False, id=name) for name, scenario in SCENARIOS.items()] +
+    [pytest.param(SCENARIOS[name], True, id=f'{name}-status') for name in ('creation', 'deletion')])
 
 
 @moments
-@statuses
-@scenarios
+@scenarios_with_status
 async def test_killed_at_any_request_it_repeats_at_most_one_handler_if_each_is_saved_at_once(
         play: Play, scenario: Scenario, status: bool, moment: Moment,
 ) -> None:
@@ -579,7 +587,7 @@ async def test_killed_at_any_request_about_anything_else_it_goes_on(
 ) -> None:
     await hit_everywhere(
         play, SCENARIOS['creation'], moment, signal.SIGKILL, check_only_the_newest,
-        flush_delay=FLUSH_DELAY, posting=True, all_requests=True)
+        flush_delay=FLUSH_DELAY, posting=True, about_others=True)
 
 
 @moments
@@ -599,8 +607,7 @@ async def test_stopped_at_any_request_with_slow_handlers_it_repeats_nothing(
         play, SLOWNESS, moment, signal.SIGTERM, check_none, flush_delay=FLUSH_DELAY)
 
 
-@statuses
-@scenarios
+@scenarios_with_status
 async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
         play: Play, scenario: Scenario, status: bool,
 ) -> None:

@@ -1,3 +1,13 @@
+"""
+Lines of the log and explicit events, as they are seen in the cluster.
+"""
+
+import asyncio
+import threading
+
+import kopf
+
+
 async def test_lines_of_handlers_are_in_the_events_of_the_object(kube, kind, operator):
     op = operator('''
 @kopf.on.create(*KIND)
@@ -146,3 +156,68 @@ def cleanup(**_):
     await op.wait_for("Creation is processed")
     op.stop()
     assert 'Goodbye' in [event['reason'] for event in await kube.list_events(obj)]
+
+
+async def test_events_are_posted_from_wherever_they_are_asked_for(
+        kube, kind, embedded, settings):
+    settings.posting.enabled = True
+    settings.posting.loggers = False
+    others = [await kube.create(kind, f'other{index}') for index in range(2)]
+    tasks = set()
+
+    async def post_later(body):
+        await asyncio.sleep(0)
+        kopf.info(body, reason='Task', message="some message")
+
+    @kopf.on.create(*kind.selector, when=lambda name, **_: name == 'obj')
+    def sync_fn(body, **_):
+        kopf.info(body, reason='Sync', message="some message")
+        thread = threading.Thread(
+            target=kopf.info, args=[body], kwargs={'reason': 'Thread', 'message': "some message"})
+        thread.start()
+        thread.join()
+
+    @kopf.on.create(*kind.selector, when=lambda name, **_: name == 'obj')
+    async def async_fn(body, **_):
+        kopf.info(body, reason='Async', message="some message")
+        kopf.info(others, reason='Others', message="some message")
+        kopf.info({
+            'api_version': body['apiVersion'], 'kind': body['kind'],
+            'metadata': {'name': body.metadata.name, 'namespace': 'default', 'uid': body.meta.uid,
+                         'creation_timestamp': None},
+        }, reason='SnakeCase', message="some message")
+        tasks.add(asyncio.create_task(post_later(body)))
+
+    embedded()
+    obj = await kube.create(kind, 'obj')
+    events = await kube.wait_events(obj, 5)
+    assert {event['reason'] for event in events} == {
+        'Sync', 'Thread', 'Async', 'SnakeCase', 'Task'}
+    for other in others:
+        events = await kube.wait_events(other, 1)
+        assert [event['reason'] for event in events] == ['Others']
+
+
+async def test_nothing_is_posted_about_events(kube, kind, embedded, settings, journal, caplog):
+    caplog.set_level('INFO')
+    settings.posting.enabled = True
+    marker = kind.plural
+
+    @kopf.on.create('v1', 'events', field='involvedObject.name', value=marker)
+    def event_fn(body, logger, **_):
+        logger.warning("A line about an event.")
+        kopf.event(body, type='Normal', reason='Explicit')
+        journal.append(body['reason'])
+
+    @kopf.on.create(*kind.selector)
+    def create_fn(body, **_):
+        kopf.info(body, reason='First')
+        journal.append('created')
+
+    embedded()
+    obj = await kube.create(kind, marker)
+    await journal.wait('created', 'First', 'Logging', 'Logging')
+    await asyncio.sleep(0.3)
+    assert journal.count() == {'created': 1, 'First': 1, 'Logging': 2}
+    for event in await kube.list_events(obj):
+        assert await kube.list_events(event) == []

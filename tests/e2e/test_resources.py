@@ -14,6 +14,9 @@ from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CONFIGMAPS, CRDS, NAMESPACES, PODS, Kind, KubeError
 
 DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
+CRD = Kind(
+    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', 'CustomResourceDefinition',
+    namespaced=False)
 JUST_A_POD = {'containers': [{'name': 'main', 'image': 'any'}]}
 JUST_A_DEPLOYMENT = {
     'replicas': 0,
@@ -175,9 +178,10 @@ async def test_a_kind_that_comes_and_goes_and_comes_back_is_served_while_it_is_t
     def create_fn(uid, **_):
         journal.append(('create', uid))
 
-    @kopf.on.delete(*kind.selector)
-    def delete_fn(uid, **_):
-        journal.append(('delete', uid))
+    @kopf.on.event(*kind.selector)
+    def event_fn(uid, type, **_):
+        if type == 'DELETED':
+            journal.append((type, uid))
 
     embedded()
     for _ in range(100):
@@ -193,14 +197,10 @@ async def test_a_kind_that_comes_and_goes_and_comes_back_is_served_while_it_is_t
         obj = await kube.create(kind, 'x')
         await wait_handled(kube, kind, 'x')
         await kube.request('DELETE', f'{CRDS}/{kind.plural}.{kind.group}')
-        for _ in range(200):
-            with contextlib.suppress(KubeError):
-                await kube.request('GET', f'{CRDS}/{kind.plural}.{kind.group}')
-                await asyncio.sleep(0.05)
-                continue
-            break
+        await kube.wait_gone(CRD, f'{kind.plural}.{kind.group}')
         uid = obj['metadata']['uid']
-        assert journal == [('create', uid), ('delete', uid)]
+        await journal.wait(('create', uid), ('DELETED', uid))
+        assert len(journal) == 2
         journal.clear()
         assert [record.getMessage() for record in caplog.records
                 if record.levelname == 'ERROR'] == []
@@ -490,4 +490,3 @@ async def test_objects_that_cannot_be_patched_are_handled_once_and_written_when_
     await account.grant(kind, 'patch')
     await wait_handled(kube, kind, 'x')
     assert journal == ['x']
-    await kube.wait_for(kind, 'x', lambda obj: "Throttling is over" in caplog.text or True)

@@ -76,61 +76,69 @@ def resolve(obj, path):
     return obj
 
 
-@pytest.mark.parametrize('is_status', [False, True], ids=['plain', 'subresource'])
 @pytest.mark.parametrize('name', PROGRESS_STORAGES)
 async def test_progress_is_kept_where_it_is_told_and_cleaned_away(
-        kube, borrow, journal, embedded, settings, name, is_status):
+        kube, kind, status_kind, journal, embedded, settings, name):
     make, places = PROGRESS_STORAGES[name]
     settings.persistence.progress_storage = storage = make()
-    kind = borrow(status=is_status)
 
     @kopf.on.create(*kind.selector, id='done')
-    def done_fn(**_):
-        journal.append('done')
+    @kopf.on.create(*status_kind.selector, id='done')
+    def done_fn(resource, **_):
+        journal.append((resource.plural, 'done'))
         return 'result'
 
     @kopf.on.create(*kind.selector, id='retried')
-    def retried_fn(retry, **_):
-        journal.append(f'retried {retry}')
+    @kopf.on.create(*status_kind.selector, id='retried')
+    def retried_fn(resource, retry, **_):
+        journal.append((resource.plural, retry))
         if not retry:
             raise kopf.TemporaryError("again!", delay=1)
 
     @kopf.on.update(*kind.selector, id='update')
-    def update_fn(diff, **_):
-        journal.append(tuple(diff))
+    @kopf.on.update(*status_kind.selector, id='update')
+    def update_fn(resource, diff, **_):
+        journal.append((resource.plural, tuple(diff)))
+
+    async def begin(kind):
+        await kube.create(kind, 'x', spec={'field': 1})
+        await kube.wait_for(kind, 'x', lambda obj: obj['status']['done'] == 'result')
+
+    async def check_in_between(kind):
+        obj = await kube.get(kind, 'x')
+        annotations = obj['metadata'].get('annotations', {})
+        for key in places.get('annotations', []):
+            assert key in annotations
+        if 'status' in places:
+            assert resolve(obj['status'], places['status'])['retries'] == 1
+        else:
+            assert obj['status'] == {'done': 'result'}
+        if 'annotations' not in places:
+            assert annotations == {}
+
+    async def check_after(kind):
+        await kube.wait_for(
+            kind, 'x', lambda obj: json.loads(obj['metadata']['annotations'][LAST_HANDLED]))
+        await kube.patch(kind, 'x', {'spec': {'field': 2}})
+        await kube.wait_for(
+            kind, 'x', lambda obj: '2' in obj['metadata']['annotations'][LAST_HANDLED])
+        obj = await wait_settled(kube, kind, 'x')
+        assert [what for plural, what in journal if plural == kind.plural] == [
+            'done', 0, 1, (('change', ('spec', 'field'), 1, 2),)]
+        assert obj['metadata']['annotations'].keys() - {'my-op.example.com/kopf-managed'} == {
+            LAST_HANDLED}
+        left = {key: val for key, val in obj['status'].items() if val not in ({}, {'progress': {}})}
+        assert left == {'done': 'result'}
 
     operator = embedded()
-    await kube.create(kind, 'x', spec={'field': 1})
-    await kube.wait_for(kind, 'x', lambda obj: obj['status']['done'] == 'result')
+    await asyncio.gather(begin(kind), begin(status_kind))
     operator.stop()
-    obj = await kube.get(kind, 'x')
-    annotations = obj['metadata'].get('annotations', {})
-    for key in places.get('annotations', []):
-        assert key in annotations
-    if 'status' in places:
-        assert resolve(obj['status'], places['status'])['retries'] == 1
-    else:
-        assert obj['status'] == {'done': 'result'}
-    if 'annotations' not in places:
-        assert annotations == {}
-
+    await asyncio.gather(check_in_between(kind), check_in_between(status_kind))
     if name == 'custom':
         assert {key for _, key in storage.records} == {'done', 'retried'}
         assert storage.flushed
     embedded()
-    await journal.wait('retried 1')
-    obj = await kube.wait_for(
-        kind, 'x', lambda obj: 'retried' not in json.dumps(obj['metadata']['annotations']))
-    obj = await wait_settled(kube, kind, 'x')
-    await kube.patch(kind, 'x', {'spec': {'field': 2}})
-    await journal.wait_length(4)
-    obj = await wait_settled(kube, kind, 'x')
-    assert journal == [
-        'done', 'retried 0', 'retried 1', (('change', ('spec', 'field'), 1, 2),)]
-    assert obj['metadata']['annotations'].keys() - {'my-op.example.com/kopf-managed'} == {
-        LAST_HANDLED}
-    left = {key: val for key, val in obj['status'].items() if val not in ({}, {'progress': {}})}
-    assert left == {'done': 'result'}
+    await asyncio.gather(check_after(kind), check_after(status_kind))
     if name == 'custom':
         assert not storage.records
 
@@ -152,42 +160,48 @@ DIFFBASE_STORAGES = {
 }
 
 
-@pytest.mark.parametrize('is_status', [False, True], ids=['plain', 'subresource'])
 @pytest.mark.parametrize('name', DIFFBASE_STORAGES)
 async def test_the_last_handled_state_is_kept_where_it_is_told(
-        kube, borrow, journal, embedded, settings, name, is_status):
+        kube, kind, status_kind, journal, embedded, settings, name):
     make, place = DIFFBASE_STORAGES[name]
     settings.persistence.diffbase_storage = make()
-    kind = borrow(status=is_status)
 
     @kopf.on.create(*kind.selector, id='create')
-    def create_fn(**_):
-        journal.append('create')
+    @kopf.on.create(*status_kind.selector, id='create')
+    def create_fn(name, resource, **_):
+        journal.append((resource.plural, name, 'create'))
         return 'result'
 
     @kopf.on.update(*kind.selector)
-    def update_fn(diff, **_):
-        journal.append(tuple(diff))
+    @kopf.on.update(*status_kind.selector)
+    def update_fn(name, resource, diff, **_):
+        journal.append((resource.plural, name, tuple(diff)))
 
-    async def check(essence):
+    async def check(kind, essence):
         if place is not None:
             await kube.wait_for(kind, 'x', lambda obj: json.loads(resolve(obj, place)) == essence)
         return await wait_settled(kube, kind, 'x')
 
+    async def go(kind):
+        await kube.create(kind, 'x', spec={'field': 1})
+        await journal.wait((kind.plural, 'x', 'create'))
+        await check(kind, {'spec': {'field': 1}})
+        await kube.patch(kind, 'x', {'spec': {'field': 2}})
+        await journal.wait((kind.plural, 'x', (('change', ('spec', 'field'), 1, 2),)))
+        obj = await check(kind, {'spec': {'field': 2}})
+        assert obj['status']['create'] == 'result'
+        return obj
+
     operator = embedded()
-    await kube.create(kind, 'x', spec={'field': 1})
-    await journal.wait('create')
-    await check({'spec': {'field': 1}})
-    await kube.patch(kind, 'x', {'spec': {'field': 2}})
-    await journal.wait_length(2)
-    settled = await check({'spec': {'field': 2}})
-    assert settled['status']['create'] == 'result'
+    settled = dict(zip(
+        (kind, status_kind), await asyncio.gather(go(kind), go(status_kind)), strict=True))
     operator.stop()
     embedded()
-    await kube.create(kind, 'y')
-    await journal.wait_length(3)
-    assert journal == ['create', (('change', ('spec', 'field'), 1, 2),), 'create']
-    assert await kube.get(kind, 'x') == settled
+    for k in (kind, status_kind):
+        await kube.create(k, 'y')
+        await journal.wait((k.plural, 'y', 'create'))
+        assert await kube.get(k, 'x') == settled[k]
+    assert len(journal) == 6
 
 
 async def test_the_default_progress_survives_where_unknown_fields_are_pruned(

@@ -193,9 +193,12 @@ class Life:
             namespace: str,
             calls: pathlib.Path,
             start_operator: Callable[[str], Operator],
+            *,
+            places: int,
     ) -> None:
         super().__init__()
         self.story = Story()
+        self._places = places
         self._kube = kube
         self._kinds = kinds
         self._namespace = namespace
@@ -255,7 +258,8 @@ class Life:
                 is_tried = record['success'] or record['failure'] or record.get('delayed')
                 if own:
                     tried[place] |= {suffix} if is_tried else set()
-            return tried and all(suffixes >= SUFFIXES for suffixes in tried.values())
+            return len(tried) == self._places and all(
+                suffixes >= SUFFIXES for suffixes in tried.values())
 
         for kind in self._kinds:
             obj = await self._kube.wait_for(
@@ -353,7 +357,9 @@ def stories(
 
         await kube.create(NAMESPACES, namespace)
         try:
-            return await Life(kube, kinds, namespace, calls, start_operator).live()
+            places = 2 if request.param == 'multi' else 1
+            return await Life(
+                kube, kinds, namespace, calls, start_operator, places=places).live()
         finally:
             for operator in started:
                 operator.stop()
@@ -403,3 +409,4 @@ def test_the_pending_progress_is_the_same_record_by_record(
 @turns
 def test_no_handler_is_repeated_or_forgotten(stories: Mapping[str, Story], title: str) -> None:
     assert stories[title].calls == stories['release'].calls
+    assert all(calls == [*range(len(calls))] for calls in stories[title].calls.values())

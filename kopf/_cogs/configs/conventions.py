@@ -126,7 +126,8 @@ class StorageStanzaCleaner:
 
 
 def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
-    return key == KUBECTL_KEY or key.partition('/')[0] in prefixes
+    prefix, slash, _ = key.partition('/')
+    return key == KUBECTL_KEY or (bool(slash) and prefix in prefixes)
 
 
 def _is_owned_replica_set(body: bodies.Body) -> bool:

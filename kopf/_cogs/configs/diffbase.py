@@ -66,7 +66,8 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
             path = dicts.parse_field(field)
             if path == ('metadata',):
                 _put(essence, path, {
-                    key: val for key, val in meta.items() if key not in _VOLATILE} | stanzas)
+                    key: val for key, val in meta.items()
+                    if key not in _VOLATILE and key not in _FILTERED} | stanzas)
             elif path[:1] == ('metadata',) and path[1:2] and path[1] in _FILTERED | _VOLATILE:
                 continue
             elif path and path[0] in _SYSTEM_FIELDS:

@@ -134,7 +134,7 @@ class AnnotationsProgressStorage(
         annotations = _get_annotations(essence)
         if not annotations:
             return essence
-        own = {key for key in annotations if key.partition('/')[0] == self.prefix}
+        own = {key for key in annotations if key.startswith(f'{self.prefix}/')}
         if own:
             foreign = {key: val for key, val in annotations.items() if key not in own}
             meta = {**essence['metadata'], 'annotations': foreign}

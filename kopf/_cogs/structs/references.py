@@ -259,6 +259,18 @@ class Selector:
         params = ', '.join(f'{key}={val!r}' for key, val in values.items() if val is not None)
         return f'{self.__class__.__name__}({params})'
 
+    def __str__(self) -> str:
+        """How people would name it: ``pods``, ``deployments.v1.apps``, ``category=all``."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        values = {key: val for key, val in values.items() if val is not None}
+        if isinstance(self.any_name, str) and values.keys() <= {'any_name', 'group', 'version'}:
+            return '.'.join(part for part in (self.any_name, self.version, self.group) if part)
+        if self.any_name is EVERYTHING:
+            values['any_name'] = 'EVERYTHING'
+        if self.fn is not None:
+            values['fn'] = getattr(self.fn, '__qualname__', self.fn)
+        return ','.join(f'{key}={val}' for key, val in values.items())
+
     @property
     def is_named(self) -> bool:
         """Whether there is a name of a resource, not of a category, and not `EVERYTHING`."""

@@ -118,10 +118,12 @@ async def _merge(
         payload = {**part, 'metadata': {**part.get('metadata', {}), **guard}}
         try:
             result = await target.send(newest, payload, subresource='status' if alone else None)
-        except errors.APIConflictError:
+        except (errors.APIConflictError, errors.APIUnprocessableError) as e:
             newest = await target.read_again(newest)
-            if newest is None:
+            if newest is None:  # a namesake makes the uid a conflict or a wrong value
                 return None
+            if isinstance(e, errors.APIUnprocessableError):
+                raise
             continue
         if result is not None:
             _report_inconsistencies(part, result, target.logger)

@@ -73,8 +73,9 @@ class Cycle:
         self.oldest = now.mono if self.oldest is None else self.oldest
         if state.finished and self.seen is None:
             self.seen = essence
-        elif state.finished and self.seen != essence:
-            self.diverged = essence
+        elif state.finished and self.seen is not None and self.seen != essence:
+            self.diverged = essence if self.diverged is None else (
+                uncover(essence, self.diverged, returned_to=self.seen))
         if outcome.result is not None:
             patch = patches.Patch(patch)
             dicts.ensure(patch, ('status', handler_id), outcome.result)
@@ -198,6 +199,36 @@ class Cycle:
             for item in self.contributions if item.handler_id in (item.patch.get('status') or ())]
 
 
+def uncover(
+        old: bodies.BodyEssence, ahead: bodies.BodyEssence, *, returned_to: bodies.BodyEssence,
+) -> bodies.BodyEssence:
+    """
+    The old state, but with what was seen ahead of it in those fields where the object was changed
+    since and is now as it was in the old state: so that the way back is a change, too.
+    """
+    return cast(bodies.BodyEssence, _uncover(
+        cast(dict[str, Any], old), cast(dict[str, Any], ahead), cast(dict[str, Any], returned_to)))
+
+
+def _uncover(
+        old: Mapping[str, Any], ahead: Mapping[str, Any], newest: Mapping[str, Any],
+) -> dict[str, Any]:
+    result = dict(old)
+    for key in {**newest, **ahead}:
+        states = [source.get(key) for source in (old, ahead, newest)]
+        if states[1] == states[2]:
+            continue
+        if all(state is None or isinstance(state, Mapping) for state in states):
+            value: Any = _uncover(*(state or {} for state in states)) or None
+        else:
+            value = states[1] if states[0] == states[2] else states[0]
+        if value is not None:
+            result[key] = value
+        else:
+            result.pop(key, None)
+    return result
+
+
 def advance(
         seen: bodies.BodyEssence, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence,
 ) -> bodies.BodyEssence:
@@ -205,7 +236,9 @@ def advance(
     result = cast(dict[str, Any], seen)
     for patch in contributed:
         for path in leaves(patch):
-            result = _replace(result, path, dicts.resolve(essence, path, None))
+            is_stanza = dicts.resolve(patch, path) == {}
+            if not (is_stanza and isinstance(dicts.resolve(result, path, None), Mapping)):
+                result = _take_over(result, path, cast(dict[str, Any], essence))
     return cast(bodies.BodyEssence, _reorder(result, cast(dict[str, Any], essence)))
 
 
@@ -218,17 +251,23 @@ def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dic
             yield (*path, key)
 
 
-def _replace(source: Mapping[str, Any], path: dicts.FieldPath, value: Any) -> dict[str, Any]:
-    """A copy with one field set, or removed if it is None with the parents left empty."""
-    key, rest = path[0], path[1:]
+def _take_over(
+        source: Mapping[str, Any], path: dicts.FieldPath, newer: Mapping[str, Any],
+) -> dict[str, Any]:
+    """A copy with one field as it is in the newer state; its parents are empty only as there."""
+    key, below = path[0], path[1:]
     result = dict(source)
-    if rest:
-        child = result.get(key)
-        value = _replace(child if isinstance(child, Mapping) else {}, rest, value) or None
-    if value is None:
-        result.pop(key, None)
+    if below:
+        children = [
+            child if isinstance(child, Mapping) else {}
+            for child in (source.get(key), newer.get(key))]
+        result[key] = _take_over(children[0], below, children[1])
+        if not result[key] and newer.get(key) != {}:
+            del result[key]
+    elif key in newer:
+        result[key] = newer[key]
     else:
-        result[key] = value
+        result.pop(key, None)
     return result
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, patches
+from kopf._cogs.structs import bodies, dicts, diffs, memos, patches
 from kopf._core.actions import cycles, decisions, execution, invocation, lifecycles, progression
 from kopf._core.intents import causes, errors, filters, handlers, registries
 from kopf._core.reactor import queueing, saving, subhandling
@@ -97,6 +97,13 @@ class Turn:
                 seen is not None and seen != view.essence):
             self._reason = causes.Reason.NOOP
             return await self._close()  # the edit is reverted after some have handled it
+        if self._reason == causes.Reason.UPDATE and view.old is not None and (
+                line.cycle is not None and line.cycle.seen is None and line.cycle.ahead is not None):
+            old = cycles.uncover(view.old, line.cycle.ahead, returned_to=view.essence)
+            if old != view.old:
+                line.cycle.ahead = old
+                self._reason = causes.Reason.NOOP
+                return await self._close()  # the same, but other fields are changed, too
         if self._reason == causes.Reason.RESUME and not selected:
             line.initial = False
             self._reason = causes.Reason.NOOP
@@ -498,8 +505,8 @@ class Turn:
 def get_memo(env: Environment, line: queueing.Line) -> Any:
     """The object's own memo: made of the operator's when it is asked for first."""
     if line.memo is None:
-
-        line.memo = copy.copy(env.memo)
+        shared = env.memo
+        line.memo = memos.Memo(shared) if type(shared) is memos.Memo else copy.copy(shared)
     return line.memo
 
 

@@ -181,12 +181,12 @@ class Processor:
             type=event['type'],
             event=event,
         )
-        now = self.env.clock.now()
+        state = progression.HandlerState.new(now=self.env.clock.now())
         called: set[object] = set()
         for handler in line.stream.handlers.watching:
             if handler.key not in called and self._is_watching(handler, cause):
                 called.add(handler.key)
-                await self._watch_once(handler, cause, progression.HandlerState.new(now=now))
+                await self._watch_once(handler, cause, state)
         line.noticed = line.noticed or bool(called)
         if patch and event['type'] != 'DELETED':
             target = application.Target(self.env.client, line.stream.resource, logger)
@@ -220,7 +220,7 @@ class Processor:
         await execution.attempt(
             handler,
             call=lambda: invocation.invoke(
-            handler, kwargs, self.env.settings.execution.executor),
+                handler, kwargs, self.env.settings.execution.executor),
             state=state,
             settings=self.env.settings,
             clock=self.env.clock,

@@ -300,3 +300,15 @@ def test_selector_mappings_forget_what_is_deleted():
 def test_selector_mappings_collect_all_values_of_a_resource():
     mapping: SelectorMapping[str] = SelectorMapping({EVERYTHING: '1', 'kex': '2', 'pods': '3'})
     assert mapping.collect(KEX) == ['1', '2']
+
+
+@pytest.mark.parametrize('selector, expected', [
+    (Selector('pods'), 'pods'),
+    (Selector('apps', 'v1', 'deployments'), 'deployments.v1.apps'),
+    (Selector('kopfexamples.kopf.dev'), 'kopfexamples.kopf.dev'),
+    (Selector(category='all'), 'category=all'),
+    (Selector('kopf.dev', EVERYTHING), 'group=kopf.dev,any_name=EVERYTHING'),
+    (Selector(lambda _: True, plural='pods'), 'plural=pods,fn=<lambda>'),
+])
+def test_selectors_are_named_as_people_would_do(selector, expected):
+    assert sorted(str(selector).split(',')) == sorted(expected.split(','))

@@ -148,7 +148,7 @@ def test_unresolved_selectors_are_complained_about(registry):
     registry._watching.append(make_handler(WatchingHandler, 'unknown'))
     assert list(resolve(registry, [PODS]).complaints()) == [
         "Unresolved resources cannot be served (try creating their CRDs): "
-        "Selector(any_name='unknown')"]
+        "unknown"]
 
 
 def test_ambiguous_selectors_are_not_served(registry):
@@ -160,7 +160,7 @@ def test_ambiguous_selectors_are_complained_about(registry):
     registry._watching.append(make_handler(WatchingHandler, 'kopfexamples'))
     assert list(resolve(registry, [KEX, OTHER_KEX]).complaints()) == [
         "Ambiguous resources will not be served (try specifying API groups): "
-        "Selector(any_name='kopfexamples') => "
+        "kopfexamples => "
         "{kopfexamples.v1.kopf.dev, kopfexamples.v1.other.dev}"]
 
 
@@ -230,7 +230,7 @@ def test_binding_warns_of_what_cannot_be_served(registry, caplog):
     assert caplog.record_tuples == [(
         'x', logging.WARNING,
         "Unresolved resources cannot be served (try creating their CRDs): "
-        "Selector(any_name='unknown')")]
+        "unknown")]
 
 
 @given(

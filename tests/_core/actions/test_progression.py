@@ -1,0 +1,156 @@
+import datetime
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopf._cogs.aiokits.clocks import Moment
+from kopf._core.actions.progression import HandlerState, Outcome, State, count
+from kopf._core.intents.causes import Reason
+
+START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+BOOT = 1234.5
+"""The monotonic time at the start."""
+
+
+def make_moment(seconds):
+    return Moment(BOOT + seconds, START + datetime.timedelta(seconds=seconds))
+
+
+DELAYS = st.none() | st.integers(0, 10_000) | st.floats(0, 100)
+IDS = st.sampled_from(['fn', 'parent/child', 'parent/child/grandchild', '<lambda>'])
+SUCCESSES = st.builds(Outcome, final=st.just(True), result=st.none() | st.integers())
+FAILURES = st.builds(
+    Outcome, final=st.just(True), exception=st.builds(Exception), message=st.text())
+RETRIES = st.builds(
+    Outcome, final=st.just(False), exception=st.builds(Exception), message=st.text(), delay=DELAYS,
+    subrefs=st.lists(IDS))
+WAITS = st.builds(
+    Outcome, final=st.just(False), delay=DELAYS, waiting=st.just(True), subrefs=st.lists(IDS))
+UNFINISHED = st.builds(HandlerState.new, now=st.builds(make_moment, st.integers(0, 1000)),
+                       purpose=st.none() | st.sampled_from(Reason))
+NOWS = st.builds(make_moment, st.integers(1000, 2000) | st.floats(1000, 2000))
+
+
+@given(state=UNFINISHED, outcomes=st.lists(RETRIES | WAITS), last=SUCCESSES | FAILURES | RETRIES,
+       now=NOWS, later=NOWS)
+def test_states_survive_being_stored_as_records(state, outcomes, last, now, later):
+    for outcome in [*outcomes, last]:
+        state = state.after(outcome, now=now)
+    record = json.loads(json.dumps(state.as_record()))
+    restored = HandlerState.from_record(record, now=later)
+    assert restored.as_record() == state.as_record()
+    assert restored.finished == state.finished
+    assert restored.due == pytest.approx(state.due, abs=0.001)
+    assert restored.began == pytest.approx(state.began, abs=0.001)
+
+
+@given(state=UNFINISHED, now=NOWS)
+def test_the_records_without_what_is_not_set_are_the_same(state, now):
+    record = {key: val for key, val in state.as_record().items() if val is not None}
+    assert HandlerState.from_record(record, now=now).as_record() == state.as_record()
+
+
+@given(now=NOWS)
+def test_nothing_is_known_of_empty_records_but_that_they_are_of_now(now):
+    assert HandlerState.from_record({}, now=now) == HandlerState.new(now=now)
+
+
+@pytest.mark.parametrize('record', [
+    [], 'text', 1,
+    {'started': 'not a time'}, {'started': 123}, {'delayed': 'not a time'}, {'stopped': [1]},
+    {'retries': 'many'}, {'retries': [1]}, {'subrefs': 1},
+])
+def test_unreadable_records_are_errors_that_show_them(record):
+    with pytest.raises(ValueError, match='is not readable'):
+        HandlerState.from_record(record, now=make_moment(0))
+
+
+@pytest.mark.parametrize('started', [
+    '2020-01-01T00:00:00+00:00', '2020-01-01T00:00:00Z', '2020-01-01T00:00:00',
+    '2020-01-01T01:00:00+01:00', '2020-01-01T00:00:00.000000'])
+def test_times_of_all_versions_are_read_as_those_of_utc_if_not_told(started):
+    state = HandlerState.from_record({'started': started}, now=make_moment(100))
+    assert state.started == START
+    assert state.began == BOOT
+
+
+@given(state=UNFINISHED, outcome=SUCCESSES | FAILURES | RETRIES, now=NOWS)
+def test_each_attempt_is_counted(state, outcome, now):
+    assert state.after(outcome, now=now).retries == state.retries + 1
+
+
+@given(state=UNFINISHED, outcome=WAITS, now=NOWS)
+def test_waiting_for_others_is_no_attempt(state, outcome, now):
+    assert state.after(outcome, now=now).retries == state.retries
+    assert not state.after(outcome, now=now).finished
+
+
+@given(state=UNFINISHED, outcome=SUCCESSES, now=NOWS)
+def test_succeeded_handlers_have_finished_without_a_word(state, outcome, now):
+    after = state.after(outcome, now=now)
+    assert (after.finished, after.success, after.failure) == (True, True, False)
+    assert (after.stopped, after.delayed, after.message) == (now.wall, None, None)
+
+
+@given(state=UNFINISHED, outcome=FAILURES, now=NOWS)
+def test_failed_handlers_have_finished_with_the_reason_of_that(state, outcome, now):
+    after = state.after(outcome, now=now)
+    assert (after.finished, after.success, after.failure) == (True, False, True)
+    assert (after.stopped, after.delayed, after.message) == (now.wall, None, outcome.message)
+
+
+@given(state=UNFINISHED, outcome=RETRIES | WAITS, now=NOWS)
+def test_handlers_to_be_tried_again_are_due_after_the_delay(state, outcome, now):
+    after = state.after(outcome, now=now)
+    assert (after.finished, after.stopped, after.message) == (False, None, outcome.message)
+    if outcome.delay is None:
+        assert (after.delayed, after.due) == (None, float('-inf'))
+    else:
+        assert after.delayed == now.wall + datetime.timedelta(seconds=outcome.delay)
+        assert after.due == now.mono + outcome.delay
+
+
+@given(state=UNFINISHED, outcomes=st.lists(RETRIES | WAITS), now=NOWS)
+def test_the_beginning_the_purpose_and_the_sub_handlers_are_kept(state, outcomes, now):
+    after = state
+    for outcome in outcomes:
+        after = after.after(outcome, now=now)
+    assert (after.started, after.began, after.purpose) == (
+        state.started, state.began, state.purpose)
+    assert after.subrefs == {id for outcome in outcomes for id in outcome.subrefs}
+
+
+@given(state=UNFINISHED, seconds=st.floats(-5000, 5000))
+def test_the_age_is_since_the_beginning_and_never_negative(state, seconds):
+    assert state.age(state.began + seconds) == pytest.approx(max(0, seconds), abs=0.001)
+
+
+def test_a_jump_of_the_wall_clock_after_the_restart_moves_no_deadline():
+    state = HandlerState.new(now=make_moment(0)).after(
+        Outcome(final=False, delay=100), now=make_moment(10))
+    restored = HandlerState.from_record(state.as_record(), now=make_moment(50))
+    jumped = Moment(BOOT + 60, START + datetime.timedelta(days=1))
+    after = restored.after(Outcome(final=False, waiting=True, delay=5), now=jumped)
+    assert restored.due == BOOT + 110
+    assert after.due == BOOT + 65
+    assert after.age(jumped.mono) == 60
+
+
+def test_handlers_not_known_yet_are_those_not_yet_tried():
+    state = HandlerState.new(now=make_moment(0)).after(Outcome(final=False), now=make_moment(0))
+    states = State({'known': state})
+    assert states.retries_of('known') == 1
+    assert states.retries_of('unknown') == 0
+
+
+def test_only_the_known_ones_of_the_named_handlers_are_counted():
+    new = HandlerState.new(now=make_moment(0))
+    states = State({
+        'succeeded': new.after(Outcome(final=True), now=make_moment(1)),
+        'failed': new.after(Outcome(final=True, exception=Exception()), now=make_moment(1)),
+        'unfinished': new,
+        'unnamed': new.after(Outcome(final=True), now=make_moment(1)),
+    })
+    assert count(states, ['succeeded', 'failed', 'unfinished', 'unknown']) == (1, 1)
