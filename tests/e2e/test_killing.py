@@ -33,6 +33,8 @@ CONCURRENCY = 3
 FLUSH_DELAY = 1.0
 """The default of the setting: how old an outcome becomes until it is written."""
 
+MERGE_PATCH = 'application/merge-patch+json'
+
 GRACE = 0.5
 """How long (seconds) it can take to write it then, on a busy machine."""
 
@@ -73,6 +75,11 @@ async def patching(retry, patch, **_):
     record('patching', retry)
     patch.spec['added'] = 'value'
     patch.status['own'] = 'field'
+
+@kopf.on.create(*KIND, **FRESH)
+def transforming(retry, patch, **_):
+    record('transforming', retry)
+    patch.fns.append(lambda body: body['spec'].update(made='by a function'))
 
 @kopf.on.create(*KIND, **FRESH)
 def failing(retry, **_):
@@ -209,10 +216,10 @@ class Scenario:
 SCENARIOS = {
     'creation': Scenario(
         CREATION + DELETION,
-        attempts={'simple': 1, 'retried': 3, 'patching': 1, 'failing': 1},
+        attempts={'simple': 1, 'retried': 3, 'patching': 1, 'transforming': 1, 'failing': 1},
         spec={'size': 1},
         final={
-            'spec': {'size': 1, 'added': 'value'},
+            'spec': {'size': 1, 'added': 'value', 'made': 'by a function'},
             'status': {'simple': {'number': 1}, 'retried': 'after 2', 'own': 'field'},
             'finalizers': [FINALIZER],
         },
@@ -624,8 +631,8 @@ async def test_killed_after_each_patch_it_comes_to_the_end_and_repeats_nothing(
 
 
 def is_committing(request: web.Request) -> bool:
-    """Whether it is the last one of the PATCHes which are made of one."""
-    return request.method == 'PATCH' and not request.path.endswith('/status')
+    """Whether it is the last one where several PATCHes are needed: the status goes before."""
+    return request.content_type == MERGE_PATCH and not request.path.endswith('/status')
 
 
 async def test_signalled_again_it_finishes_what_it_was_finishing(

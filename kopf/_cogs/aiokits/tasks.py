@@ -2,8 +2,10 @@
 Tasks: ending them, so that none is left behind.
 """
 import asyncio
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar('T')
 
 
 async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
@@ -15,3 +17,16 @@ async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()
+
+
+async def gather(*coros: Coroutine[Any, Any, T]) -> list[T]:
+    """
+    Run all of these side by side, and return their results.
+
+    Unlike with `asyncio.gather`, none goes on when one has failed; that error is raised.
+    """
+    tasks = [asyncio.create_task(coro) for coro in coros]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        await cancel(tasks)

@@ -1,12 +1,12 @@
 """
 Scanning: what kinds of resources the API serves.
 """
-import asyncio
 import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
+from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors
 from kopf._cogs.structs import references
 
@@ -60,7 +60,7 @@ async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> 
             ('/apis', groups is None or any(groups)),
         ] if needed
     ]
-    answers = await asyncio.gather(*[
+    answers = await tasks.gather(*[
         client.request('GET', path, accept=AGGREGATED, retry=False) for path in paths
     ])
     versions: list[_Version] = []
@@ -81,7 +81,7 @@ async def scan_groups(client: api.Client, *, groups: Collection[str]) -> Finding
 
     It is for when something has just changed: what the API tells at once, may be a bit older.
     """
-    answers = await asyncio.gather(*[_scan_group(client, group) for group in groups])
+    answers = await tasks.gather(*[_scan_group(client, group) for group in groups])
     return _summarise([version for answer in answers for version in answer])
 
 
@@ -101,7 +101,7 @@ async def _scan_versions(
         client: api.Client,
         names: Collection[tuple[str, str]],
 ) -> Collection[_Version]:
-    return await asyncio.gather(*[_scan_version(client, *name) for name in names])
+    return await tasks.gather(*[_scan_version(client, *name) for name in names])
 
 
 async def _scan_version(client: api.Client, group: str, version: str) -> _Version:

@@ -80,12 +80,15 @@ async def apply(
     """
     Apply a patch, with its functions, and return the newest state; None if the object is gone.
 
+    With functions, all of it goes as a JSON patch at once, so that there is nothing in between.
     The status goes separately where it is a subresource, and first, unless it has the commit: what
     makes the rest count must come last.
 
     :raises errors.APIError: if the API refuses the patch or cannot be reached.
     :raises PatchError: if there is nothing that could be sent.
     """
+    if patch.fns:
+        return await _transform(target, raw, patch, commit_in_status=commit_in_status)
     newest: bodies.RawBody | None = raw
     parts: list[Mapping[str, Any]] = [patch] if len(patch) else []
     if parts and 'status' in patch and 'status' in target.resource.subresources:
@@ -98,8 +101,6 @@ async def apply(
         if newest is None:
             return None
         newest = await _merge(target, newest, part)
-    if newest is not None and patch.fns:
-        newest = await _transform(target, newest, patch.fns)
     return newest
 
 
@@ -133,7 +134,7 @@ async def _merge(
 
 
 async def _transform(
-        target: Target, raw: bodies.RawBody, fns: Sequence[patches.PatchFn],
+        target: Target, raw: bodies.RawBody, patch: patches.Patch, *, commit_in_status: bool,
 ) -> bodies.RawBody | None:
     separate = 'status' in target.resource.subresources
     newest: bodies.RawBody | None = raw
@@ -141,16 +142,19 @@ async def _transform(
         if newest is None:
             return None
         try:
-            ops = patches.Patch(fns=fns).as_json_patch(newest)
+            ops = patch.as_json_patch(newest)
         except Exception as e:
             raise PatchError(f"its function fails: {e!r}") from e
         status = [op for op in ops if separate and _is_in_status(op)]
         rest = [op for op in ops if not (separate and _is_in_status(op))]
         applied = True
-        for part, subresource in [(status, 'status'), (rest, None)]:
+        parts = [(status, 'status'), (rest, None)]
+        for part, subresource in reversed(parts) if commit_in_status else parts:
             if part and applied and newest is not None:
                 newest, applied = await exchange(target, newest, part, subresource=subresource)
         if applied:
+            if newest is not None:
+                _report_inconsistencies(patch, newest, target.logger)
             return newest
     raise errors.APIConflictError(
         f"The object changes too often to be transformed: {MAX_CONFLICTS} conflicts in a row.")

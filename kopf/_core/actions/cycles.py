@@ -120,11 +120,12 @@ class Cycle:
             body: bodies.Body,
             settings: configuration.OperatorSettings,
             expected: bodies.BodyEssence,
+            contributed: Iterable[patches.Patch],
     ) -> patches.Patch:
         """
         The framework's own keys for a cycle that goes on.
 
-        The essence is what is expected to be there with the contributions, for they go together.
+        The essence is what is expected to be there with what is contributed: they go together.
         """
         self.stored = True
         patch = patches.Patch()
@@ -133,7 +134,6 @@ class Cycle:
             if handler_id in self.unsaved or not state.retries:
                 storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
         if self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
-            contributed = [contribution.patch for contribution in self.contributions]
             seen = None if self.seen is None else advance(self.seen, contributed, expected)
             views = [seen, self.diverged] if seen is not None else [self.ahead]
             _store_views(views, storage=storage, body=body, patch=patch)

@@ -97,11 +97,12 @@ class Turn:
                 seen is not None and seen != view.essence):
             self._reason = causes.Reason.NOOP
             return await self._close()  # the edit is reverted after some have handled it
+        cycle = line.cycle
         if self._reason == causes.Reason.UPDATE and view.old is not None and (
-                line.cycle is not None and line.cycle.seen is None and line.cycle.ahead is not None):
-            old = cycles.uncover(view.old, line.cycle.ahead, returned_to=view.essence)
+                cycle is not None and cycle.seen is None and cycle.ahead is not None):
+            old = cycles.uncover(view.old, cycle.ahead, returned_to=view.essence)
             if old != view.old:
-                line.cycle.ahead = old
+                cycle.ahead = old
                 self._reason = causes.Reason.NOOP
                 return await self._close()  # the same, but other fields are changed, too
         if self._reason == causes.Reason.RESUME and not selected:
@@ -314,6 +315,8 @@ class Turn:
         essence = essence if essence is not None else view.essence
         is_change = self._reason in (causes.Reason.CREATE, causes.Reason.UPDATE)
         ahead = cycle.diverged if is_change else None
+        if not is_change and essence != view.old and essence is cycle.horizon:
+            ahead = view.old  # those who have not seen the one have seen the other
         results = cycle.unsent_results() if self._is_status_essential() else []
         if results:  # these are no changes to those who handle the status
             merged: Any = self.saver.raw

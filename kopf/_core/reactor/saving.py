@@ -5,13 +5,15 @@ One PATCH carries as much as possible. What could not be written stays in the li
 and is written with the next attempt to write anything.
 """
 import asyncio
+import contextlib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
 from kopf._core.actions import application, cycles, decisions
 from kopf._core.reactor import queueing
 
@@ -91,11 +93,14 @@ class Saver:
         cycle = self.line.cycle
         assert cycle is not None
         merged: Mapping[str, Any] = self.raw
+        effects: list[patches.Patch] = []
         for contribution in cycle.contributions:
-            merged = patches.merge(merged, contribution.patch)
+            effects.append(self._get_effect(merged, contribution.patch))
+            merged = patches.merge(merged, effects[-1])
         expected = self._essence_of(merged)
         newest = await self._send(cycle, lambda body: cycle.progress_patch(
-            body=body, settings=self.settings, expected=expected))
+            body=body, settings=self.settings, expected=expected,
+            contributed=effects if cycle.contributions else ()))
         self.overtaken = self.overtaken or (
             newest is not None and self._essence_of(newest) != expected)
         return newest
@@ -181,9 +186,10 @@ class Saver:
         newest: bodies.RawBody | None = self.raw
         try:
             for batch, members in _combine(cycle.contributions, own):
+                effect = self._get_effect(self.raw, batch)
                 if newest is not None:
                     newest = await self._apply(newest, batch, own)
-                self._account(cycle, members, newest, advance=not closing)
+                self._account(cycle, members, newest, None if closing else effect)
         except (errors.APIError, application.PatchError) as e:
             if not application.is_refusal(e) or not cycle.contributions:
                 raise
@@ -209,6 +215,7 @@ class Saver:
         """Find out whose patch is refused: that handler has failed; the others' patches count."""
         newest: bodies.RawBody | None = self.raw
         for contribution in list(cycle.contributions):
+            effect = self._get_effect(self.raw, contribution.patch)
             try:
                 if newest is not None:
                     newest = await self._apply(newest, contribution.patch, patches.Patch())
@@ -222,7 +229,7 @@ class Saver:
                 cycle.refuse(contribution.handler_id, f"The patch {how}: {e}")
                 cycle.contributions.remove(contribution)
             else:
-                self._account(cycle, [contribution], newest)
+                self._account(cycle, [contribution], newest, effect)
         return newest
 
     def _account(
@@ -230,13 +237,22 @@ class Saver:
             cycle: cycles.Cycle,
             members: Sequence[cycles.Contribution],
             newest: bodies.RawBody | None,
-            *,
-            advance: bool = True,
+            effect: patches.Patch | None,
     ) -> None:
         """These are on the object now, and must not be sent again: functions could add up."""
-        if newest is not None and cycle.seen is not None and members and advance:
-            cycle.advance([member.patch for member in members], self._essence_of(newest))
+        if newest is not None and cycle.seen is not None and effect:
+            cycle.advance([effect], self._essence_of(newest))
         cycle.contributions = [item for item in cycle.contributions if item not in members]
+
+    def _get_effect(self, raw: Mapping[str, Any], patch: patches.Patch) -> patches.Patch:
+        """The same, with what its functions are going to do as fields."""
+        if not patch.fns:
+            return patch
+        effect = patches.Patch()
+        with contextlib.suppress(Exception):  # it is told when it is really applied
+            for item in diffs.diff(raw, patch.apply(raw)):
+                dicts.ensure(effect, item.field, item.new)
+        return effect
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
         self.moved = True
@@ -250,6 +266,12 @@ class Saver:
             extra_fields=self.line.stream.handlers.extra_fields)
 
 
+def _merge_in(patch: patches.Patch, body: Any) -> None:
+    merged = patches.merge(body, patch)
+    body.clear()
+    body.update(merged)
+
+
 def _combine(
         contributions: Iterable[cycles.Contribution], own: patches.Patch | None = None,
 ) -> list[tuple[patches.Patch, list[cycles.Contribution]]]:
@@ -260,6 +282,10 @@ def _combine(
         if not part:
             continue
         last, before = batches[-1] if batches else (None, [])
+        if last is not None and last.fns and not members:
+            # The own keys go along with the last functions, so that both are written, or none.
+            batches[-1] = patches.Patch(last, fns=[functools.partial(_merge_in, part)]), before
+            continue
         merged = patches.combine(last, part) if last is not None and not last.fns else None
         if merged is not None:
             batches[-1] = patches.Patch(merged, fns=part.fns), [*before, *members]

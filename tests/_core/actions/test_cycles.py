@@ -205,7 +205,8 @@ def test_the_sub_handlers_of_finished_handlers_leave_no_records_either(make):
         cycle.load(id, body=Body({}), settings=settings, now=make_moment(0))
         outcome = Outcome(final=True, subrefs=subrefs)
         cycle.note(id, outcome, Patch(), essence={}, now=make_moment(1))
-    raw = merge({}, cycle.progress_patch(body=Body({}), settings=settings, expected={}))
+    raw = merge({}, cycle.progress_patch(
+        body=Body({}), settings=settings, expected={}, contributed=()))
 
     cycle = Cycle(Reason.CREATE, stored=True)
     cycle.load('fn', body=Body(raw), settings=settings, now=make_moment(2))
@@ -239,7 +240,7 @@ def save(settings, cycle, raw, *, attempted, essence=None):
         cycle.note(
             id, Outcome(final=True), Patch(), essence=essence or {}, now=make_moment(1))
     return merge(raw, cycle.progress_patch(
-        body=Body(raw), settings=settings, expected=essence or {}))
+        body=Body(raw), settings=settings, expected=essence or {}, contributed=()))
 
 
 def sort(value):
@@ -313,7 +314,8 @@ class World:
             self.closed = True
         else:
             own = self.cycle.progress_patch(
-                body=Body(self.raw), settings=self.settings, expected=get_essence(self.raw))
+                body=Body(self.raw), settings=self.settings, expected=get_essence(self.raw),
+                contributed=[item.patch for item in self.cycle.contributions])
         for contribution in self.cycle.contributions:
             self.raw = merge(self.raw, contribution.patch)
         self.raw = merge(self.raw, own)
