@@ -3,6 +3,7 @@ Whatever happens to objects while they are handled: nothing is lost, repeated, o
 """
 
 import asyncio
+import random
 import threading
 import time
 
@@ -66,6 +67,7 @@ async def test_an_edit_between_two_creation_handlers_is_an_update_for_all_handle
     await kube.create(kind, 'x', spec={'field': 1})
     await gate.wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await wait_handled(kube, kind, 'x')
     assert journal == [
@@ -91,6 +93,7 @@ async def test_an_edit_between_two_update_handlers_is_seen_by_both(
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
     await gate.wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 3}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await wait_handled(kube, kind, 'x')
     assert [entry for entry in journal if entry[0] == 'fn1'] == [('fn1', 1, 2), ('fn1', 2, 3)]
@@ -116,6 +119,7 @@ async def test_an_edit_reverted_between_two_handlers_is_reverted_for_those_who_h
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
     await gate.wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 1}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await journal.wait(('fn1', 2, 1))
     await wait_handled(kube, kind, 'x')
@@ -142,9 +146,11 @@ async def test_an_edit_reverted_to_what_only_some_have_seen_is_reverted_for_the_
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
     await gates[2].wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 3}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gates[2].opened.set()
     await gates[3].wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 2}, 'metadata': {'labels': labels}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gates[3].opened.set()
     await journal.wait(('fn2', 2))
     await wait_handled(kube, kind, 'x')
@@ -249,6 +255,7 @@ async def test_functions_and_results_are_applied_to_the_newest_state(
     await kube.create(kind, 'x', spec={'list': []})
     await gate.wait_entered()
     await kube.patch(kind, 'x', {'spec': {'list': ['by others']}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await journal.wait_length(1)
     obj = await wait_handled(kube, kind, 'x')
@@ -275,6 +282,7 @@ async def test_an_edit_during_the_last_handler_is_an_update(kube, kind, journal,
     await kube.create(kind, 'x', spec={'field': 1})
     await gate.wait_entered()
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await wait_handled(kube, kind, 'x')
     assert journal == [('create', 1), ('update', (('change', ('spec', 'field'), 1, 2),))]
@@ -337,6 +345,73 @@ async def test_a_storm_of_edits_is_handled_to_the_last_one_and_never_by_two_at_o
     assert len(journal) < 100
 
 
+@pytest.mark.parametrize('seed', range(2))
+async def test_whatever_happens_each_handler_has_seen_the_final_state_in_the_end(
+        kube, kind, status_kind, embedded, settings, caplog, seed):
+    chance = random.Random(seed)
+    settings.queueing.exit_timeout = 0.1
+    settings.persistence.flush_delay = chance.choice([0, 0.05, 1])
+    deadline = time.monotonic() + 4
+    seen = {}  # the latest values, by the uids of objects and the handlers
+
+    def fail_sometimes():
+        if random.random() < 0.15:
+            raise kopf.TemporaryError("again!", delay=random.random() * 0.3)
+
+    def sync_fn(uid, param, new, patch, **_):
+        time.sleep(random.random() * 0.03)
+        fail_sometimes()
+        seen[uid, param] = new
+        if random.random() < 0.3:
+            patch.status[param] = random.random()
+        if random.random() < 0.1:
+            patch.meta.labels['own'] = str(random.randint(0, 5))
+        return random.choice([None, 'result'])
+
+    async def async_fn(uid, param, new, **_):
+        await asyncio.sleep(random.random() * 0.05)
+        fail_sometimes()
+        seen[uid, param] = new
+
+    fns = {'a': sync_fn, 'b': async_fn, 'c': sync_fn, 'd': async_fn}
+    for k in (kind, status_kind):
+        for param, fn in fns.items():
+            for decorate in (kopf.on.create, kopf.on.update):
+                decorate(*k.selector, id=f'{decorate.__name__}-{param}', param=param,
+                         field='spec.field')(fn)
+
+    async def edit(kind, name):
+        await kube.create(kind, name, spec={'field': 0})
+        while time.monotonic() < deadline:
+            await asyncio.sleep(chance.random() * 0.3)
+            match chance.randrange(10):
+                case 0:
+                    await kube.delete(kind, name)
+                    await kube.create(kind, name, spec={'field': 0})
+                case 1:
+                    label = str(chance.random())
+                    await kube.patch(kind, name, {'metadata': {'labels': {'foreign': label}}})
+                case _:
+                    await kube.patch(kind, name, {'spec': {'field': chance.randrange(3)}})
+
+    async def restart():
+        while time.monotonic() < deadline:
+            operator = embedded()
+            await asyncio.sleep(chance.random() * 2)
+            await asyncio.to_thread(operator.stop)
+        embedded()
+
+    objs = [(k, f'obj{index}') for k in (kind, status_kind) for index in range(4)]
+    await asyncio.gather(restart(), *(edit(k, name) for k, name in objs))
+    for k, name in objs:
+        await wait_handled(kube, k, name)
+        obj = await wait_settled(kube, k, name)
+        uid, value = obj['metadata']['uid'], obj['spec']['field']
+        assert {param: seen.get((uid, param)) for param in fns} == dict.fromkeys(fns, value)
+    errors = [record.getMessage() for record in caplog.records if record.levelname == 'ERROR']
+    assert [message for message in errors if 'again!' not in message] == []
+
+
 async def test_a_deletion_in_the_middle_of_handling_comes_before_the_other_handlers(
         kube, kind, journal, embedded, gate):
 
@@ -358,6 +433,7 @@ async def test_a_deletion_in_the_middle_of_handling_comes_before_the_other_handl
     await kube.create(kind, 'x')
     await gate.wait_entered()
     await kube.delete(kind, 'x')
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     gate.opened.set()
     await kube.wait_gone(kind, 'x')
     assert journal == [('create 1', True), ('delete', ['result'])]

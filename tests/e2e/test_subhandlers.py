@@ -2,6 +2,7 @@
 Handlers of handlers.
 """
 
+import asyncio
 import functools
 import signal
 import threading
@@ -273,6 +274,7 @@ async def test_an_edit_between_two_subhandlers_is_an_update_for_all(
     await kube.create(kind, 'x', spec={'field': 1})
     await journal.wait(('create', 'a', 1))
     await kube.patch(kind, 'x', {'spec': {'field': 2}})
+    await asyncio.sleep(0.5)  # so that the watch has brought it
     opened.set()
     await journal.wait(('update', 'b', 2))
     await wait_handled(kube, kind, 'x')

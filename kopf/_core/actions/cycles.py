@@ -54,6 +54,12 @@ class Cycle:
         return self.seen if self.seen is not None else self.ahead
 
     @property
+    def is_complete(self) -> bool:
+        """Whether all handlers that took part have finished; none if none did."""
+        return bool(self.roots) and all(
+            id_ in self.states and self.states[id_].finished for id_ in self.roots)
+
+    @property
     def dirty(self) -> bool:
         return bool(self.unsaved or self.contributions)
 

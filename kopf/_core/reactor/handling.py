@@ -315,8 +315,10 @@ class Turn:
         essence = essence if essence is not None else view.essence
         is_change = self._reason in (causes.Reason.CREATE, causes.Reason.UPDATE)
         ahead = cycle.diverged if is_change else None
-        if not is_change and essence != view.old and essence is cycle.horizon:
-            ahead = view.old  # those who have not seen the one have seen the other
+        if essence != view.essence and not cycle.is_complete:
+            # Some have seen the one state, and some still know only the other one.
+            ahead = cycles.uncover(
+                ahead if ahead is not None else essence, view.essence, returned_to=essence)
         results = cycle.unsent_results() if self._is_status_essential() else []
         if results:  # these are no changes to those who handle the status
             merged: Any = self.saver.raw
@@ -386,6 +388,7 @@ class Turn:
         kwargs = self._get_kwargs(handler, cause, state, patch)
 
         self.saver.arm()
+        outer, self.line.interruptible = self.line.interruptible, True
         try:
             outcome = await execution.attempt(
                 handler,
@@ -396,6 +399,7 @@ class Turn:
                 logger=self.logger,
             )
         finally:
+            self.line.interruptible = outer
             self.saver.disarm()
         if patch:
             try:
@@ -484,7 +488,9 @@ class Turn:
 
     async def _save_in_between(self) -> None:
         """Write while the parent is not finished; its next sub-handlers see what the server has."""
+        self.line.interruptible = False
         newest = await self.saver.save()
+        self.line.interruptible = True
         if newest is None:
             raise errors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(newest, settings=self.env.settings,

@@ -186,7 +186,9 @@ class Processor:
         for handler in line.stream.handlers.watching:
             if handler.key not in called and self._is_watching(handler, cause):
                 called.add(handler.key)
+                line.interruptible = True
                 await self._watch_once(handler, cause, state)
+                line.interruptible = False
         line.noticed = line.noticed or bool(called)
         if patch and event['type'] != 'DELETED':
             target = application.Target(self.env.client, line.stream.resource, logger)

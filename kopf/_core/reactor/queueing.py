@@ -31,6 +31,9 @@ BACKLOG_STEP = 16
 BACKLOG_PAUSE = 0.005
 """How long (seconds) the backlog waits when there is enough to do without it."""
 
+WRITING_TIMEOUT = 5.0
+"""How long (seconds) the writes under way have to finish when the operator exits."""
+
 Version = int | str | None
 
 
@@ -38,8 +41,8 @@ class Line:
     """An object with everything that is known about it in this process."""
     __slots__ = (
         'busy', 'cycle', 'epoch', 'events', 'expected', 'expected_until', 'follower', 'gone',
-        'held', 'initial', 'kept', 'memo', 'name', 'noticed', 'pending', 'queued', 'stream',
-        'throttler', 'timer', 'uid', 'version', 'woken',
+        'held', 'initial', 'interruptible', 'kept', 'memo', 'name', 'noticed', 'pending', 'queued',
+        'stream', 'throttler', 'timer', 'uid', 'version', 'woken',
     )
 
     def __init__(self, stream: 'Stream', uid: str, *, initial: bool) -> None:
@@ -72,6 +75,8 @@ class Line:
         """Whether it has to wait until the line of an older namesake ends."""
         self.noticed = False
         """Whether anyone was concerned, so that the end of the object is worth a word."""
+        self.interruptible = False
+        """Whether a handler is running now; as opposed to writes, whose outcomes must be known."""
         self.busy = False
         self.queued = False
         self.gone = False
@@ -331,7 +336,7 @@ class Lines:
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
         self._live: collections.deque[Line] = collections.deque()
         self._backlog: collections.deque[Line] = collections.deque()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], Line] = {}
         self._pumping: asyncio.Handle | None = None
         self._packing: asyncio.TimerHandle | None = None
         self._warm: set[Line] = set()
@@ -428,11 +433,11 @@ class Lines:
             line.events[0]['object'] if line.events else line.recall())
         line.name = get_name(first) if first is not None else None
         task = asyncio.get_running_loop().create_task(self._run(line))
-        self._tasks.add(task)
+        self._tasks[task] = line
         task.add_done_callback(self._finish)
 
     def _finish(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if not self.stopping:
             self._pump()
 
@@ -469,8 +474,9 @@ class Lines:
         """
         Take no more work; let the running passes finish, then interrupt them.
 
-        The passes get ``settings.queueing.exit_timeout`` seconds. After that, they are cancelled:
-        async handlers are interrupted, threads are waited for, what is done is written.
+        The passes get ``settings.queueing.exit_timeout`` seconds. After that, async handlers are
+        interrupted, threads are waited for, what is done is written. Writes are interrupted only
+        if they hang: nobody would know what has become of them.
         """
         self.stopping = True
         for stream in self._streams.values():
@@ -483,12 +489,19 @@ class Lines:
                 handle.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.settings.queueing.exit_timeout)
-        for task in self._tasks:
-            task.cancel()
         if self._tasks:
             logger.warning(
                 f"{len(self._tasks)} objects are still being handled; interrupting their handlers.")
+            self._interrupt(handlers=True)
+            await asyncio.wait(self._tasks, timeout=WRITING_TIMEOUT)
+        if self._tasks:
+            self._interrupt(handlers=False)
             await asyncio.wait(self._tasks)
+
+    def _interrupt(self, *, handlers: bool) -> None:
+        for task, line in self._tasks.items():
+            if line.interruptible == handlers:
+                task.cancel()
 
 
 def get_uid(body: bodies.RawBody) -> str:

@@ -14,7 +14,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
-from kopf._core.actions import application, cycles, decisions
+from kopf._core.actions import application, cycles, decisions, execution
 from kopf._core.reactor import queueing
 
 
@@ -245,14 +245,16 @@ class Saver:
         cycle.contributions = [item for item in cycle.contributions if item not in members]
 
     def _get_effect(self, raw: Mapping[str, Any], patch: patches.Patch) -> patches.Patch:
-        """The same, with what its functions are going to do as fields."""
+        """The same, with what its functions are going to do as fields; nothing if they cannot."""
         if not patch.fns:
             return patch
         effect = patches.Patch()
         with contextlib.suppress(Exception):  # it is told when it is really applied
             for item in diffs.diff(raw, patch.apply(raw)):
                 dicts.ensure(effect, item.field, item.new)
-        return effect
+            execution.encode(effect)
+            return effect
+        return patches.Patch()
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
         self.moved = True
