@@ -41,7 +41,7 @@ class State(Recorder):
             self.objects.pop(body['metadata']['name'], None)
         else:
             self.objects[body['metadata']['name']] = body['metadata']['resourceVersion']
-        super().changed(type, body)
+        super().changed(type, body, line)
 
 
 @pytest.fixture()
