@@ -8,18 +8,19 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 
 import kopf
+from tests.e2e import forks
 
 
 class Operator:
     """
-    A process of ``kopf run``. Its log is captured; it can be waited for, and the process be
-    signalled.
+    A process of ``kopf run``: a fork which starts in no time, unless another command is given.
+
+    Its log is captured; it can be waited for, and the process be signalled.
     """
 
     def __init__(
@@ -28,13 +29,13 @@ class Operator:
             *,
             kubeconfig: str,
             env: Mapping[str, str] | None = None,
-            command: Sequence[str] = (sys.executable, '-m', 'kopf'),
+            command: Sequence[str] | None = None,
     ) -> None:
         self.lines: list[str] = []
         """The lines of its log (and of stdout), without line ends."""
-        self._process = subprocess.Popen(
-            [*command, 'run', *args],
-            env={**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})},
+        env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})}
+        self._process = forks.Fork(['run', *args], env=env) if not command else subprocess.Popen(
+            [*command, 'run', *args], env=env,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -77,6 +78,7 @@ class Operator:
                 raise TimeoutError(f"The operator does not end:\n{self.text}")
             await asyncio.sleep(0.02)
         self._reader.join()
+        assert self._process.returncode is not None
         return self._process.returncode
 
     def send(self, signum: signal.Signals) -> None:
@@ -99,6 +101,7 @@ class Operator:
             self.kill()
             raise
         self._reader.join()
+        assert self._process.returncode is not None
         return self._process.returncode
 
     def _read(self) -> None:

@@ -1,5 +1,6 @@
 import re
 import signal
+import sys
 
 import kopf
 
@@ -11,7 +12,7 @@ def fn(name, **_):
 
 
 async def test_operators_handle_objects_until_they_are_stopped(kube, kind, operator):
-    op = operator(HANDLERS, kind=kind)
+    op = operator(HANDLERS, kind=kind, command=(sys.executable, '-m', 'kopf'))
     await kube.create(kind, 'obj')
     await op.wait_for("it is obj")
     op.send(signal.SIGTERM)

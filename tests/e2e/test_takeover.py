@@ -327,7 +327,7 @@ def is_settled(obj: Object) -> bool:
     return not get_records(obj) and any(state.get('spec') == obj['spec'] for state in handled)
 
 
-OURS = (sys.executable, '-m', 'kopf')
+OURS = None
 
 
 @pytest.fixture(scope='module', params=['default', 'prefix', 'status', 'multi'])
@@ -343,7 +343,7 @@ def stories(
     handlers = folder / 'handlers.py'
     handlers.write_text(f'import kopf\nKINDS = {[kind.selector for kind in kinds]!r}\n{TEXT}')
 
-    async def live(kube: Kube, commands: Sequence[Sequence[str]]) -> Story:
+    async def live(kube: Kube, commands: Sequence[Sequence[str] | None]) -> Story:
         namespace = f'ns-{uuid.uuid4().hex[:8]}'
         calls = folder / f'{namespace}.txt'
         turns = itertools.cycle(commands)

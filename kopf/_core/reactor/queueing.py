@@ -432,14 +432,7 @@ class Lines:
         first = line.pending if line.pending is not None else (
             line.events[0]['object'] if line.events else line.recall())
         line.name = get_name(first) if first is not None else None
-        task = asyncio.get_running_loop().create_task(self._run(line))
-        self._tasks[task] = line
-        task.add_done_callback(self._finish)
-
-    def _finish(self, task: asyncio.Task[None]) -> None:
-        self._tasks.pop(task, None)
-        if not self.stopping:
-            self._pump()
+        self._tasks[asyncio.get_running_loop().create_task(self._run(line))] = line
 
     async def _run(self, line: Line) -> None:
         try:
@@ -451,8 +444,11 @@ class Lines:
             if line.gone:
                 line.stream.forget(line)
             line.name = None
-        if not self.stopping and not line.gone and (line.pending is not None or line.events):
-            self.schedule(line)
+            self._tasks.pop(asyncio.current_task(), None)  # a callback would cost a turn of the loop
+        if not self.stopping:
+            if not line.gone and (line.pending is not None or line.events):
+                self.schedule(line)
+            self._pump()
 
     def pack_later(self, line: Line) -> None:
         """Pack what the line keeps when it has rested for ``settings.queueing.idle_timeout``."""
