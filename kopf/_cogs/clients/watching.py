@@ -20,7 +20,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 
-from kopf._cogs.clients import api, errors, lines, listing, streaks
+from kopf._cogs.clients import api, errors, listing, splitting, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 
@@ -236,7 +236,7 @@ class _Watcher:
         lifetime = asyncio.timeout(watching.client_timeout)
         silence = asyncio.timeout(watching.inactivity_timeout)
         heard = started
-        splitter = lines.LineSplitter()
+        splitter = splitting.LineSplitter()
         breather = _Breather()
         try:
             async with lifetime, silence, self._open() as content:
@@ -256,7 +256,7 @@ class _Watcher:
             if lifetime.expired():
                 raise _AsIntended() from None
             raise _Interrupted(f"nothing has come for {watching.inactivity_timeout:g}s") from None
-        except lines.LineTooLongError as e:
+        except splitting.LineTooLongError as e:
             self._relisting = True
             raise errors.APIServerError(str(e)) from None
         except errors.APIClientError as e:

@@ -115,9 +115,10 @@ class Cycle:
 
     def refuse(self, handler_id: ids.HandlerId, message: str) -> None:
         """The handler has failed for good after all: its changes cannot be made."""
-        self.states[handler_id] = dataclasses.replace(
-            self.states[handler_id], success=False, failure=True, message=message, delayed=None,
-            stopped=self.states[handler_id].stopped or self.states[handler_id].started)
+        state = self.states[handler_id]
+        self.states[handler_id] = state._replace(
+            success=False, failure=True, message=message, delayed=None,
+            stopped=state.stopped or state.started)
         self.unsaved.add(handler_id)
 
     def progress_patch(

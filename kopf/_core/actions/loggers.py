@@ -9,6 +9,7 @@ filtered, or the lines sent elsewhere.
 
 import enum
 import logging
+import sys
 from collections.abc import MutableMapping
 from typing import Any
 
@@ -70,6 +71,27 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         kwargs['extra'] = {**self.extra, **extra} if extra else self.extra
         return msg, kwargs
 
+    def debug(self, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.logger.isEnabledFor(logging.DEBUG):
+            self._tell(logging.DEBUG, msg, args, kwargs)
+
+    def info(self, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.logger.isEnabledFor(logging.INFO):
+            self._tell(logging.INFO, msg, args, kwargs)
+
+    def _tell(self, level: int, msg: object, args: Any, kwargs: MutableMapping[str, Any]) -> None:
+        """Log on a short way, for this is done for every object; the result is the same."""
+        if kwargs or logging.getLogRecordFactory() is not logging.LogRecord:
+            kwargs['stacklevel'] = kwargs.get('stacklevel', 1) + 2
+            self.log(level, msg, *args, **kwargs)
+            return
+        caller = sys._getframe(2)
+        record = logging.LogRecord(
+            self.logger.name, level, caller.f_code.co_filename, caller.f_lineno, msg, args, None,
+            caller.f_code.co_name)
+        record.__dict__.update(self.extra)
+        self.logger.handle(record)
+
 
 class LocalObjectLogger(ObjectLogger):
     """
@@ -85,6 +107,16 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
     The output to stderr that is configured by `configure`, to be told from those that others have
     added.
     """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        # As the parent does it, but flushing without the lock, which is held already.
+        try:
+            self.stream.write(self.format(record) + self.terminator)
+            self.stream.flush()
+        except RecursionError:
+            raise
+        except Exception:
+            self.handleError(record)
 
 
 def configure(

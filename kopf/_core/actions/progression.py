@@ -5,10 +5,9 @@ A state is of one handler in one handling cycle. It comes from the object (a rec
 changes by the outcomes of attempts, and goes to the object again. Nothing here does I/O or asks
 for the time: both are handed in.
 """
-import dataclasses
 import datetime
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import progress
@@ -16,8 +15,7 @@ from kopf._cogs.structs import ids
 from kopf._core.intents import causes
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """
     What came of one attempt.
 
@@ -33,8 +31,7 @@ class Outcome:
     waiting: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class HandlerState:
+class HandlerState(NamedTuple):
     """The progress of one handler. The wall times are for persistence; `began` & `due` count."""
     started: datetime.datetime
     began: float

@@ -6,7 +6,6 @@ of their filters, of the lifecycles, and so on; execution adds what is specific 
 """
 import dataclasses
 import enum
-import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,10 +49,14 @@ class Cause:
     memo: Any
     indices: Mapping[str, Any]
 
-    @functools.cached_property
+    @property
     def kwargs(self) -> dict[str, Any]:
         """The kwargs of the handlers; made once, so not to be changed."""
-        return {**self._kwargs(), **self.indices}
+        kwargs: dict[str, Any] | None = self.__dict__.get('_made')
+        if kwargs is None:
+            kwargs = self.__dict__['_made'] = self._kwargs()
+            kwargs.update(self.indices)
+        return kwargs
 
     def _kwargs(self) -> dict[str, Any]:
         return {'logger': self.logger, 'memo': self.memo}

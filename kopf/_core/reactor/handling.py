@@ -16,7 +16,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, memos, patches
 from kopf._core.actions import cycles, decisions, execution, invocation, lifecycles, progression
 from kopf._core.intents import causes, errors, filters, handlers, registries
-from kopf._core.reactor import queueing, saving, subhandling
+from kopf._core.reactor import lines, saving, subhandling
 
 PRECISION = 0.001
 """How much earlier than planned is early enough, in seconds: timers are not more precise."""
@@ -41,7 +41,7 @@ class Turn:
     """
 
     def __init__(
-            self, env: Environment, line: queueing.Line, raw: bodies.RawBody, logger: Any,
+            self, env: Environment, line: lines.Line, raw: bodies.RawBody, logger: Any,
     ) -> None:
         super().__init__()
         self.env = env
@@ -409,7 +409,7 @@ class Turn:
                 outcome = execution.fail(handler, reason, self.logger)
                 patch = patches.Patch()
         if family.members:
-            outcome = dataclasses.replace(outcome, subrefs=family.members)
+            outcome = outcome._replace(subrefs=family.members)
         cycle.note(handler.id, outcome, patch, essence=self.view.essence, now=self.env.clock.now())
         await self.saver.settle()
         if patch or outcome.result is not None or self.saver.moved:
@@ -511,7 +511,7 @@ class Turn:
         self.logger.debug(message)
 
 
-def get_memo(env: Environment, line: queueing.Line) -> Any:
+def get_memo(env: Environment, line: lines.Line) -> Any:
     """The object's own memo: made of the operator's when it is asked for first."""
     if line.memo is None:
         shared = env.memo

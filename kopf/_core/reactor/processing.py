@@ -22,7 +22,7 @@ from kopf._core.actions import (
     throttlers,
 )
 from kopf._core.intents import causes, errors, filters, handlers, registries
-from kopf._core.reactor import handling, queueing, saving
+from kopf._core.reactor import handling, lines, saving
 
 objects_logger = logging.getLogger('kopf.objects')
 
@@ -45,7 +45,7 @@ class Processor:
         """Whether there is enough at work, so that what is not urgent should wait."""
         return self.env.client.congested
 
-    def settle(self, line: queueing.Line) -> bool:
+    def settle(self, line: lines.Line) -> bool:
         """
         Process the state if that needs no pass: nothing is to be done, to be told, or to wait for.
         """
@@ -83,44 +83,45 @@ class Processor:
         return storage.touched(body=view.body) is not None or any(
             storage.fetch(key=handler.id, body=view.body) for handler in served.changing)
 
-    async def process(self, line: queueing.Line) -> None:
+    async def process(self, line: lines.Line) -> None:
         """Make a pass for the object."""
-        raw = line.pending if line.pending is not None else (
-            line.events[0]['object'] if line.events else line.recall())
-        if raw is None:
+        first = line.peek()
+        if first is None:
             return
-        settings = self.env.settings
-        logger = loggers.ObjectLogger(body=bodies.Body(raw), settings=settings)
         try:
-            await self._process(line, logger)
+            await self._process(line)
         except Exception as e:
-            self._throttle(line, e, logger)
+            self._throttle(line, e, self._get_logger(first))
         else:
             if line.throttler is not None:
                 line.throttler = None
-                logger.info("Throttling is over. Switching back to normal operations.")
+                self._get_logger(first).info(
+                    "Throttling is over. Switching back to normal operations.")
 
-    async def _process(self, line: queueing.Line, logger: Any) -> None:
+    def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
+        return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
+
+    async def _process(self, line: lines.Line) -> None:
         while True:
             while line.events:
                 await self._watch(line, line.events.popleft())
-            if line.gone:
-                if line.take() is not None and line.noticed:
-                    logger.debug("Deleted, really deleted, and we are notified.")
-                return
             raw = line.take()
+            if line.gone:
+                if raw is not None and line.noticed:
+                    self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
+                return
             if raw is None or not self._is_changing(line, raw):
                 return
             line.cancel_timer()
-            await self._handle(line, raw, logger)
+            await self._handle(line, raw, self._get_logger(raw))
             if line.stream.lines.stopping or not (line.pending is not None or line.events):
                 return
 
-    def _is_changing(self, line: queueing.Line, raw: bodies.RawBody) -> bool:
+    def _is_changing(self, line: lines.Line, raw: bodies.RawBody) -> bool:
         return bool(line.stream.handlers.changing) or decisions.is_blocked(
             raw, self.env.settings.persistence.finalizer)
 
-    async def _handle(self, line: queueing.Line, raw: bodies.RawBody, logger: Any) -> None:
+    async def _handle(self, line: lines.Line, raw: bodies.RawBody, logger: Any) -> None:
         """Turn by turn, until there is nothing more to do; newer states of others come first."""
         state: bodies.RawBody | None = raw
         rounds = 0
@@ -145,13 +146,13 @@ class Processor:
         if line.cycle is None:
             line.drop()
 
-    async def _save_at_exit(self, line: queueing.Line, saver: saving.Saver) -> None:
+    async def _save_at_exit(self, line: lines.Line, saver: saving.Saver) -> None:
         saver.disarm()
         if line.cycle is not None and line.cycle.dirty and not line.gone:
             async with asyncio.timeout(SAVING_TIMEOUT):
                 await saver.save()
 
-    def _throttle(self, line: queueing.Line, e: Exception, logger: Any) -> None:
+    def _throttle(self, line: lines.Line, e: Exception, logger: Any) -> None:
         if line.throttler is None:
             line.throttler = throttlers.Throttler()
         delay = line.throttler.next_delay(self.env.settings.queueing.error_delays)
@@ -166,7 +167,7 @@ class Processor:
         if not line.gone and not line.stream.lines.stopping:
             line.wait_until(asyncio.get_running_loop().time() + delay)
 
-    async def _watch(self, line: queueing.Line, event: bodies.RawEvent) -> None:
+    async def _watch(self, line: lines.Line, event: bodies.RawEvent) -> None:
         """Show a raw event to its handlers. Their errors are told, and ignored."""
         body = bodies.Body(event['object'])
         logger = loggers.LocalObjectLogger(body=body, settings=self.env.settings)

@@ -15,7 +15,7 @@ from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
 from kopf._core.actions import application, cycles, decisions, execution
-from kopf._core.reactor import queueing
+from kopf._core.reactor import lines
 
 
 class Saver:
@@ -23,7 +23,7 @@ class Saver:
 
     def __init__(
             self,
-            line: queueing.Line,
+            line: lines.Line,
             raw: bodies.RawBody,
             *,
             client: api.Client,

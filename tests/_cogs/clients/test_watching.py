@@ -3,7 +3,7 @@ import logging
 
 import pytest
 
-from kopf._cogs.clients import api, errors, lines, streaks, watching
+from kopf._cogs.clients import api, errors, splitting, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
     drop,
@@ -108,8 +108,8 @@ async def test_a_line_of_megabytes_is_passed_on(server, watch, sink):
 
 
 async def test_a_line_without_an_end_is_given_up(server, watch, sink, monkeypatch, caplog):
-    original = lines.LineSplitter
-    monkeypatch.setattr(lines, 'LineSplitter', lambda: original(limit=1000))
+    original = splitting.LineSplitter
+    monkeypatch.setattr(splitting, 'LineSplitter', lambda: original(limit=1000))
     server.script(show())
     server.script(flow(b'x' * 5000), flow(), on=WATCH)
     async with watch():

@@ -238,3 +238,26 @@ def test_nothing_is_built_for_lines_that_nobody_reads():
         body=kopf.Body(Untouchable()), settings=kopf.OperatorSettings())
     logging.getLogger().setLevel(logging.INFO)
     logger.debug("hello")
+
+
+@pytest.mark.parametrize('kwargs', [{}, {'extra': {'x': 1}}, {'stack_info': True}])
+@pytest.mark.parametrize('method', ['debug', 'info', 'warning', 'error'])
+def test_records_tell_where_they_come_from(make, caplog, method, kwargs):
+    caplog.set_level(logging.DEBUG)
+    getattr(make(), method)("hello, %s", "world", **kwargs)
+    record, = caplog.records
+    assert record.funcName == 'test_records_tell_where_they_come_from'
+    assert record.filename == 'test_loggers.py'
+    assert record.getMessage() == "hello, world"
+
+
+def test_factories_of_records_are_respected(make, caplog, monkeypatch):
+    class Record(logging.LogRecord):
+        pass
+
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(logging, '_logRecordFactory', Record)
+    make().info("hello")
+    record, = caplog.records
+    assert isinstance(record, Record)
+    assert record.funcName == 'test_factories_of_records_are_respected'

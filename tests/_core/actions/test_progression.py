@@ -20,14 +20,17 @@ def make_moment(seconds):
 
 DELAYS = st.none() | st.integers(0, 10_000) | st.floats(0, 100)
 IDS = st.sampled_from(['fn', 'parent/child', 'parent/child/grandchild', '<lambda>'])
-SUCCESSES = st.builds(Outcome, final=st.just(True), result=st.none() | st.integers())
+ERRORS = st.builds(Exception)
+SUCCESSES = st.builds(lambda result: Outcome(final=True, result=result), st.none() | st.integers())
 FAILURES = st.builds(
-    Outcome, final=st.just(True), exception=st.builds(Exception), message=st.text())
+    lambda e, message: Outcome(final=True, exception=e, message=message), ERRORS, st.text())
 RETRIES = st.builds(
-    Outcome, final=st.just(False), exception=st.builds(Exception), message=st.text(), delay=DELAYS,
-    subrefs=st.lists(IDS))
+    lambda e, message, delay, ids: Outcome(
+        final=False, exception=e, message=message, delay=delay, subrefs=ids),
+    ERRORS, st.text(), DELAYS, st.lists(IDS))
 WAITS = st.builds(
-    Outcome, final=st.just(False), delay=DELAYS, waiting=st.just(True), subrefs=st.lists(IDS))
+    lambda delay, ids: Outcome(final=False, delay=delay, waiting=True, subrefs=ids),
+    DELAYS, st.lists(IDS))
 UNFINISHED = st.builds(HandlerState.new, now=st.builds(make_moment, st.integers(0, 1000)),
                        purpose=st.none() | st.sampled_from(Reason))
 NOWS = st.builds(make_moment, st.integers(1000, 2000) | st.floats(1000, 2000))

@@ -7,7 +7,7 @@ from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.references import Resource
 from kopf._core.intents.handlers import ChangingHandler, WatchingHandler
 from kopf._core.intents.registries import ResourceHandlers
-from kopf._core.reactor import queueing
+from kopf._core.reactor import queueing, streams
 from kopf._core.reactor.queueing import Lines
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -265,7 +265,7 @@ async def test_relists_make_up_the_deletions_for_those_who_want_to_see_them(line
 
 async def test_too_many_raw_events_are_coalesced_with_one_warning(
         lines, passes, monkeypatch, caplog):
-    monkeypatch.setattr(queueing, 'MAX_EVENTS', 3)
+    monkeypatch.setattr(streams, 'MAX_EVENTS', 3)
     stream = lines.sink(RESOURCE, None, WATCHING)
     list_all(stream)
     passes.gate.clear()
