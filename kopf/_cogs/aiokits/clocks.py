@@ -21,10 +21,12 @@ class Moment(NamedTuple):
 
 
 class Clock:
-    """The time of the running event loop, real or virtual."""
+    """The time of the running event loop, real or virtual; such a loop has a `wall_time`, too."""
 
     def now(self) -> Moment:
-        return Moment(self.mono(), datetime.datetime.now(datetime.UTC))
+        loop = asyncio.get_running_loop()
+        wall: datetime.datetime | None = getattr(loop, 'wall_time', None)
+        return Moment(loop.time(), wall or datetime.datetime.now(datetime.UTC))
 
     def mono(self) -> float:
         return asyncio.get_running_loop().time()

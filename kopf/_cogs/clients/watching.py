@@ -58,6 +58,10 @@ class Sink(Protocol):
     def end(self) -> None:
         """The list is complete: whatever was not in it since its beginning is gone."""
 
+    def unavailable(self, error: Exception) -> None:
+        """The objects cannot be had for now, because of that; trying goes on."""
+        return
+
     def changed(
             self,
             type: Literal['ADDED', 'MODIFIED', 'DELETED'],
@@ -163,8 +167,10 @@ class _Watcher:
         except errors.APIError as e:
             self._doubtful = True
             self._relisting |= e.status in (400, 404, 422)
+            self._sink.unavailable(e)
             return self._streak.fail(e)
         if failure is not None and not self._proven:
+            self._sink.unavailable(failure)
             return self._streak.fail(failure)
         if failure is not None:
             self._logger.debug(f"The watch-stream for {self._name} was interrupted: {failure}")

@@ -274,6 +274,10 @@ class AdmissionSettings:
     """
 
 
+class _DefaultExecutor(concurrent.futures.ThreadPoolExecutor):
+    pass
+
+
 @dataclasses.dataclass
 class ExecutionSettings:
     """How handlers are executed."""
@@ -284,14 +288,18 @@ class ExecutionSettings:
     Default: 60.
     """
 
-    executor: concurrent.futures.Executor = dataclasses.field(
-        default_factory=concurrent.futures.ThreadPoolExecutor)
+    executor: concurrent.futures.Executor = dataclasses.field(default_factory=_DefaultExecutor)
     """
     Where the synchronous handlers run. Handlers that run when it is replaced, finish where they
     have begun. Default: a thread pool of this operator's own.
     """
 
     _max_workers: int | None = None
+
+    @property
+    def has_default_executor(self) -> bool:
+        """Whether the author has not chosen another executor."""
+        return isinstance(self.executor, _DefaultExecutor)
 
     @property
     def max_workers(self) -> int | None:

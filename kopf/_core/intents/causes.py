@@ -112,6 +112,16 @@ class WatchingCause(ResourceCause):
 
 
 @dataclasses.dataclass(kw_only=True)
+class IndexingCause(ResourceCause):
+    """A state of an object to be indexed."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class SpawningCause(ResourceCause):
+    """An object which daemons and timers can accompany; its body can be a live one."""
+
+
+@dataclasses.dataclass(kw_only=True)
 class ChangingCause(ResourceCause):
     """
     A change of the object since it was last handled.

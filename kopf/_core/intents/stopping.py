@@ -44,26 +44,50 @@ class DaemonStoppingReason(enum.Flag):
     """It did not stop, and is left alone: the last stage."""
 
 
+_events_lock = threading.Lock()
+
+
 class FlagSetter(Generic[FlagT]):
     """
     The framework's side of a flag: set once or several times, with the reasons added up.
 
-    It is set in the thread of the event loop, and is read in any thread.
+    It is set in the thread of the event loop, and is read in any thread. The primitives to wait for
+    are made when someone waits: most flags are never waited for.
     """
     __slots__ = ('_async_event', '_sync_event', 'reason')
 
     def __init__(self) -> None:
         self.reason: FlagT | None = None
-        self._sync_event = threading.Event()
-        self._async_event = asyncio.Event()
+        self._sync_event: threading.Event | None = None
+        self._async_event: asyncio.Event | None = None
 
     def is_set(self) -> bool:
-        return self._sync_event.is_set()
+        return self.reason is not None
 
     def set(self, reason: FlagT) -> None:
-        self.reason = reason if self.reason is None else self.reason | reason
-        self._sync_event.set()
-        self._async_event.set()
+        with _events_lock:
+            self.reason = reason if self.reason is None else self.reason | reason
+            if self._sync_event is not None:
+                self._sync_event.set()
+        if self._async_event is not None:
+            self._async_event.set()
+
+    @property
+    def sync_event(self) -> threading.Event:
+        with _events_lock:
+            if self._sync_event is None:
+                self._sync_event = threading.Event()
+                if self.reason is not None:
+                    self._sync_event.set()
+            return self._sync_event
+
+    @property
+    def async_event(self) -> asyncio.Event:
+        if self._async_event is None:
+            self._async_event = asyncio.Event()
+            if self.reason is not None:
+                self._async_event.set()
+        return self._async_event
 
     @property
     def sync_waiter(self) -> 'SyncFlagWaiter[FlagT]':
@@ -113,7 +137,7 @@ class SyncFlagWaiter(FlagWaiter[FlagT]):
     __slots__ = ()
 
     def wait(self, timeout: float | None = None) -> Self:
-        self._setter._sync_event.wait(timeout)
+        self._setter.sync_event.wait(timeout)
         return self
 
 
@@ -124,7 +148,7 @@ class AsyncFlagWaiter(FlagWaiter[FlagT]):
     async def wait(self, timeout: float | None = None) -> Self:
         try:
             async with asyncio.timeout(timeout):
-                await self._setter._async_event.wait()
+                await self._setter.async_event.wait()
         except TimeoutError:
             pass
         return self

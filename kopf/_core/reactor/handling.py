@@ -42,12 +42,15 @@ class Turn:
 
     def __init__(
             self, env: Environment, line: lines.Line, raw: bodies.RawBody, logger: Any,
+            *, accompanied: bool = False,
     ) -> None:
         super().__init__()
         self.env = env
         self.line = line
         self.logger = logger
         self.handlers = line.stream.handlers
+        self.accompanied = accompanied
+        """Whether daemons & timers keep the object from being deleted."""
         self.view = decisions.look(
             raw, settings=env.settings, extra_fields=self.handlers.extra_fields)
         self.shown = raw
@@ -69,7 +72,8 @@ class Turn:
 
         survey = filters.survey(self.handlers.changing, self._get_cause())
         in_scope = [*survey.scoped, *(error.handler for error in survey.errors)]
-        is_needed = any(getattr(h, 'requires_finalizer', None) for h in in_scope)
+        is_needed = self.accompanied or any(
+            getattr(h, 'requires_finalizer', None) for h in in_scope)
         selected = self._get_selected(survey)
 
         if self._reason == causes.Reason.FREE and not is_needed:
@@ -301,6 +305,9 @@ class Turn:
     async def _close(self) -> bodies.RawBody | None:
         """All handlers have finished: the state is handled, its progress is not needed any more."""
         line, view = self.line, self.view
+        if self._reason == causes.Reason.DELETE and self.accompanied:
+            await self._wait_for_companions()
+            return None
         cycle = line.cycle if line.cycle is not None else cycles.Cycle(self._reason)
         if self._reason in causes.TITLES and cycle.roots and line.cycle is not None:
             done, failed = progression.count(cycle.states, cycle.roots)
@@ -345,6 +352,11 @@ class Turn:
         line.drop()
         self._log("Handling cycle is finished, waiting for new changes.")
         return None
+
+    async def _wait_for_companions(self) -> None:
+        """The daemons are told to stop; the object is looked at again when they have."""
+        if self.line.cycle is not None and self.line.cycle.dirty:
+            await self.saver.save()
 
     async def _release(self) -> bodies.RawBody | None:
         """The deletion is handled: let the object go."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.structs import bodies
 from kopf._core.actions import cycles, throttlers
+from kopf._core.engines.daemons import spawning
 
 if TYPE_CHECKING:
     from kopf._core.reactor import streams
@@ -21,9 +22,9 @@ Version = int | str | None
 class Line:
     """An object with everything that is known about it in this process."""
     __slots__ = (
-        'busy', 'cycle', 'epoch', 'events', 'expected', 'expected_until', 'follower', 'gone',
-        'held', 'initial', 'interruptible', 'kept', 'memo', 'name', 'noticed', 'pending', 'queued',
-        'stream', 'throttler', 'timer', 'uid', 'version', 'woken',
+        'busy', 'companions', 'cycle', 'epoch', 'events', 'expected', 'expected_until', 'follower',
+        'gone', 'held', 'indexing', 'initial', 'interruptible', 'kept', 'memo', 'name', 'noticed',
+        'pending', 'queued', 'stream', 'throttler', 'timer', 'uid', 'unindexed', 'version', 'woken',
     )
 
     def __init__(self, stream: 'streams.Stream', uid: str, *, initial: bool) -> None:
@@ -46,6 +47,11 @@ class Line:
         self.expected_until = 0.0
         self.cycle: cycles.Cycle | None = None
         self.memo: Any = None
+        self.companions: spawning.Companions | None = None
+        self.unindexed: bodies.RawBody | None = None
+        """The newest state that is not in the indices yet."""
+        self.indexing = False
+        """Whether it is being indexed now; its passes wait for that."""
         self.throttler: throttlers.Throttler | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.name: tuple[str | None, str] | None = None
@@ -74,6 +80,29 @@ class Line:
             self.version = version
         if self.pending is not None and not self._is_newer(parse_version(self.pending), version):
             self.pending = None
+        if self.pending is None:
+            self.show(raw)
+
+    def show(self, raw: bodies.RawBody, packed: bytes | None = None) -> None:
+        """Let the state be seen by those who look at the object all the time."""
+        if self.companions is not None:
+            self.keep(raw, packed)
+            self.companions.show(raw)
+        if self.stream.handlers.indexing:
+            self.stream.lines.index(self, raw)
+
+    def take_over(self, raw: bodies.RawBody) -> None:
+        """Take the response to a write besides the passes: the next pass will look at it."""
+        self.accept(raw)
+        if self.pending is None:
+            self.pending = raw
+        self.stream.lines.schedule(self)
+
+    def wake_up(self) -> None:
+        """Look at the kept state again, unless a newer one comes first."""
+        if not self.gone:
+            self.woken = True
+            self.stream.lines.schedule(self)
 
     def peek(self) -> bodies.RawBody | None:
         """The state that a pass would begin with."""
@@ -104,7 +133,7 @@ class Line:
 
     def drop(self) -> None:
         """The kept state will not be needed, except for those who want to see the deletion."""
-        if not self.stream.handlers.watching:
+        if not self.stream.handlers.watching and self.companions is None:
             self.kept = None
 
     def pack(self) -> None:
@@ -135,23 +164,22 @@ class Line:
     def wait_until(self, when: float) -> None:
         """Wake up at that time of the event loop, if nothing comes before."""
         self.cancel_timer()
-        self.timer = asyncio.get_running_loop().call_at(when, self._wake_up)
+        self.timer = asyncio.get_running_loop().call_at(when, self._end_waiting)
 
     def cancel_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
-    def _wake_up(self) -> None:
+    def _end_waiting(self) -> None:
         self.timer = None
-        self.woken = True
-        self.stream.lines.schedule(self)
+        self.wake_up()
 
 
 def get_uid(body: bodies.RawBody) -> str:
     """What identifies an object; some resources of API extensions have no uids."""
     meta = body['metadata']
-    return meta.get('uid') or f"{meta.get('namespace')}/{meta['name']}"
+    return meta.get('uid') or f"{body.get('kind')}/{meta.get('namespace')}/{meta['name']}"
 
 
 def get_name(body: bodies.RawBody) -> tuple[str | None, str]:

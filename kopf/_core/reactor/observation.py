@@ -246,7 +246,7 @@ async def _watch_if_allowed(
             attempt += 1
 
 
-class _NamespaceSink:
+class _NamespaceSink(watching.Sink):
     """Keeps the names of the namespaces that match, of those that exist."""
 
     def __init__(

@@ -41,6 +41,9 @@ class Lines(Protocol):
     def drop(self, resource: references.Resource, namespace: references.Namespace) -> None:
         """The resource or the namespace is not served any more, its sinks are of no use."""
 
+    def known(self) -> None:
+        """All the sinks for what is in the cluster at first are given out."""
+
 
 async def serve(
         *,
@@ -75,6 +78,7 @@ async def serve(
             ensemble.check()
             if insights.resources is not None and insights.namespaces is not None:
                 await ensemble.adjust(insights.resources, insights.namespaces)
+                lines.known()
             await woken.wait()
     finally:
         insights.unsubscribe(woken)

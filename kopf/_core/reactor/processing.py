@@ -7,6 +7,7 @@ back off on that object, and are tried again also if nothing changes.
 """
 import asyncio
 import datetime
+import functools
 import logging
 from typing import Any
 
@@ -21,7 +22,9 @@ from kopf._core.actions import (
     progression,
     throttlers,
 )
-from kopf._core.intents import causes, errors, filters, handlers, registries
+from kopf._core.engines import indexing
+from kopf._core.engines.daemons import spawning
+from kopf._core.intents import causes, errors, filters, handlers, registries, stopping
 from kopf._core.reactor import handling, lines, saving
 
 objects_logger = logging.getLogger('kopf.objects')
@@ -37,9 +40,14 @@ HOT_ROUNDS = 3
 class Processor:
     """All the passes of an operator."""
 
-    def __init__(self, env: handling.Environment) -> None:
+    def __init__(
+            self, env: handling.Environment, indexers: indexing.OperatorIndexers | None = None,
+    ) -> None:
         super().__init__()
         self.env = env
+        self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
+        self.spawner = spawning.Spawner(
+            client=env.client, settings=env.settings, clock=env.clock, indices=env.indices)
 
     def is_congested(self) -> bool:
         """Whether there is enough at work, so that what is not urgent should wait."""
@@ -51,8 +59,9 @@ class Processor:
         """
         raw = line.pending
         served = line.stream.handlers
-        if raw is None or served.watching or served.spawning or served.indexing or (
-                line.cycle is not None or line.throttler is not None):
+        if raw is None or served.watching or served.spawning or (
+                line.cycle is not None or line.throttler is not None or
+                line.companions is not None):
             return False
         if not self._is_changing(line, raw):
             line.pending = None
@@ -82,6 +91,20 @@ class Processor:
         storage = self.env.settings.persistence.progress_storage
         return storage.touched(body=view.body) is not None or any(
             storage.fetch(key=handler.id, body=view.body) for handler in served.changing)
+
+    async def index(self, line: lines.Line, raw: bodies.RawBody) -> float | None:
+        """Put the state into the indices; return when to try it again, if that is wanted."""
+        try:
+            return await self.indexers.index(
+                line.stream.handlers.indexing, uid=line.uid, resource=line.stream.resource,
+                raw=raw, memo=handling.get_memo(self.env, line), settings=self.env.settings,
+                clock=self.env.clock)
+        except Exception as e:
+            self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
+            return None
+
+    def discard(self, line: lines.Line) -> None:
+        self.indexers.discard(line.uid, line.stream.handlers.indexing)
 
     async def process(self, line: lines.Line) -> None:
         """Make a pass for the object."""
@@ -118,8 +141,9 @@ class Processor:
                 return
 
     def _is_changing(self, line: lines.Line, raw: bodies.RawBody) -> bool:
-        return bool(line.stream.handlers.changing) or decisions.is_blocked(
-            raw, self.env.settings.persistence.finalizer)
+        served = line.stream.handlers
+        return bool(served.changing or served.spawning or line.companions) or (
+            decisions.is_blocked(raw, self.env.settings.persistence.finalizer))
 
     async def _handle(self, line: lines.Line, raw: bodies.RawBody, logger: Any) -> None:
         """Turn by turn, until there is nothing more to do; newer states of others come first."""
@@ -127,7 +151,8 @@ class Processor:
         rounds = 0
         while state is not None:
             line.kept = state  # should anything fail
-            turn = handling.Turn(self.env, line, state, logger)
+            accompanied = self._accompany(line, state)
+            turn = handling.Turn(self.env, line, state, logger, accompanied=accompanied)
             try:
                 state = await turn.run()
             except asyncio.CancelledError:
@@ -145,6 +170,30 @@ class Processor:
                 state = line.take()
         if line.cycle is None:
             line.drop()
+
+    def _accompany(self, line: lines.Line, raw: bodies.RawBody) -> bool:
+        """
+        Start and stop the daemons & timers as the state demands; return if there are any.
+
+        They are started when the finalizer is on the object, so that no deletion is missed.
+        """
+        served = line.stream.handlers
+        if not served.spawning and line.companions is None:
+            return False
+        if line.companions is None:
+            line.companions = spawning.Companions(
+                self.spawner, line, line.stream.resource,
+                functools.partial(handling.get_memo, self.env, line))
+        if decisions.is_deleting(raw):
+            line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+            return line.companions.alive
+        selected = line.companions.select(served.spawning, raw)
+        if not selected or decisions.is_blocked(raw, self.env.settings.persistence.finalizer):
+            line.companions.adjust(selected)
+        if not selected and line.companions.forgettable:
+            line.companions = None
+            return False
+        return bool(selected) or line.companions.alive
 
     async def _save_at_exit(self, line: lines.Line, saver: saving.Saver) -> None:
         saver.disarm()

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import references
-from kopf._core.intents import registries
+from kopf._cogs.structs import bodies, references
+from kopf._core.intents import registries, stopping
+from kopf._core.reactor import gates
 from kopf._core.reactor.lines import Line, get_name
 from kopf._core.reactor.streams import Stream
 
@@ -28,6 +29,7 @@ WRITING_TIMEOUT = 5.0
 """How long (seconds) the writes under way have to finish when the operator exits."""
 
 Process = Callable[[Line], Awaitable[None]]
+Index = Callable[[Line, bodies.RawBody], Awaitable[float | None]]
 
 
 class Lines:
@@ -45,10 +47,13 @@ class Lines:
             process: Process,
             settle: Callable[[Line], bool] = lambda line: False,
             is_congested: Callable[[], bool] = lambda: False,
+            index: Index | None = None,
+            discard: Callable[[Line], None] = lambda line: None,
     ) -> None:
         """
         The passes are made by `process`; the states for which `settle` returns true need none.
-        While congested, the backlog waits.
+        While congested, the backlog waits. States are put to the indices by `index`, before any
+        pass sees them; it returns when to do it again, if so. `discard` removes an object there.
         """
         super().__init__()
         self.settings = settings
@@ -56,6 +61,8 @@ class Lines:
         self.is_congested = is_congested
         self._process = process
         self._settle = settle
+        self._gate = gates.Gate(self, index=index)
+        self.discard = discard
         self._streams: dict[tuple[references.Resource, str | None], Stream] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
         self._live: collections.deque[Line] = collections.deque()
@@ -86,6 +93,8 @@ class Lines:
             return known
         key = resource.group, resource.plural, namespace
         stream = Stream(self, resource, handlers, self._resumed.pop(key, frozenset()))
+        if handlers.indexing:
+            self._gate.close_for(stream)
         self._streams[resource, namespace] = stream
         return stream
 
@@ -100,17 +109,41 @@ class Lines:
                 line.cancel_timer()
                 line.gone = True
                 line.pending = None
+                if line.companions is not None:
+                    line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+                if stream.handlers.indexing:
+                    self.discard(line)
             stream.by_uid.clear()
+            self._gate.open_for(stream)
 
     def schedule(self, line: Line, *, urgent: bool = True) -> None:
         """Let the line have a pass as soon as possible, if it has none already."""
-        if line.busy or line.queued or line.held or self.stopping:
+        if line.busy or line.queued or line.held or line.indexing or self.stopping:
             return
         if not line.gone and self._is_postponed(line):
             return
         line.queued = True
+        if self._gate.detain(line, urgent=urgent):
+            return
         (self._live if urgent else self._backlog).append(line)
         self._pump()
+
+    def known(self) -> None:
+        """All that is to be served from the beginning is known."""
+        self._gate.known()
+
+    def index(self, line: Line, raw: bodies.RawBody) -> None:
+        """Put the state into the indices; the passes of the object wait for that."""
+        self._gate.index(line, raw)
+
+    def check_filled(self, stream: Stream) -> None:
+        """A list has ended, or an object of it is indexed."""
+        if not stream.listing and not stream.unindexed:
+            self._gate.open_for(stream)
+
+    def stop_filling(self, stream: Stream, error: Exception) -> None:
+        """The objects cannot be had now; nobody waits for them any longer."""
+        self._gate.open_for(stream, error)
 
     def _is_postponed(self, line: Line) -> bool:
         """Whether the line is backing off, or waits for its own write to come; it wakes up then."""
@@ -208,6 +241,7 @@ class Lines:
         for handle in (self._pumping, self._packing):
             if handle is not None:
                 handle.cancel()
+        await self._gate.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self.settings.queueing.exit_timeout)
         if self._tasks:

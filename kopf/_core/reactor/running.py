@@ -20,8 +20,9 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, memos, references, vaults
 from kopf._core.actions import lifecycles, reports
-from kopf._core.engines import activities, posting
-from kopf._core.intents import causes, handlers, registries
+from kopf._core.engines import activities, indexing, posting
+from kopf._core.engines.daemons import spawning
+from kopf._core.intents import causes, handlers, registries, stopping
 from kopf._core.reactor import (
     authentication,
     handling,
@@ -41,7 +42,7 @@ def run(
         *,
         loop: asyncio.AbstractEventLoop | None = None,
         lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: Any | None = None,
+        indexers: indexing.OperatorIndexers | None = None,
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
@@ -82,7 +83,7 @@ def run(
 async def operator(
         *,
         lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: Any | None = None,
+        indexers: indexing.OperatorIndexers | None = None,
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
@@ -124,7 +125,7 @@ async def operator(
 async def spawn_tasks(
         *,
         lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: Any | None = None,
+        indexers: indexing.OperatorIndexers | None = None,
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
@@ -172,9 +173,9 @@ async def spawn_tasks(
     loop = asyncio.get_running_loop()
     signalled: asyncio.Future[signal.Signals] = loop.create_future()
     core = _command if _command is not None else _run_core(
-        lifecycle=lifecycle, registry=registry, settings=settings, insights=insights,
-        clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag, vault=vault,
-        memo=memo)
+        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
+        insights=insights, clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag,
+        vault=vault, memo=memo)
     core_task = loop.create_task(core, name="operator")
     _handle_signals(signalled, until=core_task)
     stopper = _wait_for_stop(stop_flag, signalled, settings)
@@ -211,6 +212,7 @@ async def run_tasks(
 async def _run_core(
         *,
         lifecycle: lifecycles.LifeCycleFn | None,
+        indexers: indexing.OperatorIndexers | None,
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
         insights: observation.Insights | None,
@@ -223,7 +225,8 @@ async def _run_core(
     """The operator's life: startup, serving, cleanup."""
     logger.debug(f"Starting Kopf {versions.version}.")
     clock = clocks.Clock()
-    indices: Mapping[str, Any] = {}
+    indices = indexers if indexers is not None else indexing.OperatorIndexers()
+    indices.ensure(registry._indexing)
     _complain(registry)
 
     async def run_activity(activity: causes.Activity) -> Mapping[ids.HandlerId, Any]:
@@ -239,10 +242,10 @@ async def _run_core(
     env = handling.Environment(
         client=client, settings=settings, clock=clock, memo=memo, indices=indices,
         lifecycle=lifecycle)
-    processor = processing.Processor(env)
+    processor = processing.Processor(env, indices)
     lines = queueing.Lines(
         settings=settings, process=processor.process, settle=processor.settle,
-        is_congested=processor.is_congested)
+        is_congested=processor.is_congested, index=processor.index, discard=processor.discard)
     poster: asyncio.Task[None] | None = None
     try:
         await run_activity(causes.Activity.STARTUP)
@@ -255,17 +258,20 @@ async def _run_core(
             client=client, settings=settings, registry=registry, lines=lines,
             namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger)
     finally:
-        await _clean_up(lines, poster, client, run_activity(causes.Activity.CLEANUP))
+        await _clean_up(
+            lines, processor.spawner, poster, client, run_activity(causes.Activity.CLEANUP))
 
 
 async def _clean_up(
         lines: queueing.Lines,
+        spawner: spawning.Spawner,
         poster: asyncio.Task[None] | None,
         client: api.Client,
         cleanup: Coroutine[Any, Any, Any],
 ) -> None:
     try:
-        await lines.stop()
+        await aiotasks.gather(
+            lines.stop(), spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
         await cleanup
     finally:
         cleanup.close()
@@ -277,8 +283,6 @@ async def _clean_up(
 def _complain(registry: registries.OperatorRegistry) -> None:
     """Say what is declared but not served by this version."""
     absent: Mapping[str, Iterable[handlers.Handler]] = {
-        "daemons & timers": registry._spawning,
-        "indices": registry._indexing,
         "admission webhooks": registry._webhooks,
         "probes": registry.get_activity_handlers(causes.Activity.PROBE),
     }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal
 
 from kopf._cogs.structs import bodies, references
-from kopf._core.intents import registries
+from kopf._core.intents import registries, stopping
 from kopf._core.reactor import lines
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Stream:
         """The lines of the objects that are gone, but whose passes still run."""
         self.epoch = 0
         self.listing = False
+        self.unindexed = 0
+        """How many of its objects are being indexed now."""
         self._resumed = resumed
         self._held: list[lines.Line] = []
         self._warned = False
@@ -57,6 +59,7 @@ class Stream:
         line, new = self._find(body, initial=first)
         line.epoch = self.epoch
         if line.offer(body):
+            line.show(body)
             type: Any = None if first else 'ADDED' if new else 'MODIFIED'
             self._record(line, type, body)
             if new and not first:
@@ -74,6 +77,10 @@ class Stream:
             if line.pending is not None:
                 self._yield_to_namesake(line, line.pending)
             self.lines.schedule(line)
+        self.lines.check_filled(self)
+
+    def unavailable(self, error: Exception) -> None:
+        self.lines.stop_filling(self, error)
 
     def changed(
             self,
@@ -91,6 +98,8 @@ class Stream:
         if new:
             self._yield_to_namesake(line, body)
         is_new_state = line.offer(body)
+        if is_new_state:
+            line.show(body, packed)
         if self._record(line, type, body, packed) or is_new_state:
             self.lines.schedule(line)
 
@@ -137,6 +146,10 @@ class Stream:
         last = last if last is not None else line.recall()
         line.pending = last
         line.kept = None
+        if line.companions is not None:
+            line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+        if self.handlers.indexing:
+            self.lines.discard(line)
         if last is not None:
             self._record(line, 'DELETED', last)
             line.name = lines.get_name(last)

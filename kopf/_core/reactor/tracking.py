@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 
 SETTLING = (0.1, 0.4, 1.5, 8.0)
@@ -17,7 +18,7 @@ PRECISION = 0.001
 """How much earlier than planned is early enough, in seconds: timers are not more precise."""
 
 
-class Tracker:
+class Tracker(watching.Sink):
     """
     A sink of CRDs, of which only the metadata are needed: their names are ``plural.group``.
 

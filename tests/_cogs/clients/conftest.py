@@ -45,7 +45,7 @@ def resource() -> references.Resource:
     return references.Resource('g.test', 'v1', 'things', kind='Thing', namespaced=True)
 
 
-class Recorder:
+class Recorder(watching.Sink):
     """A sink that remembers what it got, and lets tests wait for it."""
 
     def __init__(self) -> None:

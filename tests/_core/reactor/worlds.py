@@ -17,7 +17,9 @@ from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
+from kopf._core.engines import indexing
 from kopf._core.intents import registries
+from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor import handling, processing, queueing
 
 
@@ -193,16 +195,22 @@ class Operator:
             setattr(self.settings.persistence, key, value)
         self.client = Client(api, self.settings)
         self.watch_delay = watch_delay
+        self.indexers = indexing.OperatorIndexers()
+        self.indexers.ensure(registry._indexing)
         env = handling.Environment(
-            client=self.client, settings=self.settings, clock=Clock(), memo=Memo(), indices={})
-        self.processor = processing.Processor(env)
+            client=self.client, settings=self.settings, clock=Clock(), memo=Memo(),
+            indices=self.indexers)
+        self.processor = processing.Processor(env, self.indexers)
+        self.spawner = self.processor.spawner
         self.lines = queueing.Lines(
-            settings=self.settings, process=self.processor.process, settle=self.processor.settle)
+            settings=self.settings, process=self.processor.process, settle=self.processor.settle,
+            index=self.processor.index, discard=self.processor.discard)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
             subresources=frozenset({'status'} if subresource else ()))
         bound = registries.bind(registry, [resource], logger=logging.getLogger())
         self.stream = self.lines.sink(resource, None, bound[resource])
+        self.lines.known()
         self._seen = 0
         self._watching = None
 
@@ -213,6 +221,11 @@ class Operator:
         self._seen = len(self.api.history)
         self.stream.end()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
+
+    async def lose_sight(self):
+        """Until it is started again, nothing is seen; and then, it is seen by a list."""
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
 
     async def _watch(self):
         while True:
@@ -239,6 +252,7 @@ class Operator:
         self._watching.cancel()
         await asyncio.wait([self._watching])
         await self.lines.stop()
+        await self.spawner.stop(DaemonStoppingReason.OPERATOR_EXITING)
 
     async def crash(self):
         """As by kill -9: what is not written is lost, nothing gets out any more."""
@@ -249,8 +263,13 @@ class Operator:
             for line in stream.by_uid.values():
                 line.cancel_timer()
                 line.cycle = None
-        tasks = list(self.lines._tasks)
+        self.spawner.stopping = DaemonStoppingReason.OPERATOR_EXITING
+        tasks = [*self.lines._tasks, *self.spawner.tasks]
+        for companion in list(self.spawner.alive):
+            companion.stopper.set(DaemonStoppingReason.OPERATOR_EXITING)
         for task in tasks:
             task.cancel()
         await asyncio.wait([self._watching, *tasks])
+        for companion in list(self.spawner.alive):
+            companion._cancel_timer()
         await self.lines.stop()
