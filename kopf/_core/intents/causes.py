@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, diffs, patches, references
+from kopf._cogs.structs import bodies, diffs, patches, references, reviews
 
 
 class Activity(enum.StrEnum):
@@ -144,3 +144,32 @@ class ChangingCause(ResourceCause):
         return kwargs
 
 
+@dataclasses.dataclass(kw_only=True)
+class WebhookCause(ResourceCause):
+    """
+    An operation under review, before it is done. The body is what will be, or, for deletions, what
+    has been; it can lack a name, or even the metadata (of subresources), then the request has them.
+
+    The old and new states are whole objects; None if there is no such object before or after.
+    """
+    operation: reviews.Operation
+    subresource: str | None
+    dryrun: bool
+    warnings: list[str]
+    userinfo: Mapping[str, Any]
+    headers: Mapping[str, str]
+    sslpeer: Mapping[str, Any] | None
+    diff: diffs.Diff
+    old: bodies.Body | None
+    new: bodies.Body | None
+    name: str | None = None
+    namespace: str | None = None
+
+    def _kwargs(self) -> dict[str, Any]:
+        kwargs = super()._kwargs()
+        kwargs['name'] = kwargs['name'] or self.name
+        kwargs['namespace'] = kwargs['namespace'] or self.namespace
+        for name in ('operation', 'subresource', 'dryrun', 'warnings', 'userinfo', 'headers',
+                     'sslpeer', 'diff', 'old', 'new'):
+            kwargs[name] = getattr(self, name)
+        return kwargs

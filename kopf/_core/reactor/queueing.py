@@ -116,6 +116,15 @@ class Lines:
             stream.by_uid.clear()
             self._gate.open_for(stream)
 
+    def find(self, resource: references.Resource, uid: str) -> Line | None:
+        """The line of an object, in whatever namespace; None if it is not known."""
+        for (served, _), stream in self._streams.items():
+            if (served.group, served.plural) == (resource.group, resource.plural):
+                line = stream.by_uid.get(uid)
+                if line is not None:
+                    return line
+        return None
+
     def schedule(self, line: Line, *, urgent: bool = True) -> None:
         """Let the line have a pass as soon as possible, if it has none already."""
         if line.busy or line.queued or line.held or line.indexing or self.stopping:

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import warnings
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks, flags
@@ -22,8 +22,9 @@ from kopf._cogs.structs import ids, memos, references, vaults
 from kopf._core.actions import lifecycles, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.daemons import spawning
-from kopf._core.intents import causes, handlers, registries, stopping
+from kopf._core.intents import causes, registries, stopping
 from kopf._core.reactor import (
+    admitting,
     authentication,
     handling,
     observation,
@@ -246,25 +247,30 @@ async def _run_core(
     lines = queueing.Lines(
         settings=settings, process=processor.process, settle=processor.settle,
         is_congested=processor.is_congested, index=processor.index, discard=processor.discard)
+    insights = observation.Insights() if insights is None else insights
+    admission = admitting.Admission(env=env, registry=registry, insights=insights, lines=lines)
     poster: asyncio.Task[None] | None = None
     try:
         await run_activity(causes.Activity.STARTUP)
         poster = asyncio.create_task(
             posting.poster(client=client, settings=settings, queue=queue), name="poster of events")
         await vault.obtain()
+        admission.start(client)
         if ready_flag is not None:
             flags.raise_flag(ready_flag)
-        await orchestration.serve(
+        await aiotasks.gather(admission.serve(), orchestration.serve(
             client=client, settings=settings, registry=registry, lines=lines,
-            namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger)
+            namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger))
     finally:
         await _clean_up(
-            lines, processor.spawner, poster, client, run_activity(causes.Activity.CLEANUP))
+            lines, processor.spawner, admission, poster, client,
+            run_activity(causes.Activity.CLEANUP))
 
 
 async def _clean_up(
         lines: queueing.Lines,
         spawner: spawning.Spawner,
+        admission: admitting.Admission,
         poster: asyncio.Task[None] | None,
         client: api.Client,
         cleanup: Coroutine[Any, Any, Any],
@@ -272,6 +278,7 @@ async def _clean_up(
     try:
         await aiotasks.gather(
             lines.stop(), spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
+        await admission.stop()
         await cleanup
     finally:
         cleanup.close()
@@ -282,14 +289,10 @@ async def _clean_up(
 
 def _complain(registry: registries.OperatorRegistry) -> None:
     """Say what is declared but not served by this version."""
-    absent: Mapping[str, Iterable[handlers.Handler]] = {
-        "admission webhooks": registry._webhooks,
-        "probes": registry.get_activity_handlers(causes.Activity.PROBE),
-    }
-    for what, declared in absent.items():
-        names = ', '.join(repr(handler.id) for handler in declared)
-        if names:
-            logger.warning(f"This version of Kopf does not run {what} yet; ignored: {names}.")
+    names = ', '.join(
+        repr(handler.id) for handler in registry.get_activity_handlers(causes.Activity.PROBE))
+    if names:
+        logger.warning(f"This version of Kopf does not run probes yet; ignored: {names}.")
 
 
 async def _wait_for_stop(

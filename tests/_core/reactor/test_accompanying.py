@@ -603,10 +603,9 @@ def test_values_stay_in_indices_when_there_is_no_result_or_the_error_is_ignored(
     def declare(registry):
         @kopf.index('kopfexamples', id='names', registry=registry)
         async def names(name, spec, retry, **_):
-            if not spec.get('bad'):
-                return name
-            if spoil is not None:
+            if spec.get('bad') and spoil is not None:
                 raise spoil
+            return name if not spec.get('bad') else None
 
     async def live():
         api, operator = await _accompany(declare)

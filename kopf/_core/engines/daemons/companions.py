@@ -292,8 +292,8 @@ class Companion:
     def _abandon(self) -> None:
         self.stopper.set(Reason.DAEMON_ABANDONED)
         self._tell(logging.WARNING, f"{self.title} did not exit in time. Leaving it orphaned.")
-        warnings.warn(f"{self.title} did not exit in time.", ResourceWarning, stacklevel=1)
         self._end(done=False)
+        warnings.warn(f"{self.title} did not exit in time.", ResourceWarning, stacklevel=1)
 
     def _end(self, done: bool) -> None:
         if self not in self.spawner.alive:

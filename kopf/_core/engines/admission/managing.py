@@ -1,0 +1,127 @@
+"""
+Managing: the descriptions of the webhooks in the cluster are kept as they should be.
+
+Only `create` and `patch` are used. So, what is in the cluster is not known but by the own writes:
+whatever was there under the same name is overwritten.
+"""
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from kopf._cogs.clients import api, errors, patching, streaks
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import references
+
+logger = logging.getLogger(__name__)
+
+GROUP, VERSION = 'admissionregistration.k8s.io', 'v1'
+
+Record = Mapping[str, Any]
+"""A webhook as it is in the configurations."""
+
+Records = Mapping[str, Sequence[Record]]
+"""The webhooks by what they do: ``validate``, ``mutate``."""
+
+CONFIGURATIONS = {
+    'validate': ('validating', references.Resource(
+        GROUP, VERSION, 'validatingwebhookconfigurations',
+        kind='ValidatingWebhookConfiguration', namespaced=False)),
+    'mutate': ('mutating', references.Resource(
+        GROUP, VERSION, 'mutatingwebhookconfigurations',
+        kind='MutatingWebhookConfiguration', namespaced=False)),
+}
+
+
+class Manager:
+    """Writes the two configurations of one name, when they are not as written before."""
+
+    def __init__(
+            self, *, client: api.Client, settings: configuration.OperatorSettings, name: str,
+    ) -> None:
+        super().__init__()
+        self._client = client
+        self._settings = settings
+        self._name = name
+        self._written: dict[str, str | None] = {}
+
+    async def run(
+            self, woken: asyncio.Event, describe: Callable[[], Records | None],
+    ) -> None:
+        """
+        Write what is described, and again whenever it is woken up and that has changed; for ever.
+
+        What the API does not accept is tried again, with pauses.
+        """
+        streak = streaks.Streak(
+            f"Managing of the webhook configurations {self._name}",
+            settings=self._settings, logger=logger)
+        while True:
+            woken.clear()
+            records = describe()
+            pause: float | None = None
+            if records is not None:
+                try:
+                    await self.write(records, "Reconfiguring the {} webhook {}.")
+                except errors.APIError as e:
+                    pause = streak.fail(e)
+                else:
+                    streak.end()
+            try:
+                async with asyncio.timeout(pause):
+                    await woken.wait()
+            except TimeoutError:
+                pass
+
+    async def clean(self, records: Records) -> None:
+        """
+        Leave only these webhooks where any others can have been written.
+
+        :raises errors.APIError: if that is refused.
+        """
+        await self.write(
+            {reason: records.get(reason, ()) for reason in self._written},
+            "Cleaning up the {} webhook {}.", backoffs=())
+
+    async def write(
+            self, records: Records, message: str, *, backoffs: Sequence[float] | None = None,
+    ) -> None:
+        failure: errors.APIError | None = None
+        for reason, webhooks in records.items():
+            content = json.dumps(webhooks)
+            if self._written.get(reason) != content:
+                title, resource = CONFIGURATIONS[reason]
+                logger.info(message.format(title, self._name))
+                self._written[reason] = None  # not known, until there is a response
+                try:
+                    await self._put(resource, webhooks, backoffs)
+                except errors.APIError as e:
+                    failure = e
+                else:
+                    self._written[reason] = content
+        if failure is not None:
+            raise failure
+
+    async def _put(
+            self,
+            resource: references.Resource,
+            webhooks: Sequence[Record],
+            backoffs: Sequence[float] | None,
+    ) -> None:
+        if await self._patch(resource, webhooks) or not webhooks:
+            return
+        body = {
+            'apiVersion': f'{GROUP}/{VERSION}', 'kind': resource.kind,
+            'metadata': {'name': self._name}, 'webhooks': webhooks}
+        try:
+            await self._client.request(
+                'POST', f'{resource.get_url()}?fieldManager={patching.FIELD_MANAGER}',
+                body=json.dumps(body).encode(), backoffs=backoffs)
+        except errors.APIConflictError:
+            await self._patch(resource, webhooks)
+
+    async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
+        return await patching.patch(
+            self._client, resource=resource, namespace=None, name=self._name,
+            payload={'webhooks': webhooks}) is not None

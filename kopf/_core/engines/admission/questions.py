@@ -1,0 +1,120 @@
+"""
+Questions: what an API server asks in a review, checked and taken apart.
+"""
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any, cast
+
+from kopf._cogs.structs import bodies, references, reviews
+
+API_VERSIONS = ('admission.k8s.io/v1', 'admission.k8s.io/v1beta1')
+OPERATIONS = frozenset(typing.get_args(reviews.Operation))
+
+
+class ReviewError(Exception):
+    """There is no answer to what was asked."""
+
+
+class MalformedRequestError(ReviewError):
+    """It is not a review of Kubernetes, or not a complete one."""
+
+
+class UnknownResourceError(ReviewError):
+    """It is about a resource for which there are no handlers."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Question:
+    """May this be done?"""
+    api_version: str
+    uid: str
+    resource: references.Resource
+    """The resource as far as the request tells it; comparable with those that are known."""
+    subresource: str | None
+    operation: reviews.Operation
+    dryrun: bool
+    userinfo: Mapping[str, Any]
+    name: str | None
+    namespace: str | None
+    old: bodies.RawBody | None
+    new: bodies.RawBody | None
+
+    @property
+    def raw(self) -> bodies.RawBody:
+        """What is to be checked: what will be, or what has been if nothing will be."""
+        return self.new if self.new is not None else self.old if self.old is not None else {}
+
+
+def parse(request: object) -> Question:
+    """
+    Take a request apart; nothing is copied.
+
+    :raises MalformedRequestError: if anything of importance is absent or of a wrong type.
+    """
+    review = _as_mapping(request, "The review")
+    if review.get('kind', 'AdmissionReview') != 'AdmissionReview':
+        raise MalformedRequestError("It is not an AdmissionReview.")
+    api_version = review.get('apiVersion', API_VERSIONS[0])
+    if api_version not in API_VERSIONS:
+        raise MalformedRequestError("The version of the review is not known.")
+    payload = _as_mapping(review.get('request'), "The request")
+    resource = _as_mapping(payload.get('resource'), "The resource")
+    kind = _as_mapping(payload.get('kind') or {}, "The kind")
+    operation = payload.get('operation')
+    if not isinstance(operation, str) or operation not in OPERATIONS:
+        raise MalformedRequestError("The operation is not known.")
+    old = _parse_object(payload.get('oldObject'), "The old object")
+    new = _parse_object(payload.get('object'), "The object")
+    if old is None and new is None and operation != 'CONNECT':
+        raise MalformedRequestError("There is neither an old nor a new object.")
+    dryrun = payload.get('dryRun')
+    if dryrun is not None and not isinstance(dryrun, bool):
+        raise MalformedRequestError("Whether it is a dry run, must be true or false.")
+    return Question(
+        api_version=api_version,
+        uid=_as_string(payload.get('uid'), "The uid"),
+        resource=references.Resource(
+            group=_as_string(resource.get('group', ''), "The group"),
+            version=_as_string(resource.get('version'), "The version"),
+            plural=_as_string(resource.get('resource'), "The name of the resource"),
+            kind=_as_optional_string(kind.get('kind'), "The name of the kind"),
+        ),
+        subresource=_as_optional_string(payload.get('subResource'), "The subresource"),
+        operation=cast(reviews.Operation, operation),
+        dryrun=bool(dryrun),
+        userinfo=_as_mapping(payload.get('userInfo') or {}, "The user's information"),
+        name=_as_optional_string(payload.get('name'), "The name"),
+        namespace=_as_optional_string(payload.get('namespace'), "The namespace"),
+        old=old,
+        new=new,
+    )
+
+
+def _parse_object(value: object, what: str) -> bodies.RawBody | None:
+    if value is None:
+        return None
+    meta = _as_mapping(_as_mapping(value, what).get('metadata') or {}, f"{what}'s metadata")
+    for key in ('labels', 'annotations'):
+        _as_mapping(meta.get(key) or {}, f"{what}'s {key}")
+    for key in ('name', 'namespace', 'uid'):
+        _as_optional_string(meta.get(key), f"{what}'s {key}")
+    return cast(bodies.RawBody, value)
+
+
+def _as_mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise MalformedRequestError(f"{what} must be there, as a JSON object.")
+    return value
+
+
+def _as_string(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise MalformedRequestError(f"{what} must be there, as a string.")
+    return value
+
+
+def _as_optional_string(value: object, what: str) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise MalformedRequestError(f"{what} must be a string.")
+    return value or None

@@ -1,0 +1,237 @@
+"""
+Webhooks: how handlers are addressed by the API, and how they are described to it.
+
+There is a webhook for every handler id; several only where handlers of the same id differ in what
+the API has to know of them. Everything here is a function of its arguments.
+"""
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from kopf._cogs.structs import references, reviews
+from kopf._core.intents import handlers
+
+OPERATIONS: Sequence[reviews.Operation] = ('CREATE', 'UPDATE', 'DELETE', 'CONNECT')
+TIMEOUT = 30
+"""How long an API server waits for an answer, in seconds: as long as it can."""
+
+MAX_NAME = 253
+MAX_SLUG = 150
+MIN_LABELS = 3
+"""How many parts the full name of a webhook must have at least."""
+
+FALLBACK_DOMAIN = 'kopf.dev'
+
+_SLUG = re.compile(r'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
+_URL_PATH = re.compile(r'[A-Za-z0-9_-][A-Za-z0-9._-]*(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*')
+_LABEL_NAME = re.compile(r'([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)')
+_LABEL_PREFIX = re.compile(rf'(?=.{{1,253}}\Z){_SLUG.pattern}')
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Webhook:
+    """Handlers of one id which are the same for the API but for their resources & operations."""
+    path: str
+    """The end of the URL."""
+    slug: str
+    """The same where only names in DNS are accepted."""
+    name: str
+    """The name in the configuration, without that of the configuration."""
+    handlers: tuple[handlers.WebhookHandler, ...]
+
+    @property
+    def sample(self) -> handlers.WebhookHandler:
+        return self.handlers[0]
+
+
+class Directory:
+    """All the webhooks of an operator, and who is meant by the end of a URL."""
+
+    def __init__(self, declared: Iterable[handlers.WebhookHandler]) -> None:
+        super().__init__()
+        self.webhooks = arrange(declared)
+        self._known: dict[str, frozenset[handlers.WebhookHandler]] = {}
+        for webhook in self.webhooks:
+            self._known[webhook.path] = self._known[webhook.slug] = frozenset(webhook.handlers)
+        for id_ in {webhook.sample.id for webhook in self.webhooks}:
+            self._known[id_] = frozenset(
+                handler for webhook in self.webhooks for handler in webhook.handlers
+                if handler.id == id_)
+
+    def find(self, path: str) -> frozenset[handlers.WebhookHandler]:
+        """The handlers of a webhook, or of a handler id; none if there is nothing of the sort."""
+        return self._known.get(path.strip('/'), frozenset())
+
+
+def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
+    """
+    Make webhooks of handlers; the names and paths are the same as long as the handlers are.
+
+    An id that is unique is the path as it is, and the name with ``_`` as ``-``, ``/`` as ``.``.
+    What the API would not accept is cleaned, and has a hash of the id.
+    """
+    groups: dict[tuple[str, str, str], list[handlers.WebhookHandler]] = {}
+    for handler in declared:
+        groups.setdefault((handler.id, handler.reason, describe_options(handler)), []).append(
+            handler)
+    slugs: dict[str, str] = {}
+    for id_, _, _ in groups:
+        if id_ not in slugs:
+            slug = make_slug(id_)
+            slugs[id_] = slug if slug not in slugs.values() else _add_hash(slug, id_)
+    used = {*slugs, *slugs.values()}
+    names: dict[str, set[str]] = {'validate': set(), 'mutate': set()}
+    webhooks: list[Webhook] = []
+    for (id_, reason, _), members in groups.items():
+        slug = slugs[id_]
+        if sum(id_ == other for other, _, _ in groups) == 1:
+            path = id_ if _URL_PATH.fullmatch(id_) else slug
+        else:
+            path = slug = _add_number(slug, used)
+            used.add(slug)
+        name = slugs[id_] if slugs[id_] not in names[reason] else slug
+        names[reason].add(name)
+        webhooks.append(Webhook(path=path, slug=slug, name=name, handlers=tuple(members)))
+    return webhooks
+
+
+def describe_options(handler: handlers.WebhookHandler) -> str:
+    """What the API has to know of a handler besides its resources & operations, in one string."""
+    return json.dumps([
+        bool(handler.persistent), bool(handler.side_effects), bool(handler.ignore_failures),
+        build_selector(handler.labels)])
+
+
+def make_slug(id_: str) -> str:
+    """Make a name in DNS of a handler id."""
+    slug = id_.replace('_', '-').replace('/', '.')
+    if _SLUG.fullmatch(slug) and len(slug) <= MAX_SLUG:
+        return slug
+    parts = (re.sub(r'[^a-z0-9]+', '-', part.lower()).strip('-') for part in slug.split('.'))
+    return _add_hash('.'.join(filter(None, parts)), id_)
+
+
+def _add_hash(slug: str, id_: str) -> str:
+    digest = hashlib.sha256(id_.encode(errors='surrogatepass')).hexdigest()[:8]
+    return '-'.join(filter(None, [slug[:MAX_SLUG - 9].rstrip('.-'), digest]))
+
+
+def _add_number(slug: str, used: Collection[str]) -> str:
+    number = 1
+    while f'{slug}-{number}' in used:
+        number += 1
+    return f'{slug}-{number}'
+
+
+def build_configuration(
+        webhooks: Iterable[Webhook],
+        bound: Mapping[references.Resource, Collection[handlers.WebhookHandler]],
+        *,
+        managed: str,
+        client_config: reviews.WebhookClientConfig,
+) -> list[dict[str, Any]]:
+    """
+    Describe the webhooks as the API has them in ``webhooks`` of its configurations.
+
+    Those without any resources are left out.
+    """
+    records: list[dict[str, Any]] = []
+    for webhook in webhooks:
+        rules = build_rules(webhook.handlers, bound)
+        if rules:
+            record: dict[str, Any] = {
+                'name': make_full_name(webhook.name, managed),
+                'sideEffects': 'NoneOnDryRun' if webhook.sample.side_effects else 'None',
+                'failurePolicy': 'Ignore' if webhook.sample.ignore_failures else 'Fail',
+                'matchPolicy': 'Equivalent',
+                'rules': rules,
+                'clientConfig': make_client_config(client_config, webhook),
+                'timeoutSeconds': TIMEOUT,
+                'admissionReviewVersions': ['v1', 'v1beta1'],
+            }
+            expressions = build_selector(webhook.sample.labels)
+            if expressions:
+                record['objectSelector'] = {'matchExpressions': expressions}
+            records.append(record)
+    return records
+
+
+def make_full_name(name: str, managed: str) -> str:
+    """Add the configuration's name; and a bit more where it is too short for the API."""
+    full = f'{name}.{managed}'
+    if full.count('.') + 1 < MIN_LABELS:
+        full = f'{full}.{FALLBACK_DOMAIN}'
+    return full[-MAX_NAME:].lstrip('.-')
+
+
+def build_rules(
+        members: Iterable[handlers.WebhookHandler],
+        bound: Mapping[references.Resource, Collection[handlers.WebhookHandler]],
+) -> list[dict[str, Any]]:
+    """Tell for what the handlers are; in a stable order, each rule once."""
+    rules: dict[str, dict[str, Any]] = {}
+    ordered = sorted(bound, key=lambda r: (r.group, r.plural, r.version))
+    for handler in members:
+        for resource in ordered:
+            if handler in bound[resource]:
+                rule = {
+                    'apiGroups': [resource.group],
+                    'apiVersions': [resource.version],
+                    'resources': _list_resources(resource, handler.subresource),
+                    'operations': ['*'] if handler.operations is None else [
+                        operation for operation in OPERATIONS if operation in handler.operations],
+                    'scope': '*',
+                }
+                rules.setdefault(json.dumps(rule), rule)
+    return list(rules.values())
+
+
+def _list_resources(resource: references.Resource, subresource: str | None) -> list[str]:
+    match subresource:
+        case None:
+            return [resource.plural]
+        case '*':
+            return [resource.plural, f'{resource.plural}/*']
+        case _:
+            return [f'{resource.plural}/{subresource}']
+
+
+def build_selector(labels: handlers.MetaFilter | None) -> list[dict[str, Any]]:
+    """
+    Translate a filter of labels for the API, as far as this is possible.
+
+    Callbacks, and what can be no label, are left to the operator itself.
+    """
+    expressions: list[dict[str, Any]] = []
+    for key, criterion in (labels or {}).items():
+        if not _is_label_key(key):
+            continue
+        if criterion is handlers.PRESENT:
+            expressions.append({'key': key, 'operator': 'Exists'})
+        elif criterion is handlers.ABSENT:
+            expressions.append({'key': key, 'operator': 'DoesNotExist'})
+        elif isinstance(criterion, str) and (not criterion or _LABEL_NAME.fullmatch(criterion)):
+            expressions.append({'key': key, 'operator': 'In', 'values': [criterion]})
+    return expressions
+
+
+def _is_label_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition('/')
+    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_LABEL_PREFIX.fullmatch(prefix)))
+
+
+def make_client_config(
+        config: reviews.WebhookClientConfig, webhook: Webhook,
+) -> reviews.WebhookClientConfig:
+    """Have the path of the webhook at the end of the URL, or of the path of the service."""
+    result = config.copy()
+    url, service = config.get('url'), config.get('service')
+    if url is not None:
+        result['url'] = f"{url.rstrip('/')}/{webhook.path}"
+    if service is not None:
+        path = (service.get('path') or '').rstrip('/')
+        result['service'] = {**service, 'path': f"{path}/{webhook.slug}"}
+    return result
