@@ -80,6 +80,19 @@ class Process:
             if time.monotonic() > deadline:
                 raise TimeoutError("The operator does not come to rest.")
 
+    async def count_calls(self) -> int:
+        """How many times the handlers have been called by now."""
+        await self._wait_calls()  # from now on, it understands the signal
+        self._calls.unlink()
+        self._process.send_signal(signal.SIGUSR1)
+        await self._wait_calls()
+        return int(json.loads(self._calls.read_text(encoding='utf-8'))['count'])
+
+    async def _wait_calls(self) -> None:
+        while not self._calls.exists():
+            self.check()
+            await asyncio.sleep(0.01)
+
     def finish(self) -> dict[str, Any]:
         """End it gracefully; returns what its handlers have recorded."""
         self.check()

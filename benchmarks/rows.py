@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from benchmarks import admission
 from benchmarks.drivers import (
     Driver,
     flood,
@@ -247,6 +248,51 @@ async def measure_resuming(bench: Bench, *, kinds: dict[int, Kind]) -> Figures:
     return {key: val for key, val in figures.items() if val or key == PATCHES}
 
 
+async def measure_ticks(bench: Bench, *, count: int, seconds: float = 10) -> Figures:
+    """Each object has a timer of a second."""
+    kind = Kind.make_unique()
+    await bench.kube.create_kind(kind)
+    async with Driver(bench.kube, kind) as driver:
+        spec = make_spec(1000)
+        await flood(
+            (functools.partial(driver.create, f'object{i}', spec) for i in range(count)),
+            concurrency=16)
+        with bench.start('timer', kind) as process:
+            deadline = time.monotonic() + 60
+            while await process.count_calls() < count and time.monotonic() < deadline:
+                await asyncio.sleep(1)
+            await asyncio.sleep(8)
+            before, cpu, started = await process.count_calls(), process.get_cpu(), time.monotonic()
+            await asyncio.sleep(seconds)
+            passed = time.monotonic() - started
+            cpu, ticks = process.get_cpu() - cpu, await process.count_calls() - before
+            memory = process.get_memory()
+            process.finish()
+    return {CPU: cpu / ticks * 1000, 'ticks per second': ticks / passed, MEMORY: memory}
+
+
+async def measure_companions(bench: Bench, *, operator: str, count: int) -> Figures:
+    """The operator starts where there are many objects, and does something for each."""
+    kind = Kind.make_unique()
+    await bench.kube.create_kind(kind)
+    calls = 1 if operator == 'index' else count
+    async with Driver(bench.kube, kind) as driver:
+        spec = make_spec(1000)
+        await flood(
+            (functools.partial(driver.create, f'object{i}', spec) for i in range(count)),
+            concurrency=16)
+        with bench.start(operator, kind) as process:
+            while await process.count_calls() < calls:
+                await asyncio.sleep(0.5)
+            await process.wait_quiet(2 * bench.scale.settle)
+            cpu = process.get_cpu()
+            await process.wait_quiet(bench.scale.rest)
+            memory = process.get_memory()
+            seen = process.finish()['calls']
+            startup = max(seen.values()) - process.started
+    return {CPU: cpu / count * 1000, STARTUP: startup, MEMORY: memory}
+
+
 async def measure_import(bench: Bench) -> Figures:
     """Only the import: of the framework, or of what the bare client needs."""
     module = 'aiohttp' if bench.subject.is_bare else 'kopf'
@@ -301,5 +347,20 @@ def make_rows() -> dict[str, Row]:
         'event': Row("one raw event to one event handler", measure_events, quick=True),
         'resume': Row(
             "resuming of handled objects", creation(measure_resuming, kinds=resumed), quick=True),
+        'ticks': Row(
+            "a tick of a timer, 400 timers of a second",
+            creation(measure_ticks, count=400), bare=False),
+        'ticks-4000': Row(
+            "… 4,000 timers of a second",
+            creation(measure_ticks, count=4000), bare=False),
+        'daemons': Row(
+            "1,000 sleeping daemons, from the start",
+            creation(measure_companions, operator='daemon', count=1000), bare=False),
+        'index': Row(
+            "an index of 10,000 objects, from the start",
+            creation(measure_companions, operator='index', count=10_000), bare=False),
+        'admission': Row(
+            "a creation through a mutating and a validating webhook",
+            admission.measure_admission, bare=False),
         'import': Row("import", measure_import, quick=True),
     }

@@ -93,10 +93,26 @@ if TYPE_CHECKING:
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
     from kopf._core.reactor.subhandling import execute
+    from kopf._kits.webhooks import (
+        WebhookAutoServer,
+        WebhookAutoTunnel,
+        WebhookDockerDesktopServer,
+        WebhookK3dServer,
+        WebhookMinikubeServer,
+        WebhookNgrokTunnel,
+        WebhookServer,
+    )
 
 # Operators need these when they run, but not when their handlers are declared, tested, or typed;
 # and these are what needs the HTTP client, which is the biggest part of all the imports.
 _LAZY = {
+    'WebhookAutoServer': 'kopf._kits.webhooks',
+    'WebhookAutoTunnel': 'kopf._kits.webhooks',
+    'WebhookDockerDesktopServer': 'kopf._kits.webhooks',
+    'WebhookK3dServer': 'kopf._kits.webhooks',
+    'WebhookMinikubeServer': 'kopf._kits.webhooks',
+    'WebhookNgrokTunnel': 'kopf._kits.webhooks',
+    'WebhookServer': 'kopf._kits.webhooks',
     'event': 'kopf._core.engines.posting',
     'exception': 'kopf._core.engines.posting',
     'info': 'kopf._core.engines.posting',
@@ -172,9 +188,16 @@ __all__ = [
     'SyncDaemonStopperChecker',
     'TemporaryError',
     'UserInfo',
+    'WebhookAutoServer',
+    'WebhookAutoTunnel',
     'WebhookClientConfig',
     'WebhookClientConfigService',
+    'WebhookDockerDesktopServer',
     'WebhookFn',
+    'WebhookK3dServer',
+    'WebhookMinikubeServer',
+    'WebhookNgrokTunnel',
+    'WebhookServer',
     'WebhookServerProtocol',
     '__commit_id__',
     '__version__',

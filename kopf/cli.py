@@ -7,9 +7,11 @@ spaces.
 """
 
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
+import pathlib
 from collections.abc import Callable, Collection
 from typing import Any, ParamSpec, TypeVar
 
@@ -97,6 +99,25 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper  # type: ignore[return-value]
 
 
+def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add the options on what is in the sandbox, and how it can be reached."""
+    path = click.Path(dir_okay=False, path_type=pathlib.Path)
+    existing = click.Path(dir_okay=False, path_type=pathlib.Path, exists=True)
+
+    @click.option('--load', multiple=True, type=existing, metavar='FILE',
+                  help="YAML with objects to be there from the beginning. Can be repeated.")
+    @click.option('--state', type=path, metavar='FILE',
+                  help="Keep all objects in this file, and go on from it the next time.")
+    @click.option('--kubeconfig-out', type=path, metavar='FILE',
+                  help="Write the kubeconfig there. [default: a file until the end]")
+    @click.option('--fault', multiple=True, metavar='SPEC',
+                  help="Misbehave, as told in the docs of the sandbox. Can be repeated.")
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return fn(*args, **kwargs)
+    return wrapper
+
+
 def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add the options on what part of the cluster a command is about."""
     @click.option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
@@ -137,6 +158,9 @@ def main(__controls: CLIControls) -> None:
               help="Of several operators, the one with the highest priority works. [default: 0]")
 @click.option('-m', '--module', 'modules', multiple=True,
               help="A module with handlers, as in `python -m`. Can be repeated.")
+@click.option('--sandbox', is_flag=True,
+              help="Run on a Kubernetes API of its own, in this process: no cluster is needed.")
+@sandbox_options
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
 def run(
@@ -150,12 +174,16 @@ def run(
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
+        sandbox: bool,
+        **sandboxing: Any,
 ) -> None:
     """
     Run the operator made of the handlers in PATHS (files of Python) and modules.
 
     For example: kopf run --all-namespaces --verbose handlers.py
     """
+    if any(sandboxing.values()) and not sandbox:
+        raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
     try:
         loaders.preload(paths=paths, modules=modules)
     except loaders.LoadingError as e:
@@ -168,25 +196,43 @@ def run(
 
     loop = __controls.loop or _make_fast_loop()
     try:
-        running.run(
-            standalone=standalone,
-            namespaces=namespaces,
-            clusterwide=clusterwide,
-            priority=DEV_PRIORITY if dev and priority is None else priority,
-            peering_name=peering_name,
-            liveness_endpoint=liveness_endpoint,
-            registry=__controls.registry,
-            settings=__controls.settings,
-            stop_flag=__controls.stop_flag,
-            ready_flag=__controls.ready_flag,
-            vault=__controls.vault,
-            loop=loop,
-        )
+        with _accompany(sandboxing) if sandbox else contextlib.nullcontext(
+                __controls.vault) as vault:
+            running.run(
+                standalone=standalone,
+                namespaces=namespaces,
+                clusterwide=clusterwide,
+                priority=DEV_PRIORITY if dev and priority is None else priority,
+                peering_name=peering_name,
+                liveness_endpoint=liveness_endpoint,
+                registry=__controls.registry,
+                settings=__controls.settings,
+                stop_flag=__controls.stop_flag,
+                ready_flag=__controls.ready_flag,
+                vault=vault,
+                loop=loop,
+            )
     except (credentials.LoginError, activities.ActivityError) as e:
         raise click.ClickException(str(e)) from e
     finally:
         if loop is not None and loop is not __controls.loop:
             loop.close()
+
+
+@main.command()
+@logging_options
+@click.option('--port', type=int, default=0, help="Where to listen. [default: any free port]")
+@click.option('--tls', is_flag=True,
+              help="Serve HTTPS with certificates made for this run; it needs kopf[sandbox].")
+@sandbox_options
+def sandbox(**options: Any) -> None:
+    """
+    Run a Kubernetes API for trying and testing, until it is stopped.
+
+    For example: kopf sandbox --load examples/crd.yaml
+    """
+    from kopf._kits import serving
+    serving.serve(**options)
 
 
 @main.command()
@@ -216,6 +262,11 @@ def freeze(**_: Any) -> None:
 def resume(**_: Any) -> None:
     """Resume the operators of a peering that were frozen."""
     raise _make_unavailable('resume')
+
+
+def _accompany(options: dict[str, Any]) -> contextlib.AbstractContextManager[vaults.Vault | None]:
+    from kopf._kits import serving
+    return serving.accompany(**options)
 
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:

@@ -60,14 +60,14 @@ def execute(*args, **env):
     return process.returncode, process.stdout, process.stderr
 
 
-@pytest.mark.parametrize('command', ['run', 'freeze', 'resume'])
+@pytest.mark.parametrize('command', ['run', 'sandbox', 'freeze', 'resume'])
 def test_the_help_names_all_the_commands(invoke, command):
     result = invoke('--help')
     assert result.exit_code == 0
     assert command in result.output
 
 
-@pytest.mark.parametrize('command', ['run', 'freeze', 'resume'])
+@pytest.mark.parametrize('command', ['run', 'sandbox', 'freeze', 'resume'])
 def test_the_help_of_commands_explains_every_option(invoke, command):
     assert invoke(command, '--help').exit_code == 0
     options = [

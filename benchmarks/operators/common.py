@@ -8,6 +8,7 @@ file at the end. There, the driver reads when they were called first, last, and 
 import atexit
 import json
 import os
+import signal
 import time
 
 GROUP = os.environ['BENCH_GROUP']
@@ -28,6 +29,12 @@ def record(name: str) -> None:
 
 
 @atexit.register
-def _dump() -> None:
-    with open(os.environ['BENCH_CALLS'], 'w', encoding='utf-8') as file:
+def _dump(*_: object) -> None:
+    path = os.environ['BENCH_CALLS']
+    with open(f'{path}.new', 'w', encoding='utf-8') as file:
         json.dump({'count': _count, 'calls': _calls}, file)
+    os.replace(f'{path}.new', path)
+
+
+signal.signal(signal.SIGUSR1, _dump)
+_dump()

@@ -4,7 +4,7 @@ Kubernetes objects: raw as the API sends them, and wrapped for handlers.
 The raw bodies are plain dicts parsed from JSON; they are shared, not copied, and must not be
 changed. The wrappers are cheap views with attributes for the well-known fields.
 """
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypedDict, cast
 
 from kopf._cogs.structs import dicts
@@ -173,6 +173,28 @@ class Body(Mapping[str, Any]):
     @property
     def status(self) -> Status:
         return Status(self)
+
+
+class LiveBody(Body):
+    """
+    A body that always shows the newest state, and which looks for it when it is read first.
+
+    Daemons and timers have such bodies; many of them never read theirs.
+    """
+    __slots__ = ('_newest', '_recall')
+
+    def __init__(self, recall: Callable[[], RawBody | None], /) -> None:
+        self._recall = recall
+        self._newest: Mapping[str, Any] | None = None
+
+    @property
+    def _raw(self) -> Mapping[str, Any]:  # type: ignore[override]
+        if self._newest is None:
+            self._newest = cast(Mapping[str, Any], self._recall() or {})
+        return self._newest
+
+    def _replace_with(self, raw: RawBody) -> None:
+        self._newest = cast(Mapping[str, Any], raw)
 
 
 def build_object_reference(body: Body) -> ObjectReference:

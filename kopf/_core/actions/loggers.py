@@ -10,7 +10,7 @@ filtered, or the lines sent elsewhere.
 import enum
 import logging
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
@@ -42,21 +42,26 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
     logger = logger
     _skip = False
-    _extra: dict[str, object] | None = None
+    _extra: Mapping[str, object] = {}
 
     def __init__(self, *, body: bodies.Body, settings: configuration.OperatorSettings) -> None:
         # The parent's constructor only sets its attributes; here, they belong to the class.
-        self._body = body
+        self._body: bodies.Body | None = body
         self._settings = settings
 
     @property
-    def extra(self) -> dict[str, object]:  # type: ignore[override]
+    def extra(self) -> Mapping[str, object]:  # type: ignore[override]
         """What is added to every record."""
-        if self._extra is None:
+        self.detach()
+        return self._extra
+
+    def detach(self) -> None:
+        """Remember the reference instead of the object itself."""
+        if self._body is not None:
             reference = bodies.build_object_reference(self._body)
             self._extra = {
                 'settings': self._settings, 'k8s_skip': self._skip, 'k8s_ref': reference}
-        return self._extra
+            self._body = None
 
     def process(
             self,

@@ -80,7 +80,7 @@ class ResourceCause(Cause):
     def _kwargs(self) -> dict[str, Any]:
         body = self.body
         meta = body.metadata
-        raw = body.get('metadata') or {}
+        uid, name, namespace = self._get_identity()
         return {
             'logger': self.logger,
             'memo': self.memo,
@@ -90,12 +90,16 @@ class ResourceCause(Cause):
             'spec': body.spec,
             'meta': meta,
             'status': body.status,
-            'uid': raw.get('uid'),
-            'name': raw.get('name'),
-            'namespace': raw.get('namespace'),
+            'uid': uid,
+            'name': name,
+            'namespace': namespace,
             'labels': meta.labels,
             'annotations': meta.annotations,
         }
+
+    def _get_identity(self) -> tuple[str | None, str | None, str | None]:
+        raw = self.body.get('metadata') or {}
+        return raw.get('uid'), raw.get('name'), raw.get('namespace')
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -118,7 +122,14 @@ class IndexingCause(ResourceCause):
 
 @dataclasses.dataclass(kw_only=True)
 class SpawningCause(ResourceCause):
-    """An object which daemons and timers can accompany; its body can be a live one."""
+    """
+    An object which daemons and timers can accompany; its body can be a live one, not read yet.
+    """
+    identity: tuple[str | None, str | None, str | None]
+    """The uid, the name, the namespace: those never change."""
+
+    def _get_identity(self) -> tuple[str | None, str | None, str | None]:
+        return self.identity
 
 
 @dataclasses.dataclass(kw_only=True)

@@ -28,7 +28,6 @@ class Admission:
         self._registry = registry
         self._insights = insights
         self._lines = lines
-        self._directory = webhooks.Directory(registry._webhooks)
         self._resources: frozenset[references.Resource] | None = None
         self._served: dict[references.Resource, reviewing.Served] = {}
         self._service: serving.Service | None = None
@@ -39,11 +38,12 @@ class Admission:
 
         :raises activities.ActivityError: if there is no server for the handlers.
         """
+        directory = webhooks.Directory(self._registry._webhooks)
         self._service = serving.Service(
-            client=client, settings=self._env.settings, directory=self._directory,
+            client=client, settings=self._env.settings, directory=directory,
             get_bound=self._get_bound)
         try:
-            self._service.start(reviewing.Reviewer(self._directory, reviewing.Surroundings(
+            self._service.start(reviewing.Reviewer(directory, reviewing.Surroundings(
                 settings=self._env.settings, clock=self._env.clock, indices=self._env.indices,
                 find=self._find, get_memo=self._get_memo)))
         except serving.ServerError as e:

@@ -182,7 +182,7 @@ class Processor:
             return False
         if line.companions is None:
             line.companions = spawning.Companions(
-                self.spawner, line, line.stream.resource,
+                self.spawner, line, line.stream.resource, raw,
                 functools.partial(handling.get_memo, self.env, line))
         if decisions.is_deleting(raw):
             line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)

@@ -276,9 +276,11 @@ async def _clean_up(
         cleanup: Coroutine[Any, Any, Any],
 ) -> None:
     try:
-        await aiotasks.gather(
-            lines.stop(), spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
-        await admission.stop()
+        try:
+            await aiotasks.gather(
+                lines.stop(), spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
+        finally:
+            await admission.stop()
         await cleanup
     finally:
         cleanup.close()

@@ -82,11 +82,14 @@ class Manager:
         """
         await self.write(
             {reason: records.get(reason, ()) for reason in self._written},
-            "Cleaning up the {} webhook {}.", backoffs=())
+            "Cleaning up the {} webhook {}.")
 
-    async def write(
-            self, records: Records, message: str, *, backoffs: Sequence[float] | None = None,
-    ) -> None:
+    async def write(self, records: Records, message: str) -> None:
+        """
+        Write what is not so yet, with a message for the log about each configuration.
+
+        :raises errors.APIError: if that is refused.
+        """
         failure: errors.APIError | None = None
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
@@ -95,7 +98,7 @@ class Manager:
                 logger.info(message.format(title, self._name))
                 self._written[reason] = None  # not known, until there is a response
                 try:
-                    await self._put(resource, webhooks, backoffs)
+                    await self._put(resource, webhooks)
                 except errors.APIError as e:
                     failure = e
                 else:
@@ -103,12 +106,7 @@ class Manager:
         if failure is not None:
             raise failure
 
-    async def _put(
-            self,
-            resource: references.Resource,
-            webhooks: Sequence[Record],
-            backoffs: Sequence[float] | None,
-    ) -> None:
+    async def _put(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
         if await self._patch(resource, webhooks) or not webhooks:
             return
         body = {
@@ -117,7 +115,7 @@ class Manager:
         try:
             await self._client.request(
                 'POST', f'{resource.get_url()}?fieldManager={patching.FIELD_MANAGER}',
-                body=json.dumps(body).encode(), backoffs=backoffs)
+                body=json.dumps(body).encode())
         except errors.APIConflictError:
             await self._patch(resource, webhooks)
 

@@ -60,7 +60,7 @@ def parse(request: object) -> Question:
         raise MalformedRequestError("The version of the review is not known.")
     payload = _as_mapping(review.get('request'), "The request")
     resource = _as_mapping(payload.get('resource'), "The resource")
-    kind = _as_mapping(payload.get('kind') or {}, "The kind")
+    kind = _as_optional_mapping(payload.get('kind'), "The kind")
     operation = payload.get('operation')
     if not isinstance(operation, str) or operation not in OPERATIONS:
         raise MalformedRequestError("The operation is not known.")
@@ -83,7 +83,7 @@ def parse(request: object) -> Question:
         subresource=_as_optional_string(payload.get('subResource'), "The subresource"),
         operation=cast(reviews.Operation, operation),
         dryrun=bool(dryrun),
-        userinfo=_as_mapping(payload.get('userInfo') or {}, "The user's information"),
+        userinfo=_as_optional_mapping(payload.get('userInfo'), "The user's information"),
         name=_as_optional_string(payload.get('name'), "The name"),
         namespace=_as_optional_string(payload.get('namespace'), "The namespace"),
         old=old,
@@ -94,9 +94,9 @@ def parse(request: object) -> Question:
 def _parse_object(value: object, what: str) -> bodies.RawBody | None:
     if value is None:
         return None
-    meta = _as_mapping(_as_mapping(value, what).get('metadata') or {}, f"{what}'s metadata")
+    meta = _as_optional_mapping(_as_mapping(value, what).get('metadata'), f"{what}'s metadata")
     for key in ('labels', 'annotations'):
-        _as_mapping(meta.get(key) or {}, f"{what}'s {key}")
+        _as_optional_mapping(meta.get(key), f"{what}'s {key}")
     for key in ('name', 'namespace', 'uid'):
         _as_optional_string(meta.get(key), f"{what}'s {key}")
     return cast(bodies.RawBody, value)
@@ -108,13 +108,15 @@ def _as_mapping(value: object, what: str) -> Mapping[str, Any]:
     return value
 
 
+def _as_optional_mapping(value: object, what: str) -> Mapping[str, Any]:
+    return {} if value is None else _as_mapping(value, what)
+
+
 def _as_string(value: object, what: str) -> str:
-    if not isinstance(value, str):
-        raise MalformedRequestError(f"{what} must be there, as a string.")
+    if not isinstance(value, str) or not value.isprintable():
+        raise MalformedRequestError(f"{what} must be there, as a printable string.")
     return value
 
 
 def _as_optional_string(value: object, what: str) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise MalformedRequestError(f"{what} must be a string.")
-    return value or None
+    return None if value is None else _as_string(value, what) or None

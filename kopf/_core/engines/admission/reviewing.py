@@ -3,7 +3,7 @@ Reviewing: calling those handlers whom a review concerns, and answering with wha
 """
 import dataclasses
 import datetime
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
@@ -73,15 +73,17 @@ class Reviewer:
             self,
             question: questions.Question,
             resource: references.Resource,
-            concerned: Iterable[handlers.WebhookHandler],
+            concerned: Collection[handlers.WebhookHandler],
             headers: Mapping[str, str] | None,
             sslpeer: Mapping[str, Any] | None,
     ) -> reviews.Response:
         cause = self._make_cause(question, resource, headers, sslpeer)
+        unchanging = cause if all(handler.reason == 'mutate' for handler in concerned) else (
+            dataclasses.replace(cause, patch=patches.Patch(body=cause.body)))
         failures: list[BaseException] = []
         called: set[object] = set()
         for handler in concerned:
-            own = cause if handler.reason == 'mutate' else _forbid_changes(cause)
+            own = cause if handler.reason == 'mutate' else unchanging
             try:
                 if (handler.reason, handler.key) in called or not filters.matches(handler, own):
                     continue
@@ -94,6 +96,7 @@ class Reviewer:
             if outcome.exception is not None:
                 failures.append(outcome.exception)
             elif own is not cause and own.patch:
+                own.patch.clear()
                 cause.logger.warning(
                     f"{handler!r} only validates; what it wants to be changed, is ignored.")
         changes: patches.JSONPatch | None = None
@@ -175,9 +178,9 @@ def make_changes(question: questions.Question, patch: patches.Patch) -> patches.
 
     :raises Exception: if the patch has functions, and they fail.
     """
-    return None if question.new is None else patch.as_json_patch(question.new)
-
-
-def _forbid_changes(cause: causes.WebhookCause) -> causes.WebhookCause:
-    """The same, with a patch of its own that goes nowhere."""
-    return dataclasses.replace(cause, patch=patches.Patch(body=cause.body))
+    if question.new is None:
+        return None
+    if patch.fns:
+        return patch.as_json_patch(question.new)
+    touched = {key: val for key, val in question.new.items() if key in patch}
+    return patches.make_json_patch(touched, patches.merge(touched, patch))

@@ -17,7 +17,7 @@ from kopf._core.intents import handlers
 logger = logging.getLogger(__name__)
 
 CLEANING_TIMEOUT = 5.0
-"""How long (seconds) it may take to remove the webhooks from the cluster when the operator exits."""
+"""How long (seconds) removing the webhooks from the cluster may take when the operator exits."""
 
 Bound = Mapping[references.Resource, Collection[handlers.WebhookHandler]]
 
@@ -119,7 +119,7 @@ class Service:
         managed, config, bound = (
             self._settings.admission.managed, self._client_config, self._get_bound())
         if not self._directory.webhooks:
-            return {reason: () for reason in managing.CONFIGURATIONS}
+            return dict.fromkeys(managing.CONFIGURATIONS, ())
         if managed is None or config is None or bound is None:
             return None
         return {

@@ -40,11 +40,11 @@ class Webhook:
     """The same where only names in DNS are accepted."""
     name: str
     """The name in the configuration, without that of the configuration."""
-    handlers: tuple[handlers.WebhookHandler, ...]
+    members: tuple[handlers.WebhookHandler, ...]
 
     @property
     def sample(self) -> handlers.WebhookHandler:
-        return self.handlers[0]
+        return self.members[0]
 
 
 class Directory:
@@ -55,15 +55,16 @@ class Directory:
         self.webhooks = arrange(declared)
         self._known: dict[str, frozenset[handlers.WebhookHandler]] = {}
         for webhook in self.webhooks:
-            self._known[webhook.path] = self._known[webhook.slug] = frozenset(webhook.handlers)
+            self._known[webhook.path] = self._known[webhook.slug] = frozenset(webhook.members)
         for id_ in {webhook.sample.id for webhook in self.webhooks}:
             self._known[id_] = frozenset(
-                handler for webhook in self.webhooks for handler in webhook.handlers
+                handler for webhook in self.webhooks for handler in webhook.members
                 if handler.id == id_)
 
     def find(self, path: str) -> frozenset[handlers.WebhookHandler]:
         """The handlers of a webhook, or of a handler id; none if there is nothing of the sort."""
-        return self._known.get(path.strip('/'), frozenset())
+        found = self._known.get(path)
+        return self._known.get(path.strip('/'), frozenset()) if found is None else found
 
 
 def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
@@ -94,7 +95,7 @@ def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
             used.add(slug)
         name = slugs[id_] if slugs[id_] not in names[reason] else slug
         names[reason].add(name)
-        webhooks.append(Webhook(path=path, slug=slug, name=name, handlers=tuple(members)))
+        webhooks.append(Webhook(path=path, slug=slug, name=name, members=tuple(members)))
     return webhooks
 
 
@@ -140,7 +141,7 @@ def build_configuration(
     """
     records: list[dict[str, Any]] = []
     for webhook in webhooks:
-        rules = build_rules(webhook.handlers, bound)
+        rules = build_rules(webhook.members, bound)
         if rules:
             record: dict[str, Any] = {
                 'name': make_full_name(webhook.name, managed),
@@ -220,7 +221,9 @@ def build_selector(labels: handlers.MetaFilter | None) -> list[dict[str, Any]]:
 
 def _is_label_key(key: str) -> bool:
     prefix, slash, name = key.rpartition('/')
-    return bool(_LABEL_NAME.fullmatch(name)) and (not slash or bool(_LABEL_PREFIX.fullmatch(prefix)))
+    if slash and not _LABEL_PREFIX.fullmatch(prefix):
+        return False
+    return _LABEL_NAME.fullmatch(name) is not None
 
 
 def make_client_config(

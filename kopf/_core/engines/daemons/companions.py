@@ -18,7 +18,6 @@ from kopf._core.actions import (
     application,
     execution,
     invocation,
-    loggers,
     progression,
     throttlers,
 )
@@ -313,7 +312,4 @@ class Companion:
             self._timer = None
 
     def _tell(self, level: int, message: str) -> None:
-        raw = self.companions.host.recall()
-        if raw is not None:
-            loggers.ObjectLogger(
-                body=bodies.Body(raw), settings=self.spawner.settings).log(level, message)
+        self.companions.logger.log(level, message)

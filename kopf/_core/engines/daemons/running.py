@@ -5,7 +5,6 @@ import asyncio
 from typing import Any
 
 from kopf._cogs.structs import patches
-from kopf._core.actions import loggers
 from kopf._core.engines.daemons.companions import Companion
 from kopf._core.intents import handlers
 
@@ -36,8 +35,7 @@ class Daemon(Companion):
     def flush(self) -> None:
         """Carry over what is in the patch by now, though the function still runs."""
         if self._patch:
-            logger = loggers.ObjectLogger(
-                body=self.companions.get_body(), settings=self.spawner.settings)
+            logger = self.companions.logger
             task = asyncio.get_running_loop().create_task(self._flush(self._patch, logger))
             self.spawner.tasks.add(task)
             task.add_done_callback(self.spawner.tasks.discard)

@@ -110,17 +110,23 @@ class Spawner:
 class Companions:
     """The daemons and timers of one object, and the live view of it that they share."""
     __slots__ = (
-        '_alive', '_done', '_get_memo', '_live', 'changed', 'host', 'resource', 'spawner')
+        '_alive', '_done', '_get_memo', '_identity', '_live', 'changed', 'host', 'logger',
+        'resource', 'spawner')
 
     def __init__(
             self,
             spawner: Spawner,
             host: Host,
             resource: references.Resource,
+            raw: bodies.RawBody,
             get_memo: Callable[[], Any],
     ) -> None:
         self.spawner = spawner
         self._get_memo = get_memo
+        meta = raw['metadata']
+        self._identity = meta.get('uid'), meta['name'], meta.get('namespace')
+        self.logger = loggers.ObjectLogger(body=bodies.Body(raw), settings=spawner.settings)
+        self.logger.detach()
         self.host = host
         self.resource = resource
         self.changed = spawner.clock.mono()
@@ -182,14 +188,13 @@ class Companions:
     def get_body(self) -> bodies.Body:
         """A body that always shows the newest state; one for all those who run at a time."""
         if self._live is None:
-            raw = self.host.recall()
-            assert raw is not None, "The state is kept while there are companions."
-            self._live = bodies.Body(raw)
+            self._live = bodies.LiveBody(self.host.recall)
         return self._live
 
     def make_cause(self, body: bodies.Body) -> causes.SpawningCause:
         return causes.SpawningCause(
-            logger=loggers.ObjectLogger(body=body, settings=self.spawner.settings),
+            logger=self.logger,
+            identity=self._identity,
             memo=self._get_memo(),
             indices=self.spawner.indices,
             resource=self.resource,

@@ -1,0 +1,248 @@
+"""
+Who asks, and what they may do: tokens, client certificates, roles and their bindings.
+"""
+import base64
+import hashlib
+import hmac
+import json
+import secrets
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from kopf._kits.sandbox import encoding
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.requests import ANONYMOUS, User
+from kopf._kits.sandbox.selecting import labels_of
+from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj, Unauthorized, described, qualified
+from kopf._kits.sandbox.storage import Key
+
+RBAC = 'rbac.authorization.k8s.io'
+ROLES: Resource = (RBAC, 'roles')
+CLUSTER_ROLES: Resource = (RBAC, 'clusterroles')
+ROLE_BINDINGS: Resource = (RBAC, 'rolebindings')
+CLUSTER_ROLE_BINDINGS: Resource = (RBAC, 'clusterrolebindings')
+SERVICE_ACCOUNTS: Resource = ('', 'serviceaccounts')
+ISSUER = 'https://kubernetes.default.svc'
+
+PLAIN = User('plain', ('nobodies', 'system:authenticated'), 'plain')
+#: The user of plain HTTP: clients send no credentials there, so it may do everything.
+UNSECURED = User('system:unsecured', ('system:masters', 'system:authenticated'))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What somebody wants to do: with a resource, or (if ``path`` is set) with a path."""
+    verb: str
+    group: str = ''
+    resource: str = ''
+    subresource: str = ''
+    namespace: str = ''
+    name: str = ''
+    path: str = ''
+
+    def refused(self, user: User) -> APIError:
+        """The error that the user is told."""
+        if self.path:
+            return Forbidden(
+                f'forbidden: User "{user.name}" cannot {self.verb} path "{self.path}"', details={})
+        resource = '/'.join(filter(None, (self.resource, self.subresource)))
+        where = f'in the namespace "{self.namespace}"' if self.namespace else 'at the cluster scope'
+        shown = qualified(self.group, self.resource)
+        shown += f' "{self.name}"' if self.name else ''
+        return Forbidden(
+            f'{shown} is forbidden: User "{user.name}" cannot {self.verb} resource "{resource}" '
+            f'in API group "{self.group}" {where}',
+            details=described(self.name, self.group, self.resource))
+
+
+class Access:
+    """Authenticates requests, and authorizes what is attempted by the roles that are stored."""
+
+    def __init__(self, cluster: Cluster, *, tls: bool) -> None:
+        self._cluster = cluster
+        self._tls = tls
+        self._key = secrets.token_bytes(32)
+        self.tokens: dict[str, User] = {}
+
+    def add_token(self, user: User) -> str:
+        """A new token for the user; it is valid as long as the sandbox runs."""
+        token = secrets.token_urlsafe(24)
+        self.tokens[token] = user
+        return token
+
+    def authenticate(self, http: web.BaseRequest) -> User:
+        """Raises `Unauthorized` for credentials that are wrong; with none, it is anybody."""
+        user = self._authenticate(http)
+        asked = http.headers.get('Impersonate-User')
+        if not asked:
+            return user
+        self._check_impersonation(user, asked)
+        groups = tuple(http.headers.getall('Impersonate-Group', ()))
+        if asked.startswith('system:serviceaccount:') and not groups:
+            groups = _account_groups(asked.split(':')[2])
+        return User(asked, (*groups, 'system:authenticated'))
+
+    def _authenticate(self, http: web.BaseRequest) -> User:
+        scheme, _, token = http.headers.get('Authorization', '').partition(' ')
+        if scheme.lower() == 'bearer':
+            user = self.of_token(token.strip())
+            if user is None:
+                raise Unauthorized
+            return user
+        if not self._tls:
+            return UNSECURED
+        ssl_object: ssl.SSLObject | None = \
+            http.transport.get_extra_info('ssl_object') if http.transport else None
+        certificate = ssl_object.getpeercert() if ssl_object is not None else None
+        return _certified(certificate) if certificate else ANONYMOUS
+
+    def _check_impersonation(self, user: User, asked: str) -> None:
+        attempt = Attempt(verb='impersonate', resource='users', name=asked)
+        if asked.startswith('system:serviceaccount:') and asked.count(':') == 3:
+            _, _, namespace, name = asked.split(':')
+            attempt = Attempt(verb='impersonate', resource='serviceaccounts',
+                              namespace=namespace, name=name)
+        self.authorize(user, attempt)
+
+    def of_token(self, token: str) -> User | None:
+        """Whose token it is; none if it is nobody's, or not valid any more."""
+        for known, user in self.tokens.items():
+            if secrets.compare_digest(known.encode(), token.encode()):
+                return user
+        return self._of_account(token)
+
+    # Tokens of service accounts.
+
+    def issue(self, namespace: str, name: str, uid: str, seconds: int,
+              audiences: list[str]) -> tuple[str, float]:
+        """A signed token of a service account, and when it expires."""
+        now = self._cluster.clock().timestamp()
+        claims = {
+            'aud': audiences, 'exp': int(now + seconds), 'iat': int(now), 'nbf': int(now),
+            'iss': ISSUER, 'jti': self._cluster.new_uid(),
+            'kubernetes.io': {'namespace': namespace,
+                              'serviceaccount': {'name': name, 'uid': uid}},
+            'sub': f'system:serviceaccount:{namespace}:{name}',
+        }
+        head = _b64(encoding.encode({'alg': 'HS256', 'kid': 'sandbox'}))
+        body = f'{head}.{_b64(encoding.encode(claims))}'
+        return f'{body}.{self._sign(body)}', now + seconds
+
+    def _of_account(self, token: str) -> User | None:
+        body, _, signature = token.rpartition('.')
+        if not body or not hmac.compare_digest(
+                self._sign(body).encode(), signature.encode('utf-8', 'replace')):
+            return None
+        payload = body.partition('.')[2]
+        claims = json.loads(base64.urlsafe_b64decode(payload + '=' * (-len(payload) % 4)))
+        account = claims['kubernetes.io']['serviceaccount']
+        namespace = claims['kubernetes.io']['namespace']
+        entry = self._cluster.store.get(SERVICE_ACCOUNTS, (namespace, account['name']))
+        if claims['exp'] < self._cluster.clock().timestamp() \
+                or entry is None or entry.uid != account['uid']:
+            return None
+        return User(claims['sub'], (*_account_groups(namespace), 'system:authenticated'), entry.uid)
+
+    def _sign(self, text: str) -> str:
+        return _b64(hmac.digest(self._key, text.encode('utf-8', 'replace'), hashlib.sha256))
+
+    # Rights.
+
+    def authorize(self, user: User, attempt: Attempt) -> None:
+        """Raises `Forbidden` where no role allows it."""
+        if not self.allows(user, attempt):
+            raise attempt.refused(user)
+
+    def allows(self, user: User, attempt: Attempt) -> bool:
+        return user.is_master or any(
+            _permits(rule, attempt) for rule in self.rules(user, attempt.namespace))
+
+    def rules(self, user: User, namespace: str) -> Iterator[Obj]:
+        """All rules of roles that are bound to the user, cluster-wide and in the namespace."""
+        store = self._cluster.store
+        for resource, where in ((CLUSTER_ROLE_BINDINGS, ''), (ROLE_BINDINGS, namespace)):
+            if resource == ROLE_BINDINGS and not namespace:
+                continue
+            for entry in store.select(resource, where):
+                binding = entry.decode()
+                if any(_is_subject(user, subject, where) for subject in
+                       binding.get('subjects') or ()):
+                    yield from self._rules_of(binding.get('roleRef') or {}, where)
+
+    def _rules_of(self, ref: Mapping[str, Any], namespace: str) -> Iterable[Obj]:
+        if ref.get('kind') == 'Role':
+            return self._role_rules(ROLES, (namespace, ref.get('name', '')))
+        return self._role_rules(CLUSTER_ROLES, ('', ref.get('name', '')))
+
+    def _role_rules(self, resource: Resource, key: Key) -> Iterable[Obj]:
+        entry = self._cluster.store.get(resource, key)
+        if entry is None:
+            return []
+        role = entry.decode()
+        rules = list(role.get('rules') or ())
+        selectors = [labels_of(selector) for selector in
+                     (role.get('aggregationRule') or {}).get('clusterRoleSelectors') or ()]
+        if selectors:
+            for other in self._cluster.store.select(CLUSTER_ROLES):
+                if other.key != key and any(s.matches(other.labels) for s in selectors):
+                    rules.extend(other.decode().get('rules') or ())
+        return rules
+
+
+def _certified(certificate: Mapping[str, Any]) -> User:
+    """The user of a client certificate: its common name, in the groups of its organizations."""
+    names: dict[str, list[str]] = {}
+    for part in certificate.get('subject', ()):
+        for key, value in part:
+            names.setdefault(key, []).append(value)
+    if not names.get('commonName'):
+        raise Unauthorized
+    return User(names['commonName'][0],
+                (*names.get('organizationName', ()), 'system:authenticated'))
+
+
+def _account_groups(namespace: str) -> tuple[str, ...]:
+    return 'system:serviceaccounts', f'system:serviceaccounts:{namespace}'
+
+
+def _is_subject(user: User, subject: Mapping[str, Any], namespace: str) -> bool:
+    name = subject.get('name')
+    match subject.get('kind'):
+        case 'User':
+            return name in (user.name, '*')
+        case 'Group':
+            return name in user.groups
+        case 'ServiceAccount':
+            where = subject.get('namespace') or namespace
+            return user.name == f'system:serviceaccount:{where}:{name}'
+    return False
+
+
+def _permits(rule: Mapping[str, Any], attempt: Attempt) -> bool:
+    verbs = rule.get('verbs') or ()
+    if '*' not in verbs and attempt.verb not in verbs:
+        return False
+    if attempt.path:
+        return any(
+            attempt.path == path or path == '*' or
+            (path.endswith('*') and attempt.path.startswith(path[:-1]))
+            for path in rule.get('nonResourceURLs') or ())
+    groups, resources = rule.get('apiGroups') or (), rule.get('resources') or ()
+    if '*' not in groups and attempt.group not in groups:
+        return False
+    wanted = '/'.join(filter(None, (attempt.resource, attempt.subresource)))
+    anywhere = f'*/{attempt.subresource}' if attempt.subresource else None
+    if '*' not in resources and wanted not in resources and anywhere not in resources:
+        return False
+    names = rule.get('resourceNames') or ()
+    return not names or attempt.name in names
+
+
+def _b64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip('=')
+

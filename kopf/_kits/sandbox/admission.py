@@ -1,0 +1,258 @@
+"""
+Admission: mutating and validating webhooks are called for what is to be written.
+
+Conditions in CEL (``matchConditions``) need its library, as the rules of schemas do; without it,
+such webhooks are called always.
+"""
+import asyncio
+import base64
+import binascii
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from kopf._kits.sandbox import encoding, objects, patching, schemas
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.reviews import user_info
+from kopf._kits.sandbox.schemas import expressions
+from kopf._kits.sandbox.statuses import APIError, BadRequest, InternalError, Obj
+from kopf._kits.sandbox.webhooks import (
+    GROUP,
+    MUTATING,
+    VALIDATING,
+    Unreachable,
+    Webhook,
+    Webhooks,
+)
+
+API_VERSION = 'admission.k8s.io/v1'
+MAX_ANSWER = 3 * 1024 * 1024
+_OPTIONS = {'CREATE': 'CreateOptions', 'UPDATE': 'UpdateOptions', 'DELETE': 'DeleteOptions'}
+
+
+class Admission:
+    """Asks the webhooks; raises the errors of the API where they refuse or fail."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._webhooks = Webhooks(cluster)
+        self._session: aiohttp.ClientSession | None = None
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def concerns(self, request: Request, operation: str) -> bool:
+        """Whether any webhook may want to know of it."""
+        if request.kind.group == GROUP:
+            return False
+        return any(
+            webhook.match(self._cluster, request, operation)
+            for resource in (MUTATING, VALIDATING) for webhook in self._webhooks.of(resource))
+
+    async def mutate(
+            self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
+    ) -> Obj | None:
+        """The object as the mutating webhooks want it; it is to be completed again."""
+        called: list[Webhook] = []
+        webhooks = self._matching(MUTATING, request, operation)
+        for webhook, kind in webhooks:
+            changed = await self._mutate(webhook, kind, request, operation, obj, old)
+            if changed is not obj:
+                obj = changed
+                called = [other for other in called if other.is_reinvoked]
+                for other, its_kind in webhooks:
+                    if other in called:
+                        obj = await self._mutate(other, its_kind, request, operation, obj, old)
+                called = []
+            called.append(webhook)
+        return obj
+
+    async def validate(
+            self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
+    ) -> None:
+        """Ask all validating webhooks at once."""
+        results = await asyncio.gather(*(
+            self._ask(webhook, kind, request, operation, obj, old)
+            for webhook, kind in self._matching(VALIDATING, request, operation)
+            if webhook.selects(self._cluster, request, (obj, old))
+        ), return_exceptions=True)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _matching(
+            self, resource: tuple[str, str], request: Request, operation: str,
+    ) -> list[tuple[Webhook, Kind]]:
+        if request.kind.group == GROUP:
+            return []
+        found = [(webhook, webhook.match(self._cluster, request, operation))
+                 for webhook in self._webhooks.of(resource)]
+        return [(webhook, kind) for webhook, kind in found if kind is not None]
+
+    async def _mutate(
+            self, webhook: Webhook, kind: Kind, request: Request, operation: str,
+            obj: Obj | None, old: Obj | None,
+    ) -> Obj | None:
+        if not webhook.selects(self._cluster, request, (obj, old)):
+            return obj
+        response = await self._ask(webhook, kind, request, operation, obj, old)
+        patch = response.get('patch')
+        if not patch or obj is None:
+            return obj
+        try:
+            ops = encoding.decode(base64.b64decode(patch, validate=True))
+            shown = objects.converted(kind, obj)
+            made = patching.apply_json_patch(shown, ops)
+            if not isinstance(made, dict):
+                raise BadRequest("the patch makes no object")
+            made, _ = objects.conform(kind, made)
+        except (binascii.Error, encoding.DecodingError, schemas.Undecodable) as e:
+            raise InternalError(f'webhook "{webhook.name}" has sent no proper patch: {e}') from None
+        except APIError as e:
+            raise InternalError(e.message) from None
+        return objects.converted(request.kind, made) if made != shown else obj
+
+    async def _ask(
+            self, webhook: Webhook, kind: Kind, request: Request, operation: str,
+            obj: Obj | None, old: Obj | None,
+    ) -> Mapping[str, Any]:
+        """The response of the webhook; empty if it has failed, and that is to be ignored."""
+        if request.dry_run and not webhook.supports_dry_run:
+            raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
+        review = self._review(kind, request, operation, obj, old)
+        if not _fulfils(webhook, review['request']):
+            return {}
+        try:
+            response = await self._call(webhook, review)
+        except Unreachable as e:
+            if webhook.is_ignored_when_failing:
+                return {}
+            raise InternalError(f'failed calling webhook "{webhook.name}": {e}') from None
+        warnings = response.get('warnings')
+        request.warnings.extend(map(str, warnings if isinstance(warnings, list) else ()))
+        if response.get('allowed') is not True:
+            raise _denied(webhook, response.get('status'))
+        return response
+
+    def _review(
+            self, kind: Kind, request: Request, operation: str, obj: Obj | None, old: Obj | None,
+    ) -> Obj:
+        def show(shown: Obj | None) -> Obj | None:
+            return None if shown is None else objects.converted(kind, shown)
+
+        own = request.kind
+        name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''
+        asked: Obj = {
+            'uid': self._cluster.new_uid(),
+            'kind': {'group': kind.group, 'version': kind.version, 'kind': kind.kind},
+            'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
+            'requestKind': {'group': own.group, 'version': own.version, 'kind': own.kind},
+            'requestResource': {'group': own.group, 'version': own.version,
+                                'resource': own.plural},
+            'name': name,
+            'namespace': request.namespace,
+            'operation': operation,
+            'userInfo': user_info(request.user),
+            'object': show(obj),
+            'oldObject': show(old),
+            'dryRun': request.dry_run,
+            'options': self._options(request, operation),
+        }
+        if request.subresource:
+            asked['subResource'] = asked['requestSubResource'] = request.subresource
+        return {'kind': 'AdmissionReview', 'apiVersion': API_VERSION, 'request': {
+            key: value for key, value in asked.items() if value != ''}}
+
+    def _options(self, request: Request, operation: str) -> Obj:
+        name = 'PatchOptions' if request.verb == 'patch' else _OPTIONS[operation]
+        options: Obj = {'kind': name, 'apiVersion': 'meta.k8s.io/v1'}
+        for option in ('fieldManager', 'fieldValidation', 'propagationPolicy'):
+            if request.option(option):
+                options[option] = request.option(option)
+        if request.dry_run:
+            options['dryRun'] = ['All']
+        return options
+
+    async def _call(self, webhook: Webhook, review: Obj) -> Mapping[str, Any]:
+        """Raises `Unreachable` for everything that is no response."""
+        url = webhook.url(self._cluster)
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(force_close=True))
+        failed = f'failed to call webhook: Post "{url}": '
+        try:
+            async with self._session.post(
+                    url, data=encoding.encode(review), ssl=webhook.context,
+                    headers={'Content-Type': 'application/json', 'Accept': 'application/json',
+                             'User-Agent': 'kube-apiserver-admission'},
+                    timeout=aiohttp.ClientTimeout(total=webhook.timeout),
+            ) as answer:
+                body = await answer.content.read(MAX_ANSWER)
+                code = answer.status
+        except TimeoutError:
+            raise Unreachable(f"{failed}context deadline exceeded") from None
+        except (aiohttp.ClientError, ValueError, OSError) as e:
+            raise Unreachable(f"{failed}{e}") from None
+        if code >= 400:
+            text = body[:1000].decode('utf-8', 'replace')
+            raise Unreachable(f"failed to call webhook: an error on the server ({text!r}) has "
+                              f"prevented the request from succeeding ({code})")
+        return _parsed(body, review)
+
+
+def _fulfils(webhook: Webhook, asked: Obj) -> bool:
+    """Whether the conditions of the webhook hold. Raises an error for those that are none."""
+    variables = {'request': asked, 'object': asked.get('object'),
+                 'oldObject': asked.get('oldObject')}
+    for condition in webhook.config.get('matchConditions') or ():
+        try:
+            if not expressions.evaluate(str(condition.get('expression') or ''), variables):
+                return False
+        except expressions.Unavailable:
+            return True
+        except Exception as e:  # whatever the library makes of it
+            if webhook.is_ignored_when_failing:
+                return False
+            raise InternalError(
+                f'failed evaluating match condition "{condition.get("name")}" of webhook '
+                f'"{webhook.name}": {e}') from None
+    return True
+
+
+def _parsed(body: bytes, review: Obj) -> Mapping[str, Any]:
+    try:
+        answer = encoding.decode(body)
+    except encoding.DecodingError as e:
+        raise Unreachable(f"couldn't get version/kind; json parse error: {e}") from None
+    answer = answer if isinstance(answer, dict) else {}
+    if (answer.get('kind'), answer.get('apiVersion')) != ('AdmissionReview', API_VERSION):
+        raise Unreachable("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview, "
+                          f"got {answer.get('apiVersion')}, Kind={answer.get('kind')}")
+    response = answer.get('response')
+    if not isinstance(response, dict):
+        raise Unreachable("webhook response was absent")
+    if response.get('uid') != review['request']['uid']:
+        raise Unreachable(f'expected response.uid="{review["request"]["uid"]}", '
+                          f'got "{response.get("uid") or ""}"')
+    if response.get('patch') and response.get('patchType') != 'JSONPatch':
+        raise Unreachable(f'webhook returned response.patch with invalid response.patchType '
+                          f'"{response.get("patchType") or ""}", expected "JSONPatch"')
+    return response
+
+
+def _denied(webhook: Webhook, status: Any) -> APIError:
+    status = status if isinstance(status, dict) else {}
+    text = f'admission webhook "{webhook.name}" denied the request'
+    why = status.get('message') or status.get('reason')
+    code = status.get('code')
+    code = code if isinstance(code, int) and 400 <= code <= 599 else 400
+    details = status.get('details')
+    return APIError(
+        f"{text}: {why}" if why else f"{text} without explanation",
+        code=code, reason=str(status.get('reason') or ''),
+        details=details if isinstance(details, dict) else None)

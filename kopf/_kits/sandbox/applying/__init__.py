@@ -1,0 +1,175 @@
+"""
+Ownership of fields: server-side apply, and the bookkeeping for all other writes.
+
+Who has set a field owns it; an update takes it over, an apply asks before (by a conflict) or takes
+by force. What a manager has applied and does not apply any more is removed, if nobody else owns it.
+All functions are pure: objects that come in are not changed.
+"""
+from collections.abc import Iterable
+from typing import Any
+
+from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.applying import (
+    comparing,
+    fieldsets,
+    managers,
+    merging,
+    ownership,
+    typechecks,
+)
+from kopf._kits.sandbox.schemas import nodes
+from kopf._kits.sandbox.schemas.depths import guarded
+
+__all__ = ['apply', 'track_update']
+
+BEFORE_APPLY = 'before-first-apply'
+
+
+@guarded
+def track_update(
+        old: statuses.Obj | None,
+        new: statuses.Obj,
+        *,
+        manager: str,
+        schema: nodes.Schema,
+        api_version: str,
+        time: str,
+        subresource: str = '',
+) -> list[dict[str, Any]]:
+    """
+    The ``managedFields`` of an object after it is created (``old`` is none) or updated.
+
+    The schema is the typed one: with the metadata's types (`schemas.typed_schema_of`).
+    A new object is to be tracked completed, but before anything is assigned to it: nobody owns
+    what the API makes of it. Whoever has changed a field owns it alone.
+
+    Managers that the client sends with the new object are believed, except on subresources;
+    if it sends none or nonsense, the old ones stay; if it sends one empty entry, all are
+    forgotten, and nobody is tracked until the next apply.
+    """
+    own = managers.Manager(manager, 'Update', subresource, api_version)
+    found = _decode(old, new, subresource)
+    if old is not None and not found:
+        return []
+    before = old if old is not None else comparing.blank(schema)
+    comparison = comparing.Comparison(before, new, schema)
+    changed = comparison.changed
+    owned = found.fields.get(own, fieldsets.EMPTY)
+    if changed:
+        found.release(fieldsets.unite(changed, comparison.removed))
+        rest = fieldsets.subtract(owned, comparison.removed)
+        found.own(own, fieldsets.unite(rest, changed), api_version)
+        found.times[own] = time
+        found.cap()
+    else:
+        found.release(comparison.removed)
+    return found.encode()
+
+
+def _decode(
+        old: statuses.Obj | None, new: statuses.Obj, subresource: str,
+) -> managers.Managers:
+    entries = new.get('metadata', {}).get('managedFields')
+    known = (old or {}).get('metadata', {}).get('managedFields') or ()
+    if entries != known and not subresource:
+        if managers.is_reset(entries):
+            return managers.Managers()
+        try:
+            found = managers.Managers(entries or ())
+        except fieldsets.Malformed:
+            found = managers.Managers()
+        if found:
+            return found
+    return managers.Managers(known, trusted=True)
+
+
+@guarded
+def apply(
+        live: statuses.Obj | None,
+        applied: statuses.Obj,
+        *,
+        manager: str,
+        force: bool = False,
+        schema: nodes.Schema,
+        api_version: str,
+        time: str,
+        subresource: str = '',
+        without: Iterable[str] = (),
+) -> statuses.Obj:
+    """
+    What the live object (or none) becomes when a configuration is applied to it.
+
+    The schema is the typed one. ``without`` are top-level fields that cannot be written here,
+    as the status of what has it as a subresource: they stay as they are, and get no owners.
+    The result has its ``managedFields``; emptied containers are ``None`` in it, as in the API.
+
+    Raises `statuses.Conflict` with causes if others own what would be changed (unless forced),
+    `statuses.BadRequest` or an error with code 500 for a configuration that is none.
+    """
+    if 'managedFields' in (applied.get('metadata') or {}):
+        raise statuses.BadRequest("metadata.managedFields must be nil")
+    typechecks.verify(schema, applied, api_version)
+    excluded = set(without)
+    applied = {key: value for key, value in applied.items() if key not in excluded}
+
+    own = managers.Manager(manager, 'Apply', subresource)
+    entries = (live or {}).get('metadata', {}).get('managedFields') or ()
+    found = managers.Managers(entries, trusted=True)
+    if live is not None and not found:
+        everything = comparing.Comparison(comparing.blank(schema), live, schema).changed
+        unknown = managers.Manager(BEFORE_APPLY, 'Update', '', api_version)
+        if everything:
+            found.own(unknown, everything, api_version)
+            found.times[unknown] = time
+
+    last = found.fields.get(own, fieldsets.EMPTY)
+    found.own(own, ownership.fields_of(schema, applied), api_version)
+    merged = merging.merge(schema, live or {}, applied)
+    if last:
+        kept = fieldsets.EMPTY
+        for fields in found.fields.values():
+            kept = fieldsets.unite(kept, fields)
+        merged = merging.remove(schema, merged, last, kept) or {}
+    configured = comparing.stripped(applied)
+    if not configured['metadata']:
+        del configured['metadata']
+    found.own(own, ownership.fields_of(schema, configured), api_version)
+
+    comparison = comparing.Comparison(live or {}, merged, schema)
+    changed = comparison.changed
+    conflicts = {
+        other: common for other, fields in found.others(own)
+        if (common := fieldsets.intersect(fields, changed))
+    }
+    if conflicts and not force:
+        raise _conflict(conflicts)
+    for common in conflicts.values():
+        found.release(common, besides=own)
+    found.release(comparison.removed, besides=own)
+    if not found.fields[own]:
+        del found.fields[own]
+    if changed or comparison.removed:
+        found.times[own] = time
+    metadata = {**(merged.get('metadata') or {})}
+    metadata.pop('managedFields', None)
+    entries = found.encode()
+    return {**merged, 'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
+
+
+def _conflict(conflicts: dict[managers.Manager, fieldsets.FieldSet]) -> statuses.Conflict:
+    causes, lines = [], []
+    for manager in sorted(conflicts, key=lambda manager: manager.shown):
+        fields = list(fieldsets.iterate(conflicts[manager]))
+        lines.append((manager.shown, fields))
+        causes += [
+            statuses.Cause('FieldManagerConflict', field, f"conflict with {manager.shown}")
+            for field in fields
+        ]
+    if len(causes) == 1:
+        (shown, [field]), = lines
+        text = f"conflict: conflict with {shown}: {field}"
+    else:
+        text = "conflicts: " + '\n'.join(
+            f"conflicts with {shown}:\n" + '\n'.join(f"- {field}" for field in fields)
+            for shown, fields in lines)
+    return statuses.Conflict.of_managers(f"Apply failed with {len(causes)} {text}", causes)

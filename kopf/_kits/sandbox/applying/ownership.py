@@ -1,0 +1,107 @@
+"""
+Objects as fields: what is owned as a whole, what by its parts, and which items are the same.
+
+Objects of unknown fields are owned field by field, lists of unknown items as a whole.
+"""
+import json
+from typing import Any
+
+from kopf._kits.sandbox.applying import fieldsets
+from kopf._kits.sandbox.schemas import definitions, nodes
+
+RAW = 'io.k8s.apimachinery.pkg.runtime.RawExtension'
+"""What can be anything, and is nobody's business inside."""
+
+
+def is_atomic(schema: nodes.Schema | None, value: Any) -> bool:
+    """Whether the value is owned only as a whole: a scalar, an atomic map, an ordinary list."""
+    if isinstance(value, dict):
+        return schema is not None and (schema.atomic or schema.name == RAW)
+    if isinstance(value, list):
+        return elements(schema, value) is None
+    return True
+
+
+def elements(schema: nodes.Schema | None, value: list[Any]) -> dict[str, Any] | None:
+    """The items of a set or of a map-like list by their elements; ``None`` if it is neither."""
+    if schema is None:
+        return None
+    keys = schema.map_keys
+    kind = schema.list_type
+    if not kind and 'merge' in schema.strategies:
+        kind, keys = ('map', (schema.merge_key,)) if schema.merge_key else ('set', ())
+    result = {}
+    if kind == 'set':
+        for item in value:
+            result[f'v:{_compact(item)}'] = item
+    elif kind == 'map':
+        for item in value:
+            found = _keys_of(item, keys, schema.items)
+            if found is None:
+                return None
+            result[f'k:{_compact(found)}'] = item
+    else:
+        return None
+    return result if len(result) == len(value) else None
+
+
+def _keys_of(
+        item: Any, keys: tuple[str, ...], schema: nodes.Schema | None,
+) -> dict[str, Any] | None:
+    if not isinstance(item, dict):
+        return None
+    result = {}
+    for key in keys:
+        if key in item:
+            result[key] = item[key]
+        else:
+            child = schema.properties.get(key) if schema is not None else None
+            if child is not None and child.default is not nodes.NOTHING:
+                result[key] = child.default
+    return result or None
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, separators=(',', ':'), sort_keys=True, ensure_ascii=False)
+
+
+def fields_of(schema: nodes.Schema | None, value: dict[str, Any]) -> fieldsets.FieldSet:
+    """The fields that an object configures, when it is applied."""
+    result: fieldsets.FieldSet = {}
+    for key, item in value.items():
+        child, named = child_of(schema, key)
+        inside = _fields_in(child, item)
+        if item is None or item == {} or (inside is not None and not named):
+            inside = {fieldsets.DOT: {}, **inside} if inside else {}
+        if inside is not None:
+            result[f'f:{key}'] = inside
+    return result
+
+
+def _fields_in(schema: nodes.Schema | None, value: Any) -> fieldsets.FieldSet | None:
+    """The fields in a value; ``{}`` if it is one itself, ``None`` if there are none."""
+    if isinstance(value, dict):
+        return {} if is_atomic(schema, value) else fields_of(schema, value) or None
+    if isinstance(value, list):
+        items = elements(schema, value)
+        if items is None:
+            return {}
+        assert schema is not None
+        result: fieldsets.FieldSet = {}
+        for element, item in items.items():
+            inside = _fields_in(schema.items, item)
+            result[element] = {fieldsets.DOT: {}, **inside} if inside else {}
+        return result or None
+    return {}
+
+
+def child_of(schema: nodes.Schema | None, key: str) -> tuple[nodes.Schema | None, bool]:
+    """The schema of what is under a key, and whether it is a named field, not an entry of a map."""
+    if schema is None:
+        return None, False
+    found = schema.properties.get(key)
+    if found is not None:
+        return found, True
+    if schema.embedded and key in ('apiVersion', 'kind', 'metadata'):
+        return definitions.EMBEDDED.properties[key], True
+    return schema.additional, False

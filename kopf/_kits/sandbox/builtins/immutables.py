@@ -1,0 +1,125 @@
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from kopf._kits.sandbox import causes, kinds, statuses
+
+Causes = Iterator[statuses.Cause]
+
+FLAG = "field is immutable when `immutable` is set"
+MUTABLE_BY_SET = ('replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit',
+                  'persistentVolumeClaimRetentionPolicy', 'minReadySeconds')
+
+IMMUTABLE: Mapping[kinds.Resource, Sequence[str]] = {
+    ('', 'secrets'): ('type',),
+    ('apps', 'deployments'): ('spec.selector',),
+    ('apps', 'replicasets'): ('spec.selector',),
+    ('apps', 'daemonsets'): ('spec.selector',),
+    ('batch', 'jobs'): (
+        'spec.completions', 'spec.selector', 'spec.template', 'spec.completionMode'),
+    ('storage.k8s.io', 'storageclasses'): (
+        'provisioner', 'parameters', 'reclaimPolicy', 'volumeBindingMode'),
+    ('networking.k8s.io', 'ingressclasses'): ('spec.controller',),
+    ('scheduling.k8s.io', 'priorityclasses'): ('value', 'preemptionPolicy'),
+}
+"""The fields that cannot be changed once they are set."""
+
+
+def validate_update(
+        kind: kinds.Kind, new: statuses.Obj, old: statuses.Obj,
+) -> list[statuses.Cause]:
+    """What is wrong with a change of the object; not with the new object itself."""
+    found = [
+        causes.immutable(field, _dig(new, field)) for field in IMMUTABLE.get(kind.resource, ())
+        if _dig(new, field) != _dig(old, field)
+    ]
+    special = _CHANGES.get(kind.resource)
+    return found + (list(special(new, old)) if special is not None else [])
+
+
+def _dig(obj: Any, field: str) -> Any:
+    for key in field.split('.'):
+        obj = obj.get(key) if isinstance(obj, dict) else None
+    return obj
+
+
+def _change_set(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    rest = [{key: value for key, value in obj['spec'].items() if key not in MUTABLE_BY_SET}
+            for obj in (new, old)]
+    if rest[0] != rest[1]:
+        listed = ', '.join(f"'{key}'" for key in MUTABLE_BY_SET[:-1])
+        yield causes.forbidden(
+            'spec', f"updates to statefulset spec for fields other than {listed} and "
+                    f"'{MUTABLE_BY_SET[-1]}' are forbidden")
+
+
+def _change_data(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    if old.get('immutable'):
+        if not new.get('immutable'):
+            yield causes.forbidden('immutable', FLAG)
+        for key in ('data', 'binaryData'):
+            if (new.get(key) or {}) != (old.get(key) or {}):
+                yield causes.forbidden(key, FLAG)
+
+
+def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    def fixed(pod: statuses.Obj) -> Mapping[str, Any]:
+        spec = {key: value for key, value in pod['spec'].items()
+                if key not in ('activeDeadlineSeconds', 'tolerations',
+                               'terminationGracePeriodSeconds')}
+        for part in ('containers', 'initContainers'):
+            spec[part] = [
+                {key: value for key, value in container.items()
+                 if key not in ('image', 'imagePullPolicy')}
+                for container in spec.get(part) or ()
+            ]
+        return spec
+
+    if fixed(new) != fixed(old):
+        yield causes.forbidden(
+            'spec',
+            "pod updates may not change fields other than `spec.containers[*].image`,"
+            "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
+            "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` "
+            "(allow it to be set to 1 if it was previously negative)\n")
+
+
+def _change_claim(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    def fixed(claim: statuses.Obj) -> Mapping[str, Any]:
+        spec = claim['spec']
+        bound = (old.get('status') or {}).get('phase') == 'Bound'
+        released = ('resources', 'volumeAttributesClassName') if bound else ()
+        late = [key for key in ('storageClassName', 'volumeName') if key not in old['spec']]
+        return {key: value for key, value in spec.items() if key not in (*released, *late)}
+
+    if fixed(new) != fixed(old):
+        yield causes.forbidden(
+            'spec', "spec is immutable after creation except resources.requests and "
+                    "volumeAttributesClassName for bound claims\n")
+
+
+def _change_service(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    before, after = old['spec'].get('clusterIPs'), new['spec'].get('clusterIPs')
+    if before and new['spec'].get('type') != 'ExternalName':
+        wanted = [new['spec'].get('clusterIP'), *(after or ())[1:]]
+        if wanted[0] != before[0]:
+            yield causes.invalid('spec.clusterIPs[0]', wanted, "may not change once set")
+
+
+def _change_binding(new: statuses.Obj, old: statuses.Obj) -> Causes:
+    if new.get('roleRef') != old.get('roleRef'):
+        reference = new.get('roleRef') or {}
+        shown = {'APIGroup': reference.get('apiGroup', ''), 'Kind': reference.get('kind', ''),
+                 'Name': reference.get('name', '')}
+        yield causes.invalid('roleRef', shown, "cannot change roleRef")
+
+
+_CHANGES: Mapping[kinds.Resource, Callable[[statuses.Obj, statuses.Obj], Causes]] = {
+    ('', 'pods'): _change_pod,
+    ('', 'services'): _change_service,
+    ('', 'configmaps'): _change_data,
+    ('', 'secrets'): _change_data,
+    ('', 'persistentvolumeclaims'): _change_claim,
+    ('apps', 'statefulsets'): _change_set,
+    ('rbac.authorization.k8s.io', 'rolebindings'): _change_binding,
+    ('rbac.authorization.k8s.io', 'clusterrolebindings'): _change_binding,
+}

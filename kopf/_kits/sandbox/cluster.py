@@ -1,0 +1,110 @@
+"""
+The cluster behind the API: what is stored and served, and what time it is there.
+"""
+import datetime
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+from kopf._kits.sandbox import objects
+from kopf._kits.sandbox.kinds import Kind, Kinds, Resource, builtin_kinds
+from kopf._kits.sandbox.statuses import NotFound, Obj
+from kopf._kits.sandbox.storage import Entry, Key, Store
+
+NAMESPACES: Resource = ('', 'namespaces')
+CRDS: Resource = ('apiextensions.k8s.io', 'customresourcedefinitions')
+
+#: Resources that are one and the same in the store.
+ALIASES: Mapping[Resource, Resource] = {('events.k8s.io', 'events'): ('', 'events')}
+
+Clock = Callable[[], datetime.datetime]
+
+
+def utcnow() -> datetime.datetime:
+    """The time, of the running event loop if it has one of its own."""
+    return clocks.Clock().now().wall
+
+
+class Cluster:
+    """
+    The state that all rooms of the sandbox share. ``clock`` tells the time for timestamps.
+    """
+
+    def __init__(self, *, history: int = 10_000, clock: Clock = utcnow) -> None:
+        self.store = Store(history=history)
+        self.kinds = Kinds(builtin_kinds())
+        self.clock = clock
+
+    def now(self) -> str:
+        """The time as objects have it, in whole seconds: ``2020-12-31T23:59:59Z``."""
+        return self.clock().strftime('%Y-%m-%dT%H:%M:%SZ')
+
+    def new_uid(self) -> str:
+        return str(uuid.uuid4())
+
+    def kind(self, resource: Resource) -> Kind:
+        """The version that the resource is stored in. Raises `NotFound` if there is none."""
+        kinds = self.kinds.of_resource(*resource)
+        for kind in kinds:
+            if kind.version == kind.storage_version:
+                return kind
+        if not kinds:
+            raise NotFound
+        return kinds[0]
+
+    def get(self, kind: Kind, key: Key) -> Entry:
+        """The stored object. Raises `NotFound`."""
+        entry = self.store.get(stored_resource(kind), key)
+        if entry is None:
+            raise NotFound(kind.group, kind.plural, key[1])
+        return entry
+
+    def put(self, kind: Kind, obj: Obj) -> Entry:
+        """Store an object that is checked and complete; it is stored in the storage version."""
+        stored = self.stored_kind(kind)
+        if stored is not kind:
+            obj = objects.converted(stored, obj)
+        return self.store.put(
+            stored_resource(kind), key_of(obj), obj, lambda o: objects.encode_object(stored, o))
+
+    def remove(self, kind: Kind, key: Key, last: Obj | None = None) -> Entry:
+        stored = self.stored_kind(kind)
+        if last is not None and stored is not kind:
+            last = objects.converted(stored, last)
+        return self.store.remove(
+            stored_resource(kind), key, lambda o: objects.encode_object(stored, o), last)
+
+    def stored_kind(self, kind: Kind) -> Kind:
+        resource = stored_resource(kind)
+        if resource == kind.resource and kind.storage_version == kind.version:
+            return kind
+        for found in self.kinds.of_resource(*resource):
+            if found.version == found.storage_version:
+                return found
+        return kind
+
+    def load(self, kind: Kind, entry: Entry) -> Obj:
+        """A copy of a stored object, in this version."""
+        obj = entry.decode()
+        if entry.raw.startswith(kind.prefix):
+            return obj
+        return objects.converted(kind, obj)
+
+    def is_served(self, crd: Obj) -> bool:
+        """Whether there can be objects of what it defines."""
+        return bool(self.kinds.of_resource(
+            crd['spec']['group'], crd['spec']['names']['plural']))
+
+    def namespace(self, name: str) -> Obj | None:
+        entry = self.store.get(NAMESPACES, ('', name))
+        return None if entry is None else entry.decode()
+
+
+def stored_resource(kind: Kind) -> Resource:
+    return ALIASES.get(kind.resource, kind.resource)
+
+
+def key_of(obj: Mapping[str, Any]) -> Key:
+    metadata = obj['metadata']
+    return metadata.get('namespace', ''), metadata['name']

@@ -1,0 +1,331 @@
+"""
+What follows from deletions: dependents of owners, contents of namespaces, objects of definitions.
+
+It works as the controllers of a cluster do: beside the requests, soon after them, in the name of
+users of the system, through admission as everybody else.
+"""
+import asyncio
+import collections
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from kopf._kits.sandbox import encoding
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster, stored_resource
+from kopf._kits.sandbox.deleting import CRD_CLEANUP, FOREGROUND, ORPHAN
+from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.requests import Request, User
+from kopf._kits.sandbox.statuses import APIError, NotFound, Obj
+from kopf._kits.sandbox.storage import Change, Entry, Key
+from kopf._kits.sandbox.writing import Writer
+
+logger = logging.getLogger(__name__)
+
+Item = tuple[Resource, Key]
+_MASTERS = ('system:masters', 'system:authenticated')
+GARBAGE_COLLECTOR = User(
+    'system:serviceaccount:kube-system:generic-garbage-collector', _MASTERS)
+NAMESPACE_CONTROLLER = User('system:serviceaccount:kube-system:namespace-controller', _MASTERS)
+RETRY_DELAY = 1.0
+#: Between a namespace being emptied and its end, in seconds: clients see the former first.
+NAMESPACE_DELAY = 1.0
+
+#: Finalizers of what other controllers of a cluster protect while it is used: nothing uses it here.
+PROTECTIONS = ('kubernetes.io/pvc-protection', 'kubernetes.io/pv-protection')
+RELEASED = (FOREGROUND, ORPHAN, *PROTECTIONS)
+
+
+class Collector:
+    """Runs while the sandbox does. `hear` is told of every change, at once and in order."""
+
+    def __init__(self, cluster: Cluster, writer: Writer) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._owners: dict[Item, tuple[str, ...]] = {}
+        self._dependents: collections.defaultdict[str, dict[Item, None]] = \
+            collections.defaultdict(dict)
+        self._due: dict[tuple[str, Item], None] = {}
+        self._held: dict[str, Item] = {}
+        self._terminating: dict[str, None] = {}
+        self._woken = asyncio.Event()
+
+    def hear(self, change: Change) -> None:
+        item = (change.resource, change.new.key)
+        self._index(item, change)
+        if change.type == 'DELETED':
+            for dependent in self._dependents.get(change.new.uid, ()):
+                self._enqueue('check', dependent)
+            if change.resource == NAMESPACES:
+                self._terminating.pop(change.new.key[1], None)
+            elif change.new.key[0] in self._terminating:
+                self._enqueue('namespace', (NAMESPACES, ('', change.new.key[0])))
+            if change.resource != CRDS:
+                self._enqueue_definition(change.resource)
+            return
+        if item in self._owners and change.type == 'ADDED':
+            self._enqueue('check', item)
+        if b'"deletionTimestamp"' not in change.new.raw:
+            return
+        if change.resource == NAMESPACES:
+            self._terminating[change.new.key[1]] = None
+            self._enqueue('namespace', item)
+        elif change.resource == CRDS:
+            self._enqueue('definition', item)
+        if any(finalizer.encode() in change.new.raw for finalizer in RELEASED):
+            self._enqueue('held', item)
+
+    def restore(self) -> None:
+        """Go on with what was stored before."""
+        for resource, entry in self._cluster.store.dump():
+            self.hear(Change('ADDED', resource, entry.revision, entry, None))
+
+    async def run(self) -> None:
+        """Never ends by itself."""
+        while True:
+            while self._due:
+                step, item = next(iter(self._due))
+                del self._due[step, item]
+                await self._carry_out(step, item)
+            self._woken.clear()
+            await self._woken.wait()
+
+    async def _carry_out(self, step: str, item: Item) -> None:
+        steps: Mapping[str, Callable[[Item, Entry], Any]] = {
+            'check': self._check, 'held': self._release,
+            'namespace': self._empty_namespace, 'definition': self._empty_definition,
+        }
+        entry = self._cluster.store.get(*item)
+        if entry is None:
+            return
+        try:
+            await steps[step](item, entry)
+        except NotFound:
+            pass
+        except APIError as e:
+            logger.debug("Will try again to collect %s: %s", item, e)
+            asyncio.get_running_loop().call_later(RETRY_DELAY, self._enqueue, step, item)
+        except Exception:
+            logger.exception("The sandbox has failed to collect %s.", item)
+
+    def _enqueue(self, step: str, item: Item) -> None:
+        self._due[step, item] = None
+        self._woken.set()
+
+    def _enqueue_definition(self, resource: Resource) -> None:
+        key = ('', f'{resource[1]}.{resource[0]}')
+        entry = self._cluster.store.get(CRDS, key)
+        if entry is not None and b'"deletionTimestamp"' in entry.raw:
+            self._enqueue('definition', (CRDS, key))
+
+    def _index(self, item: Item, change: Change) -> None:
+        old = self._owners.pop(item, ())
+        new: tuple[str, ...] = ()
+        if change.type != 'DELETED' and b'"ownerReferences":[' in change.new.raw:
+            refs = encoding.decode_own(change.new.raw)['metadata'].get('ownerReferences') or ()
+            new = tuple(ref['uid'] for ref in refs)
+            self._owners[item] = new
+        for uid in set(old) - set(new):
+            dependents = self._dependents[uid]
+            dependents.pop(item, None)
+            if not dependents:
+                del self._dependents[uid]
+            owner = self._held.pop(uid, None)
+            if owner is not None:
+                self._enqueue('held', owner)
+        for uid in new:
+            self._dependents[uid][item] = None
+
+    # Owners and dependents.
+
+    async def _check(self, item: Item, entry: Entry) -> None:
+        """Delete a dependent that has lost its owners, or drop those that it has lost."""
+        obj = entry.decode()
+        refs = obj['metadata'].get('ownerReferences') or []
+        if not refs:
+            return
+        owners = [(ref, *self._find_owner(item, ref)) for ref in refs]
+        if any(unknown for _, _, unknown in owners):
+            return
+        absent = [ref['uid'] for ref, owner, _ in owners if owner is None]
+        waiting = [ref['uid'] for ref, owner, _ in owners
+                   if owner is not None and _is_waiting(owner) and ref.get('blockOwnerDeletion')]
+        if len(absent) + len(waiting) < len(refs):
+            if absent or waiting:
+                await self._drop_owners(item, {*absent, *waiting})
+            return
+        if 'deletionTimestamp' in obj['metadata'] and not waiting:
+            return
+        finalizers = obj['metadata'].get('finalizers') or ()
+        policy = 'Orphan' if ORPHAN in finalizers else 'Foreground' \
+            if FOREGROUND in finalizers or (waiting and self._dependents.get(entry.uid)) \
+            else 'Background'
+        if 'deletionTimestamp' not in obj['metadata']:
+            await self._delete(item, GARBAGE_COLLECTOR, policy, entry.uid)
+
+    def _find_owner(self, item: Item, ref: Mapping[str, Any]) -> tuple[Obj | None, bool]:
+        """The owner, if it is there, and whether nobody can know."""
+        kind = self._cluster.kinds.named(ref.get('apiVersion', ''), ref.get('kind', ''))
+        namespace = item[1][0]
+        if kind is None or (kind.namespaced and not namespace):
+            return None, True
+        key = (namespace if kind.namespaced else '', ref.get('name', ''))
+        found = self._cluster.store.get(stored_resource(kind), key)
+        if found is None or found.uid != ref.get('uid'):
+            return None, False
+        return found.decode(), False
+
+    async def _release(self, item: Item, entry: Entry) -> None:
+        """Let go of an object that waits for its dependents, or for them to be orphaned."""
+        metadata = entry.decode()['metadata']
+        finalizers = metadata.get('finalizers') or []
+        if 'deletionTimestamp' not in metadata:
+            return
+        dependents = list(self._dependents.get(entry.uid, ()))
+        for protection in set(finalizers) & set(PROTECTIONS):
+            await self._drop_finalizer(item, protection)
+        if ORPHAN in finalizers:
+            for dependent in dependents:
+                with contextlib.suppress(NotFound):
+                    await self._drop_owners(dependent, {entry.uid})
+            await self._drop_finalizer(item, ORPHAN)
+        elif FOREGROUND in finalizers:
+            blocking = [dependent for dependent in dependents if self._blocks(dependent, entry.uid)]
+            if not blocking:
+                await self._drop_finalizer(item, FOREGROUND)
+            else:
+                self._held[entry.uid] = item
+                for dependent in blocking:
+                    self._enqueue('check', dependent)
+
+    def _blocks(self, item: Item, uid: str) -> bool:
+        entry = self._cluster.store.get(*item)
+        refs = [] if entry is None else entry.decode()['metadata'].get('ownerReferences') or []
+        return any(ref['uid'] == uid and ref.get('blockOwnerDeletion') for ref in refs)
+
+    # Namespaces and definitions.
+
+    async def _empty_namespace(self, item: Item, entry: Entry) -> None:
+        name = entry.key[1]
+        items = [
+            (resource, found.key) for resource in self._cluster.store.resources()
+            for found in list(self._cluster.store.select(resource, name))
+        ]
+        if items:
+            for found in items:
+                with contextlib.suppress(NotFound):
+                    await self._delete(found, NAMESPACE_CONTROLLER, 'Background')
+            asyncio.get_running_loop().call_later(
+                NAMESPACE_DELAY, self._enqueue, 'namespace', item)
+        remaining = [
+            (resource, found) for resource in self._cluster.store.resources()
+            for found in self._cluster.store.select(resource, name)
+        ]
+        if remaining:
+            await self._change(item, lambda obj: _told(obj, remaining, self._cluster.now()),
+                               'status', NAMESPACE_CONTROLLER)
+        if remaining or items:
+            return
+
+        def finalize(obj: Obj) -> Obj:
+            kept = [f for f in obj.get('spec', {}).get('finalizers') or () if f != 'kubernetes']
+            return {**obj, 'spec': {**obj.get('spec', {}), 'finalizers': kept}}
+
+        await self._change(item, finalize, 'finalize', NAMESPACE_CONTROLLER)
+
+    async def _empty_definition(self, item: Item, entry: Entry) -> None:
+        crd = entry.decode()
+        if CRD_CLEANUP not in (crd['metadata'].get('finalizers') or ()):
+            return
+        resource = (crd['spec']['group'], crd['spec']['names']['plural'])
+        for found in list(self._cluster.store.select(resource)):
+            with contextlib.suppress(NotFound):
+                await self._delete((resource, found.key), GARBAGE_COLLECTOR, 'Background')
+        if not self._cluster.store.count(resource):
+            await self._drop_finalizer(item, CRD_CLEANUP)
+
+    # Writing.
+
+    async def _delete(self, item: Item, user: User, policy: str, uid: str = '') -> None:
+        options: Obj = {'propagationPolicy': policy}
+        if uid:
+            options['preconditions'] = {'uid': uid}
+        request = self._request('delete', item, user)
+        request.body = encoding.encode(options)
+        await self._writer.delete(request)
+
+    async def _drop_owners(self, item: Item, uids: Iterable[str]) -> None:
+        def change(obj: Obj) -> Obj:
+            metadata = obj['metadata']
+            kept = [ref for ref in metadata.get('ownerReferences') or () if ref['uid'] not in uids]
+            metadata.pop('ownerReferences', None)
+            if kept:
+                metadata['ownerReferences'] = kept
+            return obj
+
+        await self._change(item, change, '', GARBAGE_COLLECTOR)
+
+    async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
+        def change(obj: Obj) -> Obj:
+            metadata = obj['metadata']
+            kept = [name for name in metadata.get('finalizers') or () if name != finalizer]
+            metadata.pop('finalizers', None)
+            if kept:
+                metadata['finalizers'] = kept
+            return obj
+
+        await self._change(item, change, '', GARBAGE_COLLECTOR)
+
+    async def _change(
+            self, item: Item, change: Callable[[Obj], Obj], subresource: str, user: User,
+    ) -> None:
+        request = self._request('patch', item, user)
+        request.subresource = subresource
+        await self._writer.change(request, change)
+
+    def _request(self, verb: str, item: Item, user: User) -> Request:
+        resource, (namespace, name) = item
+        return Request(
+            verb=verb, kind=self._cluster.kind(resource), namespace=namespace, name=name,
+            user=user, agent='kube-controller-manager')
+
+
+def _is_waiting(owner: Obj) -> bool:
+    metadata = owner['metadata']
+    return 'deletionTimestamp' in metadata and FOREGROUND in (metadata.get('finalizers') or ())
+
+
+def _told(namespace: Obj, remaining: list[tuple[Resource, Entry]], now: str) -> Obj:
+    """The namespace with conditions that tell what is still in it."""
+    counts = collections.Counter(resource for resource, _ in remaining)
+    finalizers = collections.Counter(
+        finalizer for _, entry in remaining
+        for finalizer in entry.decode()['metadata'].get('finalizers') or ())
+    resources = ', '.join(
+        f"{'.'.join(filter(None, (plural, group)))} has {count} resource instances"
+        for (group, plural), count in sorted(counts.items()))
+    held = ', '.join(f"{name} in {count} resource instances"
+                     for name, count in sorted(finalizers.items()))
+    told = [
+        ('NamespaceDeletionDiscoveryFailure', 'False', 'ResourcesDiscovered',
+         "All resources successfully discovered"),
+        ('NamespaceDeletionGroupVersionParsingFailure', 'False', 'ParsedGroupVersions',
+         "All legacy kube types successfully parsed"),
+        ('NamespaceDeletionContentFailure', 'False', 'ContentDeleted',
+         "All content successfully deleted, may be waiting on finalization"),
+        ('NamespaceContentRemaining', 'True', 'SomeResourcesRemain',
+         f"Some resources are remaining: {resources}"),
+        ('NamespaceFinalizersRemaining', 'True', 'SomeFinalizersRemain',
+         f"Some content in the namespace has finalizers remaining: {held}") if held else
+        ('NamespaceFinalizersRemaining', 'False', 'ContentHasNoFinalizers',
+         "All content-preserving finalizers finished"),
+    ]
+    known = {condition.get('type'): condition
+             for condition in namespace.get('status', {}).get('conditions') or ()}
+    conditions = []
+    for type, status, reason, message in told:
+        old = known.get(type) or {}
+        time = old.get('lastTransitionTime') if old.get('status') == status else None
+        conditions.append({'type': type, 'status': status, 'lastTransitionTime': time or now,
+                           'reason': reason, 'message': message})
+    return {**namespace, 'status': {**namespace.get('status', {}), 'conditions': conditions}}

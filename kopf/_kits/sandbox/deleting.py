@@ -1,0 +1,204 @@
+"""
+Deleting: at once, or by a timestamp where finalizers, grace or contents hold the object back.
+"""
+import datetime
+from dataclasses import dataclass
+
+from kopf._kits.sandbox import encoding, objects
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
+from kopf._kits.sandbox.kinds import Kind, Kinds
+from kopf._kits.sandbox.requests import META_GROUP, Request
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Conflict, Invalid, Obj
+from kopf._kits.sandbox.storage import Entry
+
+FOREGROUND = 'foregroundDeletion'
+ORPHAN = 'orphan'
+CRD_CLEANUP = 'customresourcecleanup.apiextensions.k8s.io'
+POLICIES = ('Foreground', 'Background', 'Orphan')
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """The options of a deletion, however they were given."""
+    policy: str = ''
+    grace: int | None = None
+    dry_run: bool = False
+    uid: str = ''
+    revision: str = ''
+
+    def check(self, kind: Kind, entry: Entry) -> None:
+        """Raises `Conflict` if it is not the object that was meant."""
+        name = entry.key[1]
+        if self.uid and self.uid != entry.uid:
+            raise Conflict.on(
+                '', kind.kind, name,
+                f"the UID in the precondition ({self.uid}) does not match the UID in record "
+                f"({entry.uid}). The object might have been deleted and then recreated")
+        if self.revision and self.revision != str(entry.revision):
+            raise Conflict.on(
+                '', kind.kind, name,
+                f"the ResourceVersion in the precondition ({self.revision}) does not match the "
+                f"ResourceVersion in record ({entry.revision}). "
+                "The object might have been modified")
+
+
+def parse_deletion(request: Request, kinds: Kinds) -> Deletion:
+    """The options in the body; without a body, those in the query."""
+    options: Obj
+    if request.body.strip():
+        media_type = request.content_type.partition(';')[0].strip().lower()
+        try:
+            found = objects.decode_any(request.body, media_type)
+        except encoding.DecodingError as e:
+            raise BadRequest(f"couldn't get version/kind; json parse error: {e}") from None
+        if not isinstance(found, dict):
+            raise BadRequest("couldn't get version/kind; json parse error: json: cannot unmarshal "
+                             f"{objects.json_type(found)} into Go value")
+        named = found.get('kind') or 'DeleteOptions'
+        if named != 'DeleteOptions':
+            raise BadRequest(f'no kind "{named}" is registered for version '
+                             f'"{found.get("apiVersion", "")}" '
+                             'in scheme "pkg/runtime/scheme.go:111"')
+        options = found
+    else:
+        options = {
+            'propagationPolicy': request.option('propagationPolicy') or None,
+            'gracePeriodSeconds': request.number('gracePeriodSeconds'),
+            'dryRun': list(request.query.get('dryRun', ())),
+        }
+        if request.option('orphanDependents'):
+            options['orphanDependents'] = request.flag('orphanDependents')
+    return _checked(options, request)
+
+
+def _checked(options: Obj, request: Request) -> Deletion:
+    policy, orphans = options.get('propagationPolicy'), options.get('orphanDependents')
+    grace, dry_run = options.get('gracePeriodSeconds'), options.get('dryRun') or []
+    preconditions = options.get('preconditions') or {}
+    expected = (
+        ('propagationPolicy', policy, str), ('orphanDependents', orphans, bool),
+        ('gracePeriodSeconds', grace, int), ('dryRun', dry_run, list),
+        ('preconditions', preconditions, dict),
+    )
+    for field, value, type in expected:
+        if value is not None and not isinstance(value, type):
+            raise BadRequest(
+                f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: json: '
+                f"cannot unmarshal {objects.json_type(value)} into Go struct field "
+                f"DeleteOptions.{field}")
+    causes = []
+    if policy and orphans is not None:
+        causes.append(Cause(
+            'FieldValueInvalid', 'propagationPolicy', f'Invalid value: "{policy}": '
+            "orphanDependents and deletionPropagation cannot be both set"))
+    elif policy and policy not in POLICIES:
+        causes.append(Cause(
+            'FieldValueNotSupported', 'propagationPolicy', f'Unsupported value: "{policy}": '
+            'supported values: "Foreground", "Background", "Orphan", "nil"'))
+    if any(value != 'All' for value in dry_run):
+        shown = ' '.join(f'"{value}"' for value in dry_run)
+        causes.append(Cause('FieldValueNotSupported', 'dryRun',
+                            f'Unsupported value: [{shown}]: supported values: "All"'))
+    if causes:
+        raise Invalid.on(META_GROUP, 'DeleteOptions', '', causes)
+    if orphans is not None:
+        policy = 'Orphan' if orphans else 'Background'
+    return Deletion(
+        policy=policy or '',
+        grace=None if grace is None else max(grace, 1) if grace < 0 else grace,
+        dry_run=bool(dry_run) or request.dry_run,
+        uid=str(preconditions.get('uid') or ''),
+        revision=str(preconditions.get('resourceVersion') or ''),
+    )
+
+
+def delete_entry(
+        cluster: Cluster, request: Request, entry: Entry, deletion: Deletion,
+) -> tuple[bool, bytes]:
+    """
+    Delete a stored object, or begin to. Returns whether it is gone, and its last state.
+    """
+    kind = request.kind
+    obj = cluster.load(kind, entry)
+    metadata = obj['metadata']
+    finalizers = _finalizers(metadata.get('finalizers') or [], deletion.policy)
+    if kind.resource == CRDS and CRD_CLEANUP not in finalizers and cluster.is_served(obj):
+        finalizers.append(CRD_CLEANUP)
+    if finalizers:
+        metadata['finalizers'] = finalizers
+    else:
+        metadata.pop('finalizers', None)
+    grace = _grace(kind, obj, deletion.grace)
+    held = bool(finalizers) or grace > 0 or (
+        kind.resource == NAMESPACES and bool(obj.get('spec', {}).get('finalizers')))
+    if held:
+        _mark(cluster, kind, obj, grace)
+        if not deletion.dry_run and obj != cluster.load(kind, entry):
+            cluster.put(kind, obj)
+        return False, objects.encode_object(kind, obj)
+    if deletion.dry_run:
+        return True, objects.view(kind, entry.raw)
+    if deletion.grace == 0 and 'deletionGracePeriodSeconds' in metadata:
+        metadata['deletionGracePeriodSeconds'] = 0
+    gone = cluster.remove(kind, entry.key, obj)
+    return True, objects.view(kind, gone.raw)
+
+
+def _mark(cluster: Cluster, kind: Kind, obj: Obj, grace: int) -> None:
+    metadata = obj['metadata']
+    if 'deletionTimestamp' in metadata:
+        if grace < metadata.get('deletionGracePeriodSeconds', 0):
+            metadata['deletionGracePeriodSeconds'] = grace
+        return
+    time = cluster.clock() + datetime.timedelta(seconds=grace)
+    metadata['deletionTimestamp'] = time.strftime('%Y-%m-%dT%H:%M:%SZ')
+    if kind.resource == CRDS:
+        return
+    if kind.resource == NAMESPACES:
+        obj['status'] = {**(obj.get('status') or {}), 'phase': 'Terminating'}
+        return
+    metadata['deletionGracePeriodSeconds'] = grace
+    if metadata.get('generation'):
+        metadata['generation'] += 1
+
+
+def _finalizers(finalizers: list[str], policy: str) -> list[str]:
+    if not policy:
+        return list(finalizers)
+    kept = [name for name in finalizers if name not in (FOREGROUND, ORPHAN)]
+    match policy:
+        case 'Foreground':
+            kept.append(FOREGROUND)
+        case 'Orphan':
+            kept.append(ORPHAN)
+    return kept
+
+
+def _grace(kind: Kind, obj: Obj, wanted: int | None) -> int:
+    """Only pods on nodes are given time, as only they run."""
+    spec, status = obj.get('spec') or {}, obj.get('status') or {}
+    if kind.resource != ('', 'pods') or not spec.get('nodeName') \
+            or status.get('phase') in ('Failed', 'Succeeded'):
+        return 0
+    if wanted is not None:
+        return wanted
+    given = spec.get('terminationGracePeriodSeconds')
+    return 30 if given is None else max(int(given), 0)
+
+
+def is_released(kind: Kind, obj: Obj) -> bool:
+    """Whether nothing holds an object any more that is being deleted."""
+    metadata = obj['metadata']
+    return bool(
+        metadata.get('deletionTimestamp')
+        and not metadata.get('finalizers')
+        and not metadata.get('deletionGracePeriodSeconds')
+        and not (kind.resource == NAMESPACES and (obj.get('spec') or {}).get('finalizers')))
+
+
+def succeeded(kind: Kind, entry: Entry) -> Obj:
+    """The status that tells of a successful deletion."""
+    details = {'name': entry.key[1], 'group': kind.group, 'kind': kind.plural, 'uid': entry.uid}
+    return {'kind': 'Status', 'apiVersion': 'v1', 'metadata': {}, 'status': 'Success',
+            'details': {key: value for key, value in details.items() if value}}
+

@@ -1,0 +1,157 @@
+"""
+The API without HTTP: for tests in the same process, with the same meaning as over the wire.
+"""
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kopf._kits.sandbox import encoding, objects, reading
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.statuses import BadRequest, NotFound, Obj
+from kopf._kits.sandbox.writing import Writer
+
+PATCHES = {'merge': MERGE_PATCH, 'json': JSON_PATCH, 'strategic': STRATEGIC_PATCH,
+           'apply': APPLY_PATCH}
+
+
+class Direct:
+    """
+    All methods raise the errors of `statuses`. A resource is given by any of its names, with its
+    group if that is needed: ``pods``, ``po``, ``Pod``, ``deployments.apps``.
+    """
+
+    def __init__(
+            self, cluster: Cluster, writer: Writer,
+            dispatch: Callable[[Request], Coroutine[Any, Any, tuple[int, bytes]]],
+    ) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._dispatch = dispatch
+
+    async def get(
+            self, resource: str, name: str, namespace: str | None = None, *, subresource: str = '',
+    ) -> Obj:
+        """One object. In no namespace named, it is in ``default``."""
+        request = self._request('get', self._find(resource), name, namespace, subresource)
+        return await self._answer(request)
+
+    async def list(
+            self, resource: str, namespace: str | None = None, *,
+            labels: str = '', fields: str = '',
+    ) -> 'list[Obj]':
+        """All objects, or those of one namespace, that the selectors match."""
+        kind = self._find(resource)
+        request = Request(
+            verb='list', kind=kind, namespace=namespace or '',
+            query={'labelSelector': [labels], 'fieldSelector': [fields]})
+        found, _ = reading.page(self._cluster, request, reading.selection_of(request))
+        return [self._cluster.load(kind, entry) for entry in found]
+
+    async def create(self, obj: Mapping[str, Any]) -> Obj:
+        kind, namespace, _ = self._place(obj)
+        request = self._request('create', kind, '', namespace)
+        request.body = encoding.encode(dict(obj))
+        return await self._answer(request)
+
+    async def replace(self, obj: Mapping[str, Any], *, subresource: str = '') -> Obj:
+        kind, namespace, name = self._place(obj)
+        request = self._request('update', kind, name, namespace, subresource)
+        request.body = encoding.encode(dict(obj))
+        return await self._answer(request)
+
+    async def patch(
+            self, resource: str, name: str, patch: Any, namespace: str | None = None, *,
+            type: str = 'merge', subresource: str = '',
+    ) -> Obj:
+        """The ``type`` is ``merge``, ``json``, ``strategic``, or ``apply``."""
+        request = self._request('patch', self._find(resource), name, namespace, subresource)
+        request.content_type = PATCHES[type]
+        request.body = encoding.encode(patch)
+        if type == 'apply':
+            request.query = {'fieldManager': ['sandbox'], 'force': ['true']}
+        return await self._answer(request)
+
+    async def delete(
+            self, resource: str, name: str, namespace: str | None = None, **options: Any,
+    ) -> Obj:
+        """Options are those of ``DeleteOptions``, e.g. ``propagationPolicy='Foreground'``."""
+        request = self._request('delete', self._find(resource), name, namespace)
+        request.body = encoding.encode(options) if options else b''
+        return await self._answer(request)
+
+    async def load(self, *sources: Mapping[str, Any] | Path | str) -> None:
+        """
+        Apply objects, and files in YAML with any number of them; definitions and namespaces first.
+
+        Raises `ValueError` for what is no object.
+        """
+        found = [obj for source in sources for obj in _read(source)]
+        for obj in sorted(found, key=_order):
+            kind, namespace, name = self._place(obj)
+            request = self._request('patch', kind, name, namespace)
+            request.content_type = APPLY_PATCH
+            request.query = {'fieldManager': ['sandbox'], 'force': ['true']}
+            request.body = encoding.encode(obj)
+            if name:
+                await self._answer(request)
+            else:
+                await self.create(obj)
+
+    def _find(self, name: str) -> Kind:
+        short, _, group = name.partition('.')
+        kinds = list(self._cluster.kinds)
+        for kind in kinds:
+            if group and group not in (kind.group, f'{kind.version}.{kind.group}'):
+                continue
+            if short in (kind.plural, kind.kind, kind.singular, *kind.short_names):
+                return kind
+        raise NotFound
+
+    def _place(self, obj: Mapping[str, Any]) -> tuple[Kind, str | None, str]:
+        api_version, name = str(obj.get('apiVersion', '')), str(obj.get('kind', ''))
+        kind = self._cluster.kinds.named(api_version, name)
+        if kind is None:
+            raise BadRequest(f'no matches for kind "{name}" in version "{api_version}"')
+        metadata = obj.get('metadata') or {}
+        return kind, metadata.get('namespace'), str(metadata.get('name') or '')
+
+    def _request(
+            self, verb: str, kind: Kind, name: str, namespace: str | None, subresource: str = '',
+    ) -> Request:
+        return Request(
+            verb=verb, kind=kind, name=name, subresource=subresource,
+            namespace=(namespace or 'default') if kind.namespaced else '')
+
+    async def _answer(self, request: Request) -> Obj:
+        _, raw = await self._dispatch(request)
+        return encoding.decode_own(raw)
+
+
+def _order(obj: Mapping[str, Any]) -> int:
+    return {'CustomResourceDefinition': 0, 'Namespace': 1}.get(str(obj.get('kind')), 2)
+
+
+def _read(source: Mapping[str, Any] | Path | str) -> Iterable[Obj]:
+    if isinstance(source, Mapping):
+        yield dict(source)
+        return
+    path = Path(source)
+    try:
+        documents = list(yaml.load_all(path.read_bytes(), objects.Loader))
+    except yaml.YAMLError as e:
+        raise ValueError(f"{path} is no YAML: {e}") from None
+    for document in documents:
+        if document is None:
+            continue
+        if not isinstance(document, dict):
+            raise ValueError(f"{path} has something that is no object.")
+        if str(document.get('kind', '')).endswith('List') and isinstance(
+                document.get('items'), list):
+            yield from document['items']
+        else:
+            yield document

@@ -1,0 +1,65 @@
+"""
+Requests on resources, parsed and authorized, go to where they are answered.
+"""
+from kopf._kits.sandbox import reading
+from kopf._kits.sandbox.access import Access
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.reviews import Reviews
+from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
+from kopf._kits.sandbox.subresources import Subresources
+from kopf._kits.sandbox.writing import Writer
+
+
+class Dispatcher:
+    """Answers all requests but watches, by a code and a body."""
+
+    def __init__(self, cluster: Cluster, writer: Writer, access: Access) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._reviews = Reviews(cluster, access)
+        self._subresources = Subresources(cluster, writer)
+
+    async def dispatch(self, request: Request) -> tuple[int, bytes]:
+        review = self._reviews.find(request)
+        if review is not None:
+            return review(request)
+        if self._subresources.concern(request):
+            return await self._subresources.answer(request)
+        match request.verb:
+            case 'get':
+                return 200, reading.get(self._cluster, request)
+            case 'list':
+                return 200, reading.list_(self._cluster, request)
+            case 'create':
+                return await self._writer.create(request)
+            case 'update':
+                return await self._writer.update(request)
+            case 'patch':
+                return await self._writer.patch(request)
+            case 'delete':
+                return await self._writer.delete(request)
+            case 'deletecollection':
+                return await self._writer.delete_collection(request)
+        raise MethodNotAllowed
+
+
+def check_route(request: Request, *, namespaced: bool) -> None:
+    """See that the verb is possible there: not every object has every part."""
+    kind = request.kind
+    verbs = kind.verbs
+    if request.subresource:
+        sub = kind.subresources.get(request.subresource)
+        if sub is None:
+            raise NotFound(kind.group, kind.plural, request.name) if kind.custom else NotFound()
+        verbs = sub.verbs
+    lost = kind.namespaced and not namespaced and bool(
+        request.name or request.verb not in ('list', 'watch'))
+    if lost and kind.custom:
+        raise NoPage
+    if lost and request.name:
+        raise NotFound
+    wants_name = request.verb in ('get', 'update', 'patch', 'delete')
+    if lost or request.verb not in verbs or (
+            not request.subresource and wants_name != bool(request.name)):
+        raise MethodNotAllowed

@@ -1,0 +1,123 @@
+"""
+JSON as the API reads and writes it: compact, and strict where Python is lenient.
+"""
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from kopf._kits.sandbox.statuses import Obj
+
+#: As deep as the API reads; deeper bodies are refused before they are parsed.
+MAX_DEPTH = 10_000
+_SURROGATES = re.compile('[\ud800-\udfff]')
+
+
+class DecodingError(ValueError):
+    """Not JSON; the text is as the API's parser would put it."""
+
+
+def encode(value: Any) -> bytes:
+    """Compact JSON; halves of surrogate pairs become U+FFFD, as they cannot be sent."""
+    text = json.dumps(value, separators=(',', ':'), ensure_ascii=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATES.sub('\ufffd', text).encode()
+
+
+def encode_sorted(value: Any) -> bytes:
+    """The same, with keys in alphabetical order: as custom resources are told."""
+    text = json.dumps(value, separators=(',', ':'), ensure_ascii=False, sort_keys=True)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _SURROGATES.sub('\ufffd', text).encode()
+
+
+def decode(raw: bytes) -> Any:
+    """
+    Any JSON value. Floats that are whole become integers, as they do on the way through the API.
+
+    Raises `DecodingError` for anything else, with the reason as the API would tell it.
+    """
+    try:
+        return _DECODER.decode(raw.decode('utf-8', 'replace').lstrip('\ufeff'))
+    except json.JSONDecodeError as e:
+        raise DecodingError(_told(e)) from None
+    except RecursionError:
+        raise DecodingError("invalid character '{' exceeded max depth") from None
+    except ValueError as e:
+        raise DecodingError(str(e)) from None
+
+
+def decode_own(raw: bytes) -> Obj:
+    """What was encoded here before: nothing is checked."""
+    found: Obj = json.loads(raw)
+    return found
+
+
+def duplicates(raw: bytes) -> list[str]:
+    """Paths of the keys that an object has twice, e.g. ``data.a``; for JSON known to be good."""
+    class Pairs(list[tuple[str, Any]]):
+        pass
+
+    def walk(value: Any, path: str) -> Iterable[str]:
+        if isinstance(value, Pairs):
+            seen: set[str] = set()
+            for key, nested in value:
+                where = f'{path}.{key}' if path else key
+                if key in seen:
+                    yield where
+                seen.add(key)
+                yield from walk(nested, where)
+        elif isinstance(value, list):
+            for index, nested in enumerate(value):
+                yield from walk(nested, f'{path}[{index}]')
+
+    return list(dict.fromkeys(walk(json.loads(raw, object_pairs_hook=Pairs), '')))
+
+
+def has_duplicates(raw: bytes) -> bool:
+    found = False
+
+    def hook(pairs: list[tuple[str, Any]]) -> Obj:
+        nonlocal found
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            found = True
+        return made
+
+    json.loads(raw, object_pairs_hook=hook)
+    return found
+
+
+def _parse_float(text: str) -> float | int:
+    value = float(text)
+    if value in (float('inf'), float('-inf')):
+        raise ValueError(f"json: cannot unmarshal number {text} into Go value of type float64")
+    return int(value) if value.is_integer() and abs(value) < 1e21 else value
+
+
+def _parse_constant(text: str) -> None:
+    raise ValueError(f"invalid character '{text[0]}' looking for beginning of value")
+
+
+def _told(error: json.JSONDecodeError) -> str:
+    if error.pos >= len(error.doc.rstrip()):
+        return "unexpected end of JSON input"
+    char = error.doc[error.pos]
+    if error.msg.startswith('Extra data'):
+        return f"invalid character '{char}' after top-level value"
+    if error.msg.startswith('Expecting property name'):
+        return f"invalid character '{char}' looking for beginning of object key string"
+    if error.msg.startswith("Expecting ':'"):
+        return f"invalid character '{char}' after object key"
+    if error.msg.startswith("Expecting ','"):
+        return f"invalid character '{char}' after object key:value pair"
+    if error.msg.startswith('Unterminated string'):
+        return "unexpected end of JSON input"
+    return f"invalid character '{char}' looking for beginning of value"
+
+
+_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_constant=_parse_constant)

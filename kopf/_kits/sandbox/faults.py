@@ -1,0 +1,175 @@
+"""
+Faults on demand: what can go wrong with an API, made to go wrong.
+
+A fault is added, hits the requests that it is about as often and as likely as told, and is removed
+again. What is random is repeatable by its seed.
+"""
+import fnmatch
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Literal, get_args
+
+from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.statuses import APIError
+
+Action = Literal['refuse', 'delay', 'drop', 'cut', 'expire', 'compact', 'lose', 'slow']
+ACTIONS = get_args(Action)
+
+
+@dataclass(kw_only=True, eq=False)
+class Fault:
+    """
+    What goes wrong, with which requests, and how often.
+
+    ``action`` is one of:
+
+    * ``refuse``: an error with the ``status`` is answered, and nothing is done;
+    * ``delay``: it is done and answered ``seconds`` later;
+    * ``drop``: the connection is closed with no answer, and nothing is done;
+    * ``lose``: the same, but it is done;
+    * ``cut``: the answer breaks off in the middle, a watch's in the middle of its next line;
+    * ``slow``: the answer comes piece by piece for ``seconds``; each line of a watch so much later;
+    * ``expire``: ``410 Gone``, in a watch by a line of the type ``ERROR``;
+    * ``compact``: the history is forgotten first, so that revisions and pages from before are gone.
+
+    ``verb`` is of the API (``list``, ``watch``, ``patch``, ...), ``resource`` a plural name with
+    its group (``pods``, ``deployments.apps``) and a subresource (``pods/status``) or a path
+    (``/version``); these, ``namespace`` and ``name`` can be patterns (``kopf*``). It hits
+    ``count`` times at most, with the ``chance`` (from 0 to 1), not the first ``skip`` times.
+    """
+    action: Action
+    verb: str = '*'
+    resource: str = '*'
+    namespace: str = '*'
+    name: str = '*'
+    count: int | None = None
+    skip: int = 0
+    chance: float = 1.0
+    seed: int | None = None
+    status: int = 503
+    seconds: float = 1.0
+    #: How often it has hit so far.
+    hits: int = field(default=0, init=False)
+    _met: int = field(default=0, init=False, repr=False)
+    _random: random.Random = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise ValueError(f"There is no fault {self.action!r}, only: {', '.join(ACTIONS)}.")
+        if not 100 <= self.status <= 599:
+            raise ValueError(f"{self.status} is no status of HTTP.")
+        self._random = random.Random(self.seed)
+
+    def is_about(self, target: 'Target') -> bool:
+        return (
+            fnmatch.fnmatchcase(target.verb, self.verb)
+            and any(fnmatch.fnmatchcase(resource, self.resource) for resource in target.resources)
+            and fnmatch.fnmatchcase(target.namespace, self.namespace)
+            and fnmatch.fnmatchcase(target.name, self.name)
+        )
+
+    def hit(self, target: 'Target') -> bool:
+        """Whether it hits this time; then it is counted."""
+        if not self.is_about(target) or (self.count is not None and self.hits >= self.count):
+            return False
+        self._met += 1
+        if self._met <= self.skip or self._random.random() >= self.chance:
+            return False
+        self.hits += 1
+        return True
+
+    def error(self) -> APIError:
+        """What is answered where the request is refused."""
+        reason, message = _REASONS.get(self.status, ('', "refused on demand"))
+        retry_after = 1 if self.status in (429, 503) else None
+        return APIError(message, code=self.status, reason=reason, retry_after=retry_after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A request as faults see it: ``resources`` are all the names of what it is about."""
+    verb: str
+    resources: tuple[str, ...]
+    namespace: str = ''
+    name: str = ''
+
+    @classmethod
+    def of_resource(
+            cls, verb: str, group: str, plural: str, subresource: str, namespace: str, name: str,
+    ) -> 'Target':
+        part = f'/{subresource}' if subresource else ''
+        names = (f'{plural}{part}', f'{statuses.qualified(group, plural)}{part}')
+        return cls(verb=verb, resources=names, namespace=namespace, name=name)
+
+
+class Faults:
+    """The faults that are in effect now, in the order in which they were added."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def __iter__(self) -> Iterator[Fault]:
+        return iter(tuple(self._faults))
+
+    def __len__(self) -> int:
+        return len(self._faults)
+
+    def add(self, fault: Fault) -> Fault:
+        """Let it happen from now on; in watches that are open already, too."""
+        self._faults.append(fault)
+        return fault
+
+    def remove(self, fault: Fault) -> None:
+        """Let it happen no more. It is no error if it is not there."""
+        self._faults = [other for other in self._faults if other is not fault]
+
+    def clear(self) -> None:
+        self._faults.clear()
+
+    def hitting(self, target: Target, *actions: Action) -> list[Fault]:
+        """Those of the actions that hit this time."""
+        return [fault for fault in self._faults if fault.action in actions and fault.hit(target)]
+
+
+def parse(text: str) -> Fault:
+    """
+    A fault as a text: ``refuse:verb=patch,resource=pods,status=500,count=3``.
+
+    Raises `ValueError` if it is none.
+    """
+    action, _, rest = text.partition(':')
+    known = {item.name: item.type for item in fields(Fault)
+             if item.init and item.name != 'action'}
+    options: dict[str, object] = {}
+    for part in filter(None, rest.split(',')):
+        key, equals, value = part.partition('=')
+        key = key.strip()
+        if not equals or key not in known:
+            raise ValueError(f"{part!r} in the fault {text!r} is not understood; "
+                             f"it can have: {', '.join(known)}.")
+        try:
+            options[key] = _CASTS.get(key, str)(value.strip())
+        except ValueError:
+            raise ValueError(f"{value!r} in the fault {text!r} is no number.") from None
+    return Fault(action=action.strip(), **options)  # type: ignore[arg-type]
+
+
+_CASTS = {'count': int, 'skip': int, 'seed': int, 'status': int, 'chance': float, 'seconds': float}
+
+_REASONS = {
+    400: ('BadRequest', "the server rejected our request for an unknown reason"),
+    401: ('Unauthorized', "Unauthorized"),
+    403: ('Forbidden', "forbidden on demand"),
+    404: ('NotFound', "the server could not find the requested resource"),
+    405: ('MethodNotAllowed', "the server does not allow this method on the requested resource"),
+    409: ('Conflict', "the server reported a conflict"),
+    410: ('Expired', "The provided resource version is too old."),
+    422: ('Invalid', "the server rejected our request due to an error in our request"),
+    429: ('TooManyRequests', "The server has received too many requests and has asked us to try "
+                             "again later"),
+    500: ('InternalError', "an error on the server has prevented the request from succeeding"),
+    503: ('ServiceUnavailable', "the server is currently unable to handle the request"),
+    504: ('Timeout', "the server was unable to return a response in the time allotted, but may "
+                     "still be processing the request"),
+}

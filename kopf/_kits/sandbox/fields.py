@@ -1,0 +1,75 @@
+"""
+Fields that objects can be selected by (``?fieldSelector=``), kind by kind.
+"""
+from collections.abc import Mapping
+
+from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.selecting import FieldSelector, field_value, parse_fields
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.storage import Entry
+
+_REFERENCE = ('kind', 'namespace', 'name', 'uid', 'apiVersion', 'resourceVersion', 'fieldPath')
+
+FIELDS: Mapping[Resource, tuple[str, ...]] = {
+    ('', 'pods'): (
+        'spec.nodeName', 'spec.restartPolicy', 'spec.schedulerName', 'spec.serviceAccountName',
+        'spec.hostNetwork', 'status.phase', 'status.podIP', 'status.podIPs',
+        'status.nominatedNodeName'),
+    ('', 'events'): (
+        *(f'involvedObject.{field}' for field in _REFERENCE),
+        'reason', 'reportingComponent', 'source', 'type'),
+    ('events.k8s.io', 'events'): (
+        *(f'regarding.{field}' for field in _REFERENCE), 'reason', 'reportingController', 'type'),
+    ('', 'secrets'): ('type',),
+    ('', 'services'): ('spec.clusterIP', 'spec.type'),
+    ('', 'namespaces'): ('status.phase', 'name'),
+    ('', 'nodes'): ('spec.unschedulable',),
+    ('', 'replicationcontrollers'): ('status.replicas',),
+    ('apps', 'replicasets'): ('status.replicas',),
+    ('batch', 'jobs'): ('status.successful',),
+    ('certificates.k8s.io', 'certificatesigningrequests'): ('spec.signerName',),
+}
+_COMMON = ('metadata.name', 'metadata.namespace')
+_ELSEWHERE = {
+    ('events', 'source'): 'source.component',
+    ('jobs', 'status.successful'): 'status.succeeded',
+    ('namespaces', 'name'): 'metadata.name',
+}
+_ZEROS = {'status.replicas': '0', 'status.successful': '0', 'spec.unschedulable': 'false',
+          'spec.hostNetwork': 'false'}
+
+
+def parse_for(kind: Kind, text: str) -> FieldSelector:
+    """A selector by the fields that this kind has. Raises `BadRequest` for others."""
+    known = {*_COMMON, *FIELDS.get(kind.resource, ()),
+             *(path.lstrip('.') for path in kind.selectable)}
+
+    def unknown(field: str) -> str:
+        if kind.custom:
+            return f"field label not supported: {field}"
+        if kind.resource in FIELDS:
+            return f'field label "{field}" not supported for {kind.kind}' \
+                if kind.plural in ('namespaces', 'secrets', 'nodes', 'jobs', 'events') \
+                else f"field label not supported: {field}"
+        return (f'"{field}" is not a known field selector: '
+                'only "metadata.name", "metadata.namespace"')
+
+    return parse_fields(text, known.__contains__, unknown)
+
+
+def matches(selector: FieldSelector, kind: Kind, entry: Entry) -> bool:
+    """Whether the object is selected; it is decoded only where more than its name is asked."""
+    obj: Obj | None = None
+
+    def value_of(field: str) -> str:
+        nonlocal obj
+        if field == 'metadata.name':
+            return entry.key[1]
+        if field == 'metadata.namespace':
+            return entry.key[0]
+        if obj is None:
+            obj = entry.decode()
+        return field_value(obj, _ELSEWHERE.get((kind.plural, field), field)) \
+            or _ZEROS.get(field, '')
+
+    return selector.matches(value_of)

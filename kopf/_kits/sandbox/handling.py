@@ -1,0 +1,251 @@
+"""
+HTTP: requests in, answers and streams out. All the rest is in the other rooms.
+"""
+import asyncio
+import contextlib
+import logging
+import urllib.parse
+from collections.abc import Iterable, Mapping
+from typing import NoReturn
+
+from aiohttp import web
+
+from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watching
+from kopf._kits.sandbox.access import Access, Attempt
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.dispatching import Dispatcher, check_route
+from kopf._kits.sandbox.faults import Fault, Faults, Target
+from kopf._kits.sandbox.openapi import Documents
+from kopf._kits.sandbox.requests import Address, Request, User
+from kopf._kits.sandbox.statuses import APIError, Expired, NoPage, NotFound
+from kopf._kits.sandbox.watching import Watch, Watches
+
+logger = logging.getLogger(__name__)
+JSON = 'application/json'
+PUBLIC = ('/healthz', '/livez', '/readyz')
+EXPIRED = watching.error_line(Expired("too old resource version"))
+HEADERS = {'Cache-Control': 'no-cache, private'}
+
+
+class Handler:
+    """Answers every request of the server; no failure of one is felt by another."""
+
+    def __init__(
+            self, cluster: Cluster, dispatcher: Dispatcher, watches: Watches, access: Access,
+            faults: Faults,
+    ) -> None:
+        self._cluster = cluster
+        self._access = access
+        self._documents = Documents(cluster.kinds)
+        self._dispatcher = dispatcher
+        self._watches = watches
+        self._faults = faults
+
+    async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._handle(http)
+        except NoPage:
+            return _not_found()
+        except APIError as e:
+            return _answer(encoding.encode(e.status()), e.code, retry_after=e.retry_after)
+        except ConnectionError:
+            return web.Response()  # to nobody: the connection is closed
+        except (asyncio.CancelledError, web.HTTPException):
+            raise
+        except Exception as e:
+            logger.exception("A request to the sandbox has failed.")
+            error = statuses.InternalError(f"{type(e).__name__} in the sandbox; see its log")
+            return _answer(encoding.encode(error.status()), error.code)
+
+    async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
+        path, _, query_text = http.raw_path.partition('?')
+        query = requests.parse_query(query_text)
+        user = self._access.authenticate(http)
+        address = requests.parse_address(path)
+        if address is None or not address.plural:
+            return await self._elsewhere(http, path, query, address, user)
+        verb = requests.verb_of(http.method, address, query)
+        namespace = address.namespace or (address.name if address.plural == 'namespaces' else '')
+        name = address.name or requests.selected_name(query)
+        self._access.authorize(user, Attempt(
+            verb=verb, group=address.group, resource=address.plural,
+            subresource=address.subresource, namespace=namespace, name=name))
+        kind = requests.find_kind(self._cluster.kinds, address)
+        if kind is None:
+            return self._nowhere(address)
+        request = Request(
+            verb=verb, kind=kind, namespace=address.namespace, name=address.name,
+            subresource=address.subresource, query=query, user=user,
+            agent=http.headers.get('User-Agent', ''),
+            content_type=http.headers.get('Content-Type', ''),
+            accepted=requests.negotiate(http.headers.get('Accept', '')),
+        )
+        check_route(request, namespaced=bool(address.namespace))
+        target = Target.of_resource(
+            verb, address.group, address.plural, address.subresource, namespace, name)
+        if verb == 'watch':
+            await self._misbehave(http, target, self._faults.hitting(
+                target, 'compact', 'delay', 'refuse', 'drop', 'lose'))
+            return await self._watch(http, request, target)
+        await self._misbehave(http, target, self._faults.hitting(
+            target, 'compact', 'delay', 'refuse', 'drop', 'expire'))
+        if http.can_read_body:
+            request.body = await _read(http)
+        code, body = await self._dispatcher.dispatch(request)
+        return await self._sent(http, target, _respond(request, code, body))
+
+    async def _misbehave(
+            self, http: web.BaseRequest, target: Target, faults: Iterable[Fault],
+    ) -> None:
+        for fault in faults:
+            match fault.action:
+                case 'compact':
+                    self._cluster.store.compact()
+                case 'delay':
+                    await asyncio.sleep(fault.seconds)
+                case 'expire':
+                    raise Expired("The provided resource version is too old.")
+                case 'refuse':
+                    raise fault.error()
+                case _:
+                    _hang_up(http, abruptly=True)
+
+    async def _sent(
+            self, http: web.BaseRequest, target: Target, response: web.Response,
+    ) -> web.StreamResponse:
+        """The response, unless something goes wrong with sending it."""
+        faults = self._faults.hitting(target, 'lose', 'cut', 'slow')
+        if not faults:
+            return response
+        body = response.body if isinstance(response.body, bytes) else b''
+        stream = web.StreamResponse(status=response.status, headers=response.headers)
+        for fault in faults:
+            if fault.action == 'lose':
+                _hang_up(http, abruptly=True)
+        await stream.prepare(http)
+        if any(fault.action == 'cut' for fault in faults):
+            await stream.write(body[:len(body) // 2])
+            _hang_up(http)
+        pieces = max(1, min(10, len(body)))
+        size = -(-len(body) // pieces)
+        for start in range(0, len(body), max(size, 1)):
+            await stream.write(body[start:start + size])
+            await asyncio.sleep(sum(fault.seconds for fault in faults) / pieces)
+        await stream.write_eof()
+        return stream
+
+    async def _watch(
+            self, http: web.BaseRequest, request: Request, target: Target,
+    ) -> web.StreamResponse:
+        watch = Watch(self._cluster, request)
+        response = web.StreamResponse(headers={**HEADERS, 'Content-Type': JSON})
+        response.enable_chunked_encoding()
+        forget = self._watches.add(watch, request.kind)
+        try:
+            await response.prepare(http)
+            if self._faults.hitting(target, 'expire'):
+                await response.write(EXPIRED)
+                await response.write_eof()
+                return response
+            async with contextlib.aclosing(watch.lines()) as chunks:
+                async for chunk in chunks:
+                    if self._faults and await self._interfere(http, target, response, chunk):
+                        break
+                    await response.write(chunk)
+            await response.write_eof()
+        finally:
+            forget()
+        return response
+
+    async def _interfere(
+            self, http: web.BaseRequest, target: Target, response: web.StreamResponse,
+            chunk: bytes,
+    ) -> bool:
+        """What happens to the next lines of a watch; returns whether it ends before them."""
+        for fault in self._faults.hitting(target, 'slow', 'expire', 'cut', 'drop'):
+            match fault.action:
+                case 'slow':
+                    await asyncio.sleep(fault.seconds)
+                case 'expire':
+                    await response.write(EXPIRED)
+                    return True
+                case 'cut':
+                    await response.write(chunk[:max(1, len(chunk) // 2)])
+                    _hang_up(http)
+                case _:
+                    _hang_up(http, abruptly=True)
+        return False
+
+    def _nowhere(self, address: Address) -> web.Response:
+        groups = {group for group, _ in self._cluster.kinds.versions()}
+        custom = any(kind.custom for kind in self._cluster.kinds.of_version(
+            address.group, address.version).values())
+        if address.group in groups and not custom and '.' not in address.group.rstrip('k8s.io'):
+            raise NotFound
+        return _not_found()
+
+    async def _elsewhere(
+            self, http: web.BaseRequest, path: str, query: Mapping[str, list[str]],
+            address: Address | None, user: User,
+    ) -> web.StreamResponse:
+        if not path.startswith(PUBLIC):
+            self._access.authorize(user, Attempt(verb=http.method.lower(), path=path))
+        target = Target(verb=http.method.lower(), resources=(path,))
+        await self._misbehave(http, target, self._faults.hitting(
+            target, 'delay', 'refuse', 'drop'))
+        answer = nonresources.answer(
+            self._cluster, self._documents, urllib.parse.unquote(path), query,
+            http.headers.get('Accept', ''), http.host)
+        if answer is None:
+            return _not_found()
+        return await self._sent(http, target, _answer(
+            answer.body, answer.code, answer.content_type, headers=answer.headers))
+
+
+def _hang_up(http: web.BaseRequest, *, abruptly: bool = False) -> NoReturn:
+    """Close the connection, after what was sent already, or with no regard to that."""
+    if http.transport is not None:
+        if abruptly:
+            http.transport.abort()
+        else:
+            http.transport.close()
+    raise ConnectionResetError("The connection is closed on demand.")
+
+
+def _not_found() -> web.Response:
+    return _answer(b'404 page not found\n', 404, 'text/plain; charset=utf-8')
+
+
+async def _read(http: web.BaseRequest) -> bytes:
+    body = bytearray()
+    async for chunk in http.content.iter_any():
+        body += chunk
+        if len(body) > requests.MAX_BODY:
+            raise statuses.RequestEntityTooLarge(requests.MAX_BODY)
+    return bytes(body)
+
+
+def _respond(request: Request, code: int, body: bytes) -> web.Response:
+    headers = [('Warning', f'299 - {encoding.encode(text).decode()}')
+               for text in dict.fromkeys(request.warnings)]
+    media_type = JSON
+    if request.accepted.media_type != JSON:
+        body, media_type = nonresources.as_yaml(body), request.accepted.media_type
+    else:
+        body += b'\n'
+    response = _answer(body, code, media_type)
+    for name, value in headers:
+        response.headers.add(name, value)
+    return response
+
+
+def _answer(
+        body: bytes, code: int = 200, content_type: str = JSON, *,
+        retry_after: int | None = None, headers: Mapping[str, str] | None = None,
+) -> web.Response:
+    response = web.Response(body=body, status=code, headers={
+        **HEADERS, 'Content-Type': content_type, **(headers or {})})
+    if retry_after is not None:
+        response.headers['Retry-After'] = str(retry_after)
+    return response
+

@@ -1,0 +1,190 @@
+"""
+Metadata of objects: their names, labels, annotations, finalizers, owners, and how they may change.
+
+It is expected to be decoded: of the proper types, with no unknown fields, no nulls.
+"""
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from kopf._kits.sandbox import causes, kinds, naming, statuses
+
+MAX_NAME = 63
+MAX_ANNOTATIONS = 256 * 1024
+RANDOM_CHARS = 'bcdfghjklmnpqrstvwxz2456789'
+RANDOM_LENGTH = 5
+
+STANDARD_FINALIZERS = ('orphan', 'foregroundDeletion', 'kubernetes')
+IMMUTABLES = (
+    'name', 'namespace', 'uid', 'creationTimestamp', 'deletionTimestamp',
+    'deletionGracePeriodSeconds',
+)
+
+#: The kinds of which the names are not just subdomains, by groups and plurals.
+NAMED_BY_LABELS = {('', 'namespaces'), ('', 'services'), ('apps', 'statefulsets')}
+NAMED_BY_SEGMENTS = {'rbac.authorization.k8s.io'}
+NAMED_AT_WILL = {('', 'events'), ('events.k8s.io', 'events')}
+
+Meta = Mapping[str, Any]
+
+
+def generate_name(prefix: str, rng: random.Random) -> str:
+    """A name for an object that has only ``generateName``; it can turn out as taken or as bad."""
+    suffix = ''.join(rng.choices(RANDOM_CHARS, k=RANDOM_LENGTH))
+    return prefix[:MAX_NAME - RANDOM_LENGTH] + suffix
+
+
+def validate(meta: Meta, kind: kinds.Kind) -> list[statuses.Cause]:
+    """What is wrong with the metadata of an object to be created, in the API's order."""
+    return [
+        *_validate_names(meta, kind),
+        *_validate_common(meta),
+        *_validate_finalizers(meta, kind),
+        *_validate_managers(meta),
+    ]
+
+
+def validate_update(new: Meta, old: Meta, kind: kinds.Kind) -> list[statuses.Cause]:
+    """
+    What is wrong with the metadata of an object to be updated.
+
+    The fields that are the API's own are expected to be set to what they must be: then only
+    those are here, and differ, that a client may not change. The API looks at most of it twice,
+    and tells most of the causes twice.
+    """
+    twice = [
+        *_validate_changes(new, old),
+        *_validate_common(new),
+    ]
+    finalizers = list(_validate_finalizers(new, kind))
+    return twice + (twice + finalizers if kind.custom else finalizers + twice + finalizers)
+
+
+def warn(meta: Meta, old: Meta, kind: kinds.Kind) -> list[str]:
+    """Texts of warnings on what is accepted anyway: on finalizers with no domain."""
+    if not kind.custom:
+        return []
+    return [
+        f'metadata.finalizers: "{name}": prefer a domain-qualified finalizer name to avoid '
+        "accidental conflicts with other finalizer writers"
+        for name in meta.get('finalizers') or ()
+        if name not in STANDARD_FINALIZERS and '/' not in name
+        and name not in (old.get('finalizers') or ())
+    ]
+
+
+def check_name(name: str, kind: kinds.Kind) -> list[str]:
+    if kind.resource in NAMED_BY_LABELS:
+        return naming.check_label(name)
+    if kind.group in NAMED_BY_SEGMENTS:
+        return naming.check_segment(name)
+    if kind.resource in NAMED_AT_WILL:
+        return []
+    return naming.check_subdomain(name)
+
+
+def _validate_names(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
+    prefix = meta.get('generateName') or ''
+    if prefix:
+        masked = f'{prefix[:-2]}a' if len(prefix) > 1 and prefix.endswith('-') else prefix
+        for problem in check_name(masked, kind):
+            yield causes.invalid('metadata.generateName', prefix, problem)
+    name = meta.get('name') or ''
+    if not name:
+        yield causes.required('metadata.name', "name or generateName is required")
+    else:
+        for problem in check_name(name, kind):
+            yield causes.invalid('metadata.name', name, problem)
+    if meta.get('generation', 0) < 0:
+        yield causes.invalid(
+            'metadata.generation', meta['generation'], "must be greater than or equal to 0")
+
+
+def _validate_changes(new: Meta, old: Meta) -> Iterator[statuses.Cause]:
+    if old.get('deletionTimestamp') is not None:
+        known = old.get('finalizers') or ()
+        added = sorted({name for name in new.get('finalizers') or () if name not in known})
+        if added:
+            yield causes.forbidden(
+                'metadata.finalizers',
+                "no new finalizers can be added if the object is being deleted, "
+                f"found new finalizers []string{{{', '.join(map(causes.shown, added))}}}")
+    if new.get('generation', 0) < old.get('generation', 0):
+        yield causes.invalid(
+            'metadata.generation', new.get('generation', 0), "must not be decremented")
+    for key in IMMUTABLES:
+        if new.get(key) != old.get(key):
+            yield causes.immutable(f'metadata.{key}', new.get(key))
+
+
+def _validate_common(meta: Meta) -> Iterator[statuses.Cause]:
+    yield from validate_labels(meta.get('labels') or {}, 'metadata.labels')
+    yield from validate_annotations(meta.get('annotations') or {}, 'metadata.annotations')
+    owners = meta.get('ownerReferences')
+    if owners:
+        yield from _validate_owners(owners)
+
+
+def validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
+    for key, value in labels.items():
+        for problem in naming.check_qualified(key):
+            yield causes.invalid(field, key, problem)
+        for problem in naming.check_label_value(value):
+            yield causes.invalid(field, value, problem)
+
+
+def validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
+    for key in annotations:
+        for problem in naming.check_qualified(key.lower()):
+            yield causes.invalid(field, key, problem)
+    # A character is up to 4 bytes: most annotations need not be encoded to be measured.
+    size = sum(len(key) + len(value) for key, value in annotations.items())
+    if size * 4 > MAX_ANNOTATIONS:
+        size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+        if size > MAX_ANNOTATIONS:
+            yield causes.too_long(field, MAX_ANNOTATIONS)
+
+
+def _validate_owners(owners: list[dict[str, Any]]) -> Iterator[statuses.Cause]:
+    field = 'metadata.ownerReferences'
+    controllers = []
+    for owner in owners:
+        api_version = owner.get('apiVersion') or ''
+        group, _, version = api_version.rpartition('/')
+        if not version or '/' in group:
+            yield causes.invalid(f'{field}.apiVersion', api_version, "version must not be empty")
+        for key in ('kind', 'name', 'uid'):
+            if not owner.get(key):
+                yield causes.invalid(f'{field}.{key}', owner.get(key) or '', "must not be empty")
+        if (api_version, owner.get('kind')) == ('v1', 'Event'):
+            yield causes.invalid(field, owner, "/v1, Kind=Event is disallowed from being an owner")
+        if owner.get('controller'):
+            controllers.append(f"{owner.get('kind', '')}/{owner.get('name', '')}")
+            if len(controllers) > 1:
+                yield causes.invalid(
+                    field, owners,
+                    "Only one reference can have Controller set to true. "
+                    f'Found "true" in references for {controllers[0]} and {controllers[-1]}')
+
+
+def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
+    field = 'metadata.finalizers'
+    finalizers: Iterable[str] = meta.get('finalizers') or ()
+    for name in finalizers:
+        for problem in naming.check_qualified(name):
+            yield causes.invalid(field, name, problem)
+    if 'orphan' in finalizers and 'foregroundDeletion' in finalizers:
+        yield causes.invalid(
+            field, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
+    if not kind.custom:
+        for index, name in enumerate(finalizers):
+            if '/' not in name and name not in STANDARD_FINALIZERS:
+                yield causes.invalid(
+                    f'{field}[{index}]', name,
+                    "name is neither a standard finalizer name nor is it fully qualified")
+
+
+def _validate_managers(meta: Meta) -> Iterator[statuses.Cause]:
+    for index, entry in enumerate(meta.get('managedFields') or ()):
+        if len((entry.get('manager') or '').encode()) > 128:
+            yield causes.too_long(f'metadata.managedFields[{index}].manager', 128)

@@ -1,0 +1,103 @@
+"""
+The forms that names, labels, and other identifiers must have.
+
+Every function returns what is wrong with a value, as the API tells it; nothing if it is right.
+"""
+import re
+
+_LABEL = r'[a-z0-9]([-a-z0-9]*[a-z0-9])?'
+_SUBDOMAIN = rf'{_LABEL}(\.{_LABEL})*'
+_DNS_1035 = r'[a-z]([-a-z0-9]*[a-z0-9])?'
+_QUALIFIED = r'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]'
+_VALUE = rf'({_QUALIFIED})?'
+
+_RE_LABEL = re.compile(_LABEL)
+_RE_SUBDOMAIN = re.compile(_SUBDOMAIN)
+_RE_DNS_1035 = re.compile(_DNS_1035)
+_RE_QUALIFIED = re.compile(_QUALIFIED)
+_RE_VALUE = re.compile(_VALUE)
+
+_QUALIFIED_TEXT = (
+    "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with "
+    "an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', "
+    f"regex used for validation is '{_QUALIFIED}')"
+)
+
+
+def check_subdomain(value: str, *, unit: str = 'characters') -> list[str]:
+    """Dotted, up to 253 characters: the names of most objects, and of groups."""
+    problems = []
+    if len(value) > 253:
+        problems.append(f"must be no more than 253 {unit}")
+    if not _RE_SUBDOMAIN.fullmatch(value):
+        problems.append(
+            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
+            "'-' or '.', and must start and end with an alphanumeric character "
+            f"(e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')")
+    return problems
+
+
+def check_label(value: str) -> list[str]:
+    """No dots, up to 63 characters: the names of namespaces, services."""
+    problems = []
+    if len(value) > 63:
+        problems.append("must be no more than 63 characters")
+    if not _RE_LABEL.fullmatch(value):
+        problems.append(
+            "must not contain dots" if _RE_SUBDOMAIN.fullmatch(value) else
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+            "and must start and end with an alphanumeric character "
+            f"(e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')")
+    return problems
+
+
+def check_dns1035(value: str) -> list[str]:
+    """As a label, but begins with a letter: plurals, versions."""
+    problems = []
+    if len(value) > 63:
+        problems.append("must be no more than 63 characters")
+    if not _RE_DNS_1035.fullmatch(value):
+        problems.append(
+            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start "
+            "with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',"
+            f"  or 'abc-123', regex used for validation is '{_DNS_1035}')")
+    return problems
+
+
+def check_segment(value: str) -> list[str]:
+    """Whatever fits between the slashes of a path: the names of roles."""
+    if value in ('.', '..'):
+        return [f"may not be '{value}'"]
+    return [f"may not contain '{char}'" for char in '/%' if char in value]
+
+
+def check_qualified(value: str) -> list[str]:
+    """A key of a label: a name, with a subdomain and a slash before it or not."""
+    prefix, slash, name = value.rpartition('/')
+    if '/' in prefix:
+        return [f"a valid label key {_QUALIFIED_TEXT} with an optional DNS subdomain prefix "
+                "and '/' (e.g. 'example.com/MyName')"]
+    problems = []
+    if slash and not prefix:
+        problems.append("prefix part must be non-empty")
+    elif slash:
+        problems += [f"prefix part {text}" for text in check_subdomain(prefix, unit='bytes')]
+    if not name:
+        problems.append("name part must be non-empty")
+    elif len(name.encode()) > 63:
+        problems.append("name part must be no more than 63 bytes")
+    if not _RE_QUALIFIED.fullmatch(name):
+        problems.append(f"name part {_QUALIFIED_TEXT}")
+    return problems
+
+
+def check_label_value(value: str) -> list[str]:
+    problems = []
+    if len(value.encode()) > 63:
+        problems.append("must be no more than 63 bytes")
+    if not _RE_VALUE.fullmatch(value):
+        problems.append(
+            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' "
+            "or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  "
+            f"or 'my_value',  or '12345', regex used for validation is '{_VALUE}')")
+    return problems

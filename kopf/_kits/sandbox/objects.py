@@ -1,0 +1,258 @@
+"""
+Objects in requests and answers: decoded from bodies, encoded for the store and the wire.
+"""
+import functools
+import json
+import re
+from typing import Any
+
+import yaml
+
+from kopf._kits.sandbox import builtins, encoding, protobuf
+from kopf._kits.sandbox.kinds import Kind, Kinds
+from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
+from kopf._kits.sandbox.schemas import decoding, definitions, pruning
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, Obj, UnsupportedMediaType
+
+METADATA_ORDER = (
+    'name', 'generateName', 'namespace', 'selfLink', 'uid', 'resourceVersion', 'generation',
+    'creationTimestamp', 'deletionTimestamp', 'deletionGracePeriodSeconds', 'labels',
+    'annotations', 'ownerReferences', 'finalizers', 'managedFields',
+)
+_SHOWN = 30
+_MAX_NODES = 1_000_000
+_TYPE_META = ('struct { APIVersion string "json:\\"apiVersion,omitempty\\""; '
+              'Kind string "json:\\"kind,omitempty\\"" }')
+_SCHEME = 'in scheme "pkg/runtime/scheme.go:111"'
+
+
+def encode_object(kind: Kind, obj: Obj) -> bytes:
+    """
+    The JSON of an object of the kind: with its ``prefix``, and keys in the API's order.
+    """
+    if kind.custom:
+        return encoding.encode_sorted(obj)
+    metadata = obj['metadata']
+    ordered = {key: metadata[key] for key in METADATA_ORDER if key in metadata}
+    rest = {key: value for key, value in obj.items()
+            if key not in ('kind', 'apiVersion', 'metadata')}
+    return encoding.encode({
+        'kind': kind.kind, 'apiVersion': kind.api_version, 'metadata': ordered, **rest,
+    })
+
+
+def json_type(value: Any) -> str:
+    """The type of a value, as the API's decoder names it."""
+    match value:
+        case bool():
+            return 'bool'
+        case int() | float():
+            return 'number'
+        case str():
+            return 'string'
+        case list():
+            return 'array'
+        case None:
+            return 'null'
+    return 'object'
+
+
+def decode_any(body: bytes, media_type: str) -> Any:
+    """JSON, YAML, or protobuf. Raises `DecodingError` with the API's words."""
+    if media_type == protobuf.MEDIA_TYPE:
+        return protobuf.decode(body)
+    if media_type == 'application/yaml' or media_type == 'application/apply-patch+yaml':
+        if body.lstrip()[:1] == b'{':
+            try:
+                return encoding.decode(body)
+            except encoding.DecodingError:
+                pass
+        return _decode_yaml(body)
+    return encoding.decode(body)
+
+
+def decode_object(request: Request, kinds: Kinds) -> Obj:
+    """
+    The object in a request's body, of the request's kind; nothing else of it is checked.
+
+    Raises the errors of the API for anything that is not such an object.
+    """
+    kind, body = request.kind, request.body
+    media_type = request.content_type.partition(';')[0].strip().lower() or MEDIA_TYPES[0]
+    if media_type not in MEDIA_TYPES and (kind.custom or media_type != protobuf.MEDIA_TYPE):
+        raise UnsupportedMediaType([*MEDIA_TYPES, protobuf.MEDIA_TYPE])
+    try:
+        obj = decode_any(body, media_type)
+    except encoding.DecodingError as e:
+        prefix = '' if media_type == 'application/yaml' else \
+            "couldn't get version/kind; json parse error: "
+        raise _unrecognized(kind, f"{prefix}{e}", body) from None
+    if not isinstance(obj, dict):
+        raise _unrecognized(
+            kind, "couldn't get version/kind; json parse error: json: cannot unmarshal "
+                  f"{json_type(obj)} into Go value of type {_TYPE_META}", body)
+    for key in ('apiVersion', 'kind'):
+        if not isinstance(obj.get(key, ''), (str, type(None))):
+            raise _unrecognized(
+                kind, "couldn't get version/kind; json parse error: json: cannot unmarshal "
+                      f"{json_type(obj[key])} into Go struct field .{key} of type string", body)
+    check_type(kind, obj, kinds, body)
+    try:
+        obj, unknown = conform(kind, obj)
+    except decoding.Undecodable as e:
+        raise BadRequest(f'{kind.kind} in version "{kind.version}" cannot be handled as a '
+                         f'{kind.kind}: {e}') from None
+    if kind.custom and obj['kind'] != kind.kind:
+        raise Invalid.on(kind.group, obj['kind'], obj['metadata'].get('name', ''), [
+            Cause('FieldValueInvalid', 'kind',
+                  f'Invalid value: "{obj["kind"]}": must be {kind.kind}')])
+    if request.option('fieldValidation') != 'Ignore':
+        problems = [f'unknown field "{path}"' for path in unknown]
+        if media_type == MEDIA_TYPES[0] and encoding.has_duplicates(body):
+            problems = [f'duplicate field "{path}"' for path in encoding.duplicates(body)] \
+                + problems
+        report_fields(request, problems)
+    return obj
+
+
+def check_type(kind: Kind, obj: Obj, kinds: Kinds, body: bytes) -> None:
+    """Make it the kind's own ``kind`` and ``apiVersion``, or refuse the object for them."""
+    name, api_version = obj.get('kind') or '', obj.get('apiVersion') or ''
+    if kind.custom:
+        if not name:
+            text = body.decode('utf-8', 'replace').strip()
+            raise _unrecognized(kind, f"Object 'Kind' is missing in '{text}'", body)
+        if api_version != kind.api_version:
+            raise BadRequest(f"the API version in the data ({api_version}) does not match "
+                             f"the expected API version ({kind.api_version})")
+        return
+    name, api_version = name or kind.kind, api_version or kind.api_version
+    if (name, api_version) != (kind.kind, kind.api_version):
+        raise BadRequest(
+            f'{name} in version "{api_version.rpartition("/")[2]}" cannot be handled as a '
+            f'{kind.kind}: {conversion_error(kind, name, api_version, kinds)}')
+    obj['kind'], obj['apiVersion'] = name, api_version
+
+
+def conversion_error(kind: Kind, name: str, api_version: str, kinds: Kinds) -> str:
+    found = kinds.named(api_version, name)
+    if found is None or found.custom:
+        return f'no kind "{name}" is registered for version "{api_version}" {_SCHEME}'
+    package = kind.group.partition('.')[0] or 'core'
+    return (f"converting ({found.version}.{name}) to ({package}.{kind.kind}): "
+            "unknown conversion")
+
+
+def conform(kind: Kind, obj: Obj) -> tuple[Obj, list[str]]:
+    """
+    The object as its schema knows it, with a metadata of its own, and what it does not know.
+
+    Raises `Undecodable` for values of wrong types where these matter before any validation.
+    """
+    schema = definitions.schema_of(kind)
+    if not kind.custom:
+        obj, unknown = decoding.decode(schema, obj)
+        return {**obj, 'metadata': dict(obj.get('metadata') or {})}, unknown
+    metadata, unknown = decoding.decode_metadata(obj.get('metadata'))
+    made: Obj = {**obj, 'metadata': dict(metadata)}
+    if _has_embedded(schema):
+        made, more = decoding.decode_embedded(schema, made)
+        unknown += more
+    made, more = pruning.prune(schema, made)
+    return {**made, 'metadata': dict(made['metadata'])}, [*unknown, *more]
+
+
+_has_embedded = functools.lru_cache(maxsize=1024)(decoding.has_embedded)
+
+
+def report_fields(request: Request, problems: list[str]) -> None:
+    """Tell of unknown or doubled fields as the request's ``fieldValidation`` wants it."""
+    validation = request.option('fieldValidation')
+    if not problems or validation == 'Ignore':
+        return
+    if validation == 'Strict':
+        kind = request.kind
+        raise BadRequest(
+            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
+            f"strict decoding error: {', '.join(problems)}")
+    request.warnings.extend(problem for problem in problems if problem not in request.warnings)
+
+
+def _unrecognized(kind: Kind, why: str, body: bytes) -> BadRequest:
+    return BadRequest(
+        f"the object provided is unrecognized (must be of type {kind.kind}): "
+        f"{why} ({_summary(body)})")
+
+
+def _summary(body: bytes) -> str:
+    if not body:
+        return '<empty>'
+    start = body[:_SHOWN]
+    text = start.decode('utf-8', 'replace') if body[:1] == b'{' else start.hex()
+    return f'{text} ...' if len(body) > _SHOWN else text
+
+
+class Loader(yaml.SafeLoader):
+    """YAML as the API reads it: timestamps are strings; ``y`` and ``n`` are not."""
+
+    bool_values = {**yaml.SafeLoader.bool_values, 'y': True, 'n': False}  # noqa: RUF012
+
+
+Loader.yaml_implicit_resolvers = {
+    char: [(tag, regexp) for tag, regexp in resolvers if tag != 'tag:yaml.org,2002:timestamp']
+    for char, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+Loader.add_implicit_resolver('tag:yaml.org,2002:bool', re.compile('^[yYnN]$'), list('yYnN'))
+
+
+def _decode_yaml(body: bytes) -> Any:
+    try:
+        value = yaml.load(body, Loader)
+        return _as_json(value, [0])
+    except yaml.YAMLError as e:
+        problem = getattr(e, 'problem', None) or str(e).replace('\n', ' ')
+        raise encoding.DecodingError(f"yaml: {problem}") from None
+    except RecursionError:
+        raise encoding.DecodingError("yaml: exceeded max depth") from None
+    except (ValueError, TypeError) as e:
+        raise encoding.DecodingError(f"yaml: {e}") from None
+
+
+def _as_json(value: Any, seen: list[int]) -> Any:
+    seen[0] += 1
+    if seen[0] > _MAX_NODES:
+        raise encoding.DecodingError("yaml: document contains excessive aliasing")
+    match value:
+        case dict():
+            return {
+                key if isinstance(key, str) else json.dumps(key): _as_json(nested, seen)
+                for key, nested in value.items()
+            }
+        case list():
+            return [_as_json(nested, seen) for nested in value]
+        case float() if value != value or value in (float('inf'), float('-inf')):
+            raise encoding.DecodingError(f"json: unsupported value: {value}")
+        case float() if value.is_integer():
+            return int(value)
+        case None | bool() | int() | float() | str():
+            return value
+    raise encoding.DecodingError(f"yaml: unsupported value of type {type(value).__name__}")
+
+
+def view(kind: Kind, raw: bytes) -> bytes:
+    """A stored object as an object of this version of its kind."""
+    if raw.startswith(kind.prefix):
+        return raw
+    return encode_object(kind, converted(kind, encoding.decode_own(raw)))
+
+
+def converted(kind: Kind, obj: Obj) -> Obj:
+    """The object in this version of its kind; where nothing else is known, renamed only."""
+    return {**builtins.convert(obj, kind.api_version),
+            'apiVersion': kind.api_version, 'kind': kind.kind}
+
+
+def item(kind: Kind, raw: bytes) -> bytes:
+    """The same as an item of a list: the built-in kinds do not repeat their kind there."""
+    raw = view(kind, raw)
+    return raw if kind.custom else b'{' + raw[len(kind.prefix):]

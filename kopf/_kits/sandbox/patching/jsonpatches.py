@@ -1,0 +1,223 @@
+import json
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.patching import decoding
+from kopf._kits.sandbox.schemas import depths
+
+MAX_OPERATIONS = 10_000
+MAX_COPIED = 3 * 1024 * 1024
+"""How many bytes (of JSON) all copying operations of one patch may add together."""
+
+MEMBERS = frozenset(['op', 'path', 'from', 'value'])
+
+
+class _Inapplicable(Exception):
+    """An operation does not fit the document. The API does not tell why."""
+
+
+def apply_json_patch(obj: statuses.Obj, ops: Any) -> Any:
+    """
+    Execute the operations one by one; all or none.
+
+    As in the API: paths of lists take negative indices; ``replace`` of an absent key adds it;
+    ``copy`` of an absent key, or an operation with no value, puts ``None``; ``test`` of an absent
+    key against ``None`` passes. The result can be anything, also a non-object.
+
+    Raises `statuses.BadRequest` if these are no operations, `statuses.Invalid` with no details
+    if one does not fit, an error of code 413 for too many of them or too much copied.
+    """
+    if ops is None:
+        return obj
+    _verify(ops)
+    document = _Document(obj)
+    try:
+        for op in ops:
+            document.execute(op)
+    except _Inapplicable:
+        raise statuses.Invalid(
+            "the server rejected our request due to an error in our request", details={},
+        ) from None
+    depths.verify_depth(document.root)
+    return document.root
+
+
+def find_unknown_members(ops: Any) -> list[str]:
+    """
+    The members of operations that mean nothing, as the API names them in its warnings.
+    """
+    return [
+        f"[{index}].{member}"
+        for index, op in enumerate(ops if isinstance(ops, list) else [])
+        for member in (op or {}) if member not in MEMBERS
+    ]
+
+
+def _verify(ops: Any) -> None:
+    if not isinstance(ops, list):
+        raise decoding.unmarshalling_error(ops, 'value', '[]handlers.jsonPatchOp')
+    if len(ops) > MAX_OPERATIONS:
+        raise _too_large(
+            f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
+    for op in ops:
+        if op is not None and not isinstance(op, dict):
+            raise decoding.unmarshalling_error(op, 'value', 'handlers.jsonPatchOp')
+        for member in ('op', 'path', 'from'):
+            value = (op or {}).get(member)
+            if value is not None and not isinstance(value, str):
+                raise decoding.unmarshalling_error(
+                    value, f'struct field jsonPatchOp.{member}', 'string')
+
+
+def _too_large(why: str) -> statuses.APIError:
+    return statuses.APIError(
+        f"Request entity too large: {why}", code=413, reason='RequestEntityTooLarge')
+
+
+class _Document:
+    """
+    A document under change. Containers are copied once, when they are first changed.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self._own: dict[int, Any] = {}  # by id; the values keep the ids from being reused
+        self._copied = 0
+
+    def execute(self, op: Any) -> None:
+        op = op or {}
+        method = self._methods.get(op.get('op') or '')
+        if method is None or op.get('path') is None:
+            raise _Inapplicable
+        method(self, op)
+
+    def _add(self, op: dict[str, Any]) -> None:
+        self._insert(op['path'], op.get('value'))
+
+    def _remove(self, op: dict[str, Any]) -> None:
+        self._delete(op['path'])
+
+    def _replace(self, op: dict[str, Any]) -> None:
+        value = op.get('value')
+        if not op['path']:
+            if not isinstance(value, dict | list):
+                raise _Inapplicable
+            self.root = value
+            return
+        container, key = self._find(op['path'], changing=True)
+        if isinstance(container, list):
+            container[_index(key, len(container))] = value
+        else:
+            container[key] = value
+
+    def _move(self, op: dict[str, Any]) -> None:
+        value = self._get(op.get('from') or '')
+        self._delete(op.get('from') or '')
+        self._insert(op['path'], value)
+
+    def _copy(self, op: dict[str, Any]) -> None:
+        value = self._get(op.get('from') or '')
+        self._copied += len(json.dumps(value, separators=(',', ':')))
+        if self._copied > MAX_COPIED:
+            raise _too_large(
+                "Unable to complete the copy, the accumulated size "
+                f"increase of copy is {self._copied}, exceeding the limit {MAX_COPIED}")
+        self._disown(value)
+        self._insert(op['path'], value)
+
+    def _test(self, op: dict[str, Any]) -> None:
+        found = self._get(op['path'])
+        if not same(found, op.get('value')):
+            raise _Inapplicable
+
+    def _get(self, path: str) -> Any:
+        container, key = self._find(path, changing=False)
+        if isinstance(container, list):
+            return container[_index(key, len(container))]
+        return container.get(key)
+
+    def _insert(self, path: str, value: Any) -> None:
+        container, key = self._find(path, changing=True)
+        if isinstance(container, dict):
+            container[key] = value
+        elif key == '-':
+            container.append(value)
+        else:
+            container.insert(_index(key, len(container) + 1), value)
+
+    def _delete(self, path: str) -> None:
+        container, key = self._find(path, changing=True)
+        if isinstance(container, list):
+            del container[_index(key, len(container))]
+        elif key in container:
+            del container[key]
+        else:
+            raise _Inapplicable
+
+    def _find(self, path: str, *, changing: bool) -> tuple[Any, str]:
+        """The container that the path leads into, and the key in it."""
+        _, *keys = path.split('/')
+        if not keys:
+            raise _Inapplicable
+        keys = [key.replace('~1', '/').replace('~0', '~') for key in keys]
+        if changing:
+            self.root = self._owned(self.root)
+        container = self.root
+        for key in keys[:-1]:
+            at: Any
+            if isinstance(container, list):
+                at = _index(key, len(container))
+            elif isinstance(container, dict) and key in container:
+                at = key
+            else:
+                raise _Inapplicable
+            if changing:
+                container[at] = self._owned(container[at])
+            container = container[at]
+        if not isinstance(container, dict | list):
+            raise _Inapplicable
+        return container, keys[-1]
+
+    def _owned(self, value: Any) -> Any:
+        if not isinstance(value, dict | list) or id(value) in self._own:
+            return value
+        value = value.copy()
+        self._own[id(value)] = value
+        return value
+
+    def _disown(self, value: Any) -> None:
+        """The value is at two places now: a change of one must not show at the other."""
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            if isinstance(value, dict | list) and self._own.pop(id(value), None) is not None:
+                pending.extend(value.values() if isinstance(value, dict) else value)
+
+    _methods: ClassVar[dict[str, Callable[['_Document', dict[str, Any]], None]]] = {
+        'add': _add, 'remove': _remove, 'replace': _replace,
+        'move': _move, 'copy': _copy, 'test': _test,
+    }
+
+
+def _index(key: str, length: int) -> int:
+    if not re.fullmatch(r'[+-]?[0-9]{1,18}', key, re.ASCII):
+        raise _Inapplicable
+    index = int(key)
+    if not -length <= index < length:
+        raise _Inapplicable
+    return index + length if index < 0 else index
+
+
+def same(one: Any, two: Any) -> bool:
+    """
+    Whether the values are equal in JSON's sense, where ``1``, ``1.0``, and ``true`` all differ.
+    """
+    if type(one) is not type(two):
+        return False
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    return bool(one == two)

@@ -1,0 +1,207 @@
+"""
+Getting and listing: what is stored, selected, paged and put into the shape asked for.
+"""
+import itertools
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from kopf._kits.sandbox import encoding, fields, objects, paging, selecting, tables
+from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.requests import META_GROUP, Request
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Expired, GatewayTimeout, Invalid, Obj
+from kopf._kits.sandbox.storage import Entry, TooOld
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which objects a list, a watch or a deletion of a collection is about."""
+    kind: Kind
+    namespace: str
+    labels: selecting.LabelSelector
+    fields: selecting.FieldSelector
+
+    def __bool__(self) -> bool:
+        return bool(self.labels or self.fields)
+
+    def matches(self, entry: Entry) -> bool:
+        if self.namespace and entry.key[0] != self.namespace:
+            return False
+        if self.labels and not self.labels.matches(entry.labels):
+            return False
+        return not self.fields or fields.matches(self.fields, self.kind, entry)
+
+
+def selection_of(request: Request) -> Selection:
+    """Raises `BadRequest` for selectors that are none."""
+    return Selection(
+        kind=request.kind,
+        namespace=request.namespace,
+        labels=selecting.parse_labels(request.option('labelSelector')),
+        fields=fields.parse_for(request.kind, request.option('fieldSelector')),
+    )
+
+
+def get(cluster: Cluster, request: Request) -> bytes:
+    entry = cluster.get(request.kind, (request.namespace, request.name))
+    revision = revision_of(request)
+    if revision is not None and revision > cluster.store.revision:
+        raise too_large(revision, cluster.store.revision)
+    return shaped(cluster, request, objects.view(request.kind, entry.raw))
+
+
+def shaped(cluster: Cluster, request: Request, raw: bytes) -> bytes:
+    """One object in the shape that the client accepts."""
+    match request.accepted.shape:
+        case '':
+            return raw
+        case 'Table':
+            obj = encoding.decode_own(raw)
+            table = tables.Maker(request, cluster.clock()).table([obj], {
+                'resourceVersion': obj.get('metadata', {}).get('resourceVersion', '')})
+            return encoding.encode(table)
+    return encoding.encode(tables.partial(encoding.decode_own(raw), request.accepted.version))
+
+
+def revision_of(request: Request) -> int | None:
+    """The revision asked for; none if it is left to the API. Raises `BadRequest`."""
+    text = request.option('resourceVersion')
+    if not text:
+        return None
+    if not re.fullmatch('[0-9]{1,19}', text):
+        raise BadRequest(
+            f'invalid resource version: resourceVersion: Invalid value: "{text}": '
+            f'strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text)
+
+
+def too_large(revision: int, current: int) -> GatewayTimeout:
+    return GatewayTimeout(
+        f"Timeout: Too large resource version: {revision}, current: {current}",
+        details={'causes': [{'reason': 'ResourceVersionTooLarge',
+                             'message': "Too large resource version"}]},
+        retry_after=1)
+
+
+def check_list_options(request: Request) -> None:
+    """Refuse combinations of options that make no sense, as the API does."""
+    match = request.option('resourceVersionMatch')
+    revision = request.option('resourceVersion')
+    watching = request.verb == 'watch'
+    request.number('timeoutSeconds')
+    causes: list[Cause] = []
+
+    def forbid(field: str, why: str) -> None:
+        causes.append(Cause('FieldValueForbidden', field, f"Forbidden: {why}"))
+
+    field = 'resourceVersionMatch'
+    initial = request.option('sendInitialEvents')
+    if watching and request.option('continue'):
+        forbid(field, "resourceVersionMatch is forbidden when continue is provided")
+    if watching and not initial and match:
+        forbid(field, "resourceVersionMatch is forbidden for watch unless sendInitialEvents is "
+                      "provided")
+    elif watching and initial and match != 'NotOlderThan':
+        forbid(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
+        if match:
+            causes.append(Cause(
+                'FieldValueNotSupported', field,
+                f'Unsupported value: "{match}": supported values: "NotOlderThan"'))
+    elif not watching and initial:
+        forbid('sendInitialEvents', "sendInitialEvents is forbidden for list")
+    elif not watching and match:
+        if not revision:
+            forbid(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
+        elif match not in ('Exact', 'NotOlderThan'):
+            causes.append(Cause(
+                'FieldValueNotSupported', field, f'Unsupported value: "{match}": '
+                'supported values: "Exact", "NotOlderThan", ""'))
+        elif request.option('continue'):
+            forbid(field, "resourceVersionMatch is forbidden when continue is provided")
+        elif match == 'Exact' and revision == '0':
+            forbid(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')
+    if causes:
+        raise Invalid.on(META_GROUP, 'ListOptions', '', causes)
+
+
+def list_(cluster: Cluster, request: Request) -> bytes:
+    """The list that a request asks for, as it goes over the wire."""
+    check_list_options(request)
+    selection = selection_of(request)
+    found, metadata = page(cluster, request, selection)
+    return encode_list(cluster, request, found, metadata)
+
+
+def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list[Entry], Obj]:
+    """One page of what is selected, with the list's metadata."""
+    store, resource = cluster.store, stored_resource(request.kind)
+    limit = max(request.number('limit') or 0, 0)
+    revision = revision_of(request)
+    token = request.option('continue')
+    exact = request.option('resourceVersionMatch') == 'Exact'
+    if revision is not None and revision > store.revision:
+        raise too_large(revision, store.revision)
+    entries: Iterable[Entry]
+    shown = store.revision
+    if token:
+        if revision:
+            raise BadRequest("specifying resource version is not allowed when using continue")
+        at, last = paging.parse_token(token)
+        if at > 0:
+            shown = at
+            try:
+                entries = list(store.select_at(at, resource, request.namespace, last))
+            except TooOld:
+                raise paging.expired(last) from None
+        else:
+            entries = store.select(resource, request.namespace, last)
+    elif exact and revision:
+        shown = revision
+        try:
+            entries = list(store.select_at(revision, resource, request.namespace))
+        except TooOld:
+            raise Expired("The resourceVersion for the provided list is too old.") from None
+    else:
+        entries = store.select(resource, request.namespace)
+    chosen: Iterator[Entry] = filter(selection.matches, entries) if selection else iter(entries)
+    metadata: Obj = {'resourceVersion': str(shown)}
+    if not limit:
+        return list(chosen), metadata
+    found = list(itertools.islice(chosen, limit))
+    rest = list(chosen) if not selection else list(itertools.islice(chosen, 1))
+    if rest:
+        metadata['continue'] = paging.make_token(shown, found[-1].key)
+        if not selection:
+            metadata['remainingItemCount'] = len(rest)
+    return found, metadata
+
+
+def encode_list(
+        cluster: Cluster, request: Request, entries: Iterable[Entry], metadata: Obj,
+) -> bytes:
+    kind = request.kind
+    if request.accepted.shape == 'Table':
+        found = [encoding.decode_own(objects.view(kind, entry.raw)) for entry in entries]
+        return encoding.encode(tables.Maker(request, cluster.clock()).table(found, metadata))
+    if request.accepted.shape:
+        version = request.accepted.version
+        return encoding.encode({
+            'kind': 'PartialObjectMetadataList', 'apiVersion': f'{META_GROUP}/{version}',
+            'metadata': metadata,
+            'items': [tables.partial(encoding.decode_own(objects.view(kind, entry.raw)), version)
+                      for entry in entries],
+        })
+    return encode_items(kind, [objects.item(kind, entry.raw) for entry in entries], metadata)
+
+
+def encode_items(kind: Kind, items: list[bytes], metadata: Obj) -> bytes:
+    listed = b','.join(items)
+    if kind.custom:
+        metadata = {'continue': '', **metadata}
+        head = encoding.encode({'apiVersion': kind.api_version})[:-1]
+        tail = encoding.encode_sorted({'kind': kind.list_kind, 'metadata': metadata})[1:]
+        return b'%s,"items":[%s],%s' % (head, listed, tail)
+    head = encoding.encode({
+        'kind': kind.list_kind, 'apiVersion': kind.api_version, 'metadata': metadata})[:-1]
+    return b'%s,"items":[%s]}' % (head, listed)

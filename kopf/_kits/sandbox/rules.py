@@ -1,0 +1,183 @@
+"""
+The rules of kinds: what an object is made into, and what is wrong with it.
+
+Here the schemas of custom resources and the knowledge of the built-in kinds meet the server.
+"""
+import random
+
+from kopf._kits.sandbox import builtins, crdrules, crds, schemas, webhookrules
+from kopf._kits.sandbox import metadata as metadata_rules
+from kopf._kits.sandbox.causes import too_long
+from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
+from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.schemas import nodes
+from kopf._kits.sandbox.statuses import Cause, Forbidden, Invalid, Obj
+from kopf._kits.sandbox.storage import Entry
+
+SERVICES: Resource = ('', 'services')
+#: How much data config maps and secrets can have, in bytes.
+MAX_DATA = 1024 * 1024
+_PROTECTED = ('default', 'kube-system', 'kube-public')
+
+_rng = random.Random()
+
+
+def new_name(prefix: str) -> str:
+    return metadata_rules.generate_name(prefix, _rng)
+
+
+def complete(kind: Kind, obj: Obj) -> Obj:
+    """Fill in what is there by default; the metadata stays the object's own."""
+    if kind.custom:
+        made = schemas.default(schemas.schema_of(kind), obj)
+    elif kind.resource == CRDS:
+        made = crds.complete(obj)
+    else:
+        made = builtins.complete(kind, obj)
+    return made if made is obj else {**made, 'metadata': dict(made['metadata'])}
+
+
+def prepare_creation(cluster: Cluster, kind: Kind, obj: Obj) -> Obj:
+    """Make of a (completed) object what the API makes of every new one, before it is admitted."""
+    if kind.custom:
+        obj['metadata']['generation'] = 1
+        if kind.has_status:
+            obj.pop('status', None)
+        return obj
+    made = builtins.prepare_creation(kind, obj, used=_addresses(cluster, kind))
+    if kind.resource == CRDS:
+        spec = made.get('spec') or {}
+        return {**made, 'status': crds.initial_status(made)} if spec.get('versions') else made
+    return complete(kind, made)
+
+
+def prepare_update(cluster: Cluster, kind: Kind, new: Obj, old: Obj, subresource: str) -> Obj:
+    """A write to the status changes nothing else; one to the object, everything else."""
+    if subresource == 'status':
+        return _with_status_of(new, old)
+    if subresource == 'finalize':
+        return {**old, 'spec': {**old.get('spec', {}), 'finalizers': list(
+            (new.get('spec') or {}).get('finalizers') or ())}}
+    if not kind.custom:
+        made = builtins.prepare_update(kind, new, old, used=_addresses(cluster, kind))
+        return _with_stored_versions(made) if kind.resource == CRDS else made
+    if kind.has_status:
+        new.pop('status', None)
+        if 'status' in old:
+            new['status'] = old['status']
+    if _is_new_generation(kind, new, old):
+        new['metadata']['generation'] = old['metadata'].get('generation', 0) + 1
+    return new
+
+
+def _with_status_of(new: Obj, old: Obj) -> Obj:
+    made = {**old, 'metadata': dict(old['metadata'])}
+    made.pop('status', None)
+    if 'status' in new:
+        made['status'] = new['status']
+    if 'managedFields' in new['metadata']:
+        made['metadata']['managedFields'] = new['metadata']['managedFields']
+    return made
+
+
+def _with_stored_versions(crd: Obj) -> Obj:
+    """A definition remembers what its objects were ever stored as."""
+    status = crd.get('status') or {}
+    stored = list(status.get('storedVersions') or ())
+    stored += [version.get('name') for version in crd['spec'].get('versions') or ()
+               if version.get('storage') and version.get('name') not in stored]
+    return {**crd, 'status': {**status, 'storedVersions': stored}}
+
+
+def _is_new_generation(kind: Kind, new: Obj, old: Obj) -> bool:
+    ignored = {'metadata', 'apiVersion', 'kind', *(('status',) if kind.has_status else ())}
+    return {key: value for key, value in new.items() if key not in ignored} \
+        != {key: value for key, value in old.items() if key not in ignored}
+
+
+def _addresses(cluster: Cluster, kind: Kind) -> frozenset[str]:
+    if kind.resource != SERVICES:
+        return frozenset()
+    return frozenset(entry.decode().get('spec', {}).get('clusterIP', '')
+                     for entry in cluster.store.select(SERVICES))
+
+
+def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> None:
+    """Raises `Invalid` with all that is wrong."""
+    causes: list[Cause] = []
+    if old is None:
+        causes += metadata_rules.validate(new['metadata'], kind)
+    else:
+        causes += metadata_rules.validate_update(new['metadata'], old['metadata'], kind)
+    if kind.custom:
+        causes += schemas.validate(
+            schemas.schema_of(kind), new, nodes.NOTHING if old is None else old)
+    elif kind.resource == CRDS and subresource != 'status':
+        causes += crdrules.validate(new, old)
+    elif not subresource:
+        causes += builtins.validate(kind, new)
+        causes += _check_size(kind, new)
+        if kind.plural in ('mutatingwebhookconfigurations', 'validatingwebhookconfigurations'):
+            known = {cause.field for cause in causes}
+            causes += [cause for cause in webhookrules.validate(new) if cause.field not in known]
+        if old is not None:
+            causes += builtins.validate_update(kind, new, old)
+    if causes:
+        name = new['metadata'].get('name') or ''
+        raise Invalid.on(kind.group, kind.kind, name, causes)
+
+
+def _check_size(kind: Kind, obj: Obj) -> list[Cause]:
+    """See that the data is not more than it may be; it is counted as it would be in files."""
+    if kind.resource == ('', 'configmaps'):
+        field, encoded = '[]', {**(obj.get('binaryData') or {})}
+    elif kind.resource == ('', 'secrets'):
+        field, encoded = 'data', {**(obj.get('data') or {})}
+    else:
+        return []
+    size = sum(len(value) * 3 // 4 for value in encoded.values())
+    if field == '[]':
+        size += sum(len(value.encode('utf-8', 'replace'))
+                    for value in (obj.get('data') or {}).values())
+    return [too_long(field, MAX_DATA)] if size > MAX_DATA else []
+
+
+def warn(kind: Kind, new: Obj, old: Obj | None) -> list[str]:
+    """What is accepted, but should be told of."""
+    texts = metadata_rules.warn(new['metadata'], {} if old is None else old['metadata'], kind)
+    if kind.resource == CRDS:
+        texts += crdrules.warn(new)
+    return [*texts, kind.warning] if kind.warning else texts
+
+
+def returns_deleted(kind: Kind) -> bool:
+    """Whether a deletion is answered by the object that is gone, not by a status."""
+    return kind.resource in _RETURNED
+
+
+def is_created_by_update(kind: Kind) -> bool:
+    """Whether replacing an object that is not there creates it."""
+    return kind.resource in _CREATED
+
+
+_RETURNED: frozenset[Resource] = frozenset({
+    ('', 'persistentvolumeclaims'), ('', 'persistentvolumes'), ('', 'pods'), ('', 'podtemplates'),
+    ('', 'resourcequotas'), ('', 'serviceaccounts'), ('', 'services'),
+    ('storage.k8s.io', 'storageclasses'), ('storage.k8s.io', 'csidrivers'),
+    ('storage.k8s.io', 'csinodes'), ('storage.k8s.io', 'volumeattachments'),
+})
+_RBAC = 'rbac.authorization.k8s.io'
+_CREATED: frozenset[Resource] = frozenset({
+    ('', 'endpoints'), ('', 'events'), ('', 'limitranges'), ('', 'services'),
+    ('coordination.k8s.io', 'leases'), ('events.k8s.io', 'events'),
+    (_RBAC, 'clusterrolebindings'), (_RBAC, 'clusterroles'), (_RBAC, 'rolebindings'),
+    (_RBAC, 'roles'),
+})
+
+
+def check_deletion(request: Request, entry: Entry) -> None:
+    """Raises `Forbidden` for what must not be deleted."""
+    if request.kind.resource == NAMESPACES and entry.key[1] in _PROTECTED:
+        raise Forbidden.to("this namespace may not be deleted",
+                           group='', plural='namespaces', name=entry.key[1])

@@ -1,0 +1,192 @@
+"""
+Objects of built-in kinds, and all metadata, as the API decodes them into its own types.
+"""
+from typing import Any
+
+from kopf._kits.sandbox import causes
+from kopf._kits.sandbox.schemas import definitions, nodes, paths, scalars
+from kopf._kits.sandbox.schemas.depths import guarded
+from kopf._kits.sandbox.schemas.scalars import Field
+from kopf._kits.sandbox.schemas.scalars import Undecodable as Undecodable
+
+PROPS = 'io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps'
+UNIONS = frozenset([f'{PROPS}OrArray', f'{PROPS}OrBool', f'{PROPS}OrStringArray'])
+"""Schemas, or something else in their places: lists, booleans."""
+
+
+@guarded
+def decode(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
+    """
+    The object without its unknown fields, nulls, and values as empty as those not given.
+
+    Returns it, itself if nothing was to be changed, and the paths of the unknown fields, sorted.
+    Raises `Undecodable` for a value of a wrong type.
+    """
+    decoder = _Decoder('')
+    result = decoder.decode(schema, obj, None, None)
+    return result, sorted(map(paths.render, decoder.unknown))
+
+
+@guarded
+def decode_metadata(meta: Any, *, within: str = '') -> tuple[Any, list[str]]:
+    """
+    The same for the metadata of a custom resource: ``None`` is empty metadata.
+
+    ``within`` is the place of an embedded resource, for the paths of unknown fields.
+    """
+    schema = definitions.define(definitions.OBJECT_META)
+    if meta is not None and not isinstance(meta, dict):
+        raise Undecodable(scalars.cannot(meta, "value of type v1.ObjectMeta"))
+    decoder = _Decoder(f'{within}.metadata' if within else 'metadata')
+    result = decoder.decode(schema, meta if meta is not None else {}, None, None)
+    return result, decoder.rendered()
+
+
+@guarded
+def decode_embedded(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
+    """
+    Decode the metadata of the resources embedded in a custom resource, wherever the schema tells.
+
+    Returns the object, itself if nothing was to be changed, and the paths of unknown fields.
+    Raises `Undecodable` for a value of a wrong type.
+    """
+    unknown: list[str] = []
+    return _decode_embedded(schema, obj, None, unknown, False), unknown
+
+
+def has_embedded(schema: nodes.Schema) -> bool:
+    """Whether there are resources embedded anywhere in those of a (non-recursive) schema."""
+    return schema.embedded or any(
+        child is not None and has_embedded(child)
+        for child in (schema.items, schema.additional, *schema.properties.values()))
+
+
+def _decode_embedded(
+        schema: nodes.Schema, value: Any, path: paths.Path, unknown: list[str], here: bool,
+) -> Any:
+    if isinstance(value, dict):
+        changes = {}
+        if here:
+            for key in ('apiVersion', 'kind'):
+                if key in value and not isinstance(value[key], str):
+                    problem = causes.invalid(
+                        paths.render((path, key)), causes.arranged(value[key]), "must be a string")
+                    raise Undecodable(str(problem))
+            if 'metadata' in value:
+                try:
+                    meta, fields = decode_metadata(value['metadata'], within=paths.render(path))
+                except Undecodable as e:
+                    field = paths.render((path, 'metadata'))
+                    problem = causes.invalid(field, causes.arranged(value['metadata']), str(e))
+                    raise Undecodable(str(problem)) from None
+                unknown += fields
+                changes['metadata'] = meta
+        for key, item in value.items():
+            child = schema.of(key)
+            if child is not None and key not in changes:
+                changes[key] = _decode_embedded(
+                    child, item, (path, key), unknown, child.embedded)
+        if any(value[key] is not item for key, item in changes.items()):
+            return {**value, **changes}
+    elif isinstance(value, list) and schema.items is not None:
+        items = [_decode_embedded(schema.items, item, (path, index), unknown, schema.items.embedded)
+                 for index, item in enumerate(value)]
+        if any(new is not old for new, old in zip(items, value, strict=True)):
+            return items
+    return value
+
+
+class _Decoder:
+    """
+    One decoding. Besides the path in the object, it keeps the struct and the field that errors
+    tell: a field's path has no indices and no keys of maps.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.unknown: list[paths.Path] = []
+
+    def rendered(self) -> list[str]:
+        return sorted(f'{self.prefix}.{paths.render(path)}' for path in self.unknown)
+
+    def decode(
+            self, schema: nodes.Schema, value: Any, path: paths.Path, field: Field | None,
+    ) -> Any:
+        special = scalars.SPECIAL.get(schema.name)
+        if special is not None:
+            return special(schema, value, field)
+        if schema.name in UNIONS:
+            if not isinstance(value, dict):
+                return value
+            schema = definitions.define(PROPS)
+        if not schema.type:
+            return value
+        if schema.type == 'object':
+            if not isinstance(value, dict):
+                raise scalars.mismatch(schema, value, field)
+            if schema.has_additional and schema.additional is not None:
+                return self._decode_map(schema.additional, value, path, field)
+            if not schema.properties:
+                return value
+            return self._decode_struct(schema, value, path, field)
+        if schema.type == 'array':
+            if not isinstance(value, list) or schema.items is None:
+                raise scalars.mismatch(schema, value, field)
+            return self._decode_list(schema.items, value, path, field)
+        scalars.CHECKS[schema.type](schema, value, field)
+        return value
+
+    def _decode_struct(
+            self, schema: nodes.Schema, value: dict[str, Any], path: paths.Path,
+            field: Field | None,
+    ) -> dict[str, Any]:
+        struct = schema.name.rpartition('.')[2]
+        changed = None
+        for key, item in value.items():
+            child = schema.properties.get(key)
+            if child is None:
+                self.unknown.append((path, key))
+                decoded = None
+            elif item is None:
+                decoded = None
+            else:
+                names = (*field.names, key) if field else (key,)
+                decoded = self.decode(child, item, (path, key), Field(struct, names))
+                if scalars.is_omitted(child, decoded, key in schema.required, key):
+                    decoded = None
+            if decoded is not item or item is None:
+                if changed is None:
+                    changed = value.copy()
+                if decoded is None:
+                    del changed[key]
+                else:
+                    changed[key] = decoded
+        return value if changed is None else changed
+
+    def _decode_map(
+            self, values: nodes.Schema, value: dict[str, Any], path: paths.Path,
+            field: Field | None,
+    ) -> dict[str, Any]:
+        changed = None
+        for key, item in value.items():
+            decoded = scalars.zero(values) if item is None else self.decode(
+                values, item, (path, key), field)
+            if decoded is not item:
+                if changed is None:
+                    changed = value.copy()
+                changed[key] = decoded
+        return value if changed is None else changed
+
+    def _decode_list(
+            self, items: nodes.Schema, value: list[Any], path: paths.Path,
+            field: Field | None,
+    ) -> list[Any]:
+        changed = None
+        for index, item in enumerate(value):
+            decoded = scalars.zero(items) if item is None else self.decode(
+                items, item, (path, index), field)
+            if decoded is not item:
+                if changed is None:
+                    changed = value.copy()
+                changed[index] = decoded
+        return value if changed is None else changed

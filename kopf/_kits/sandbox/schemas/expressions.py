@@ -1,0 +1,210 @@
+"""
+Rules of custom resources in CEL, the Common Expression Language (``x-kubernetes-validations``).
+
+They need the package ``common-expression-language``. With it absent, all rules are taken for kept:
+such objects are stored that a real API would refuse. There are no estimates of costs, no checks of
+types before the rules are evaluated, and of Kubernetes' own functions only those for lists
+and strings.
+"""
+import contextlib
+import datetime
+import functools
+import importlib
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from kopf._kits.sandbox import causes, statuses
+from kopf._kits.sandbox.schemas import nodes, paths
+
+KEYWORDS = frozenset([
+    'true', 'false', 'null', 'in', 'as', 'break', 'const', 'continue', 'else', 'for', 'function',
+    'if', 'import', 'let', 'loop', 'package', 'namespace', 'return', 'var', 'void', 'while',
+])
+UNCHECKED = ("some validation rules were not checked because the object was invalid; "
+             "correct the existing errors to complete validation")
+BLOCKING = frozenset([
+    'FieldValueNotSupported', 'FieldValueRequired', 'FieldValueTooLong', 'FieldValueTooMany',
+    'FieldValueTypeInvalid',
+])
+
+
+def check_rules(
+        schema: nodes.Schema, value: Any, old: Any, path: paths.Path,
+) -> Iterator[statuses.Cause]:
+    """What rules are broken by a value that fits its schema otherwise."""
+    if not schema.with_rules or (old is not nodes.NOTHING and old == value):
+        return
+    for rule in schema.raw.get('x-kubernetes-validations') or ():
+        yield from _check_rule(rule, schema, value, old, path)
+    if isinstance(value, dict):
+        known = old if isinstance(old, dict) else {}
+        for key, item in value.items():
+            named = schema.properties.get(key)
+            child = named if named is not None else schema.additional
+            if child is not None:
+                place = key if named is not None else paths.MapKey(key)
+                yield from check_rules(
+                    child, item, known.get(key, nodes.NOTHING), (path, place))
+    elif isinstance(value, list) and schema.items is not None:
+        keys = schema.map_keys
+        before = {}
+        if schema.list_type == 'map' and isinstance(old, list):
+            before = {_identity(item, keys): item for item in old if isinstance(item, dict)}
+        for index, item in enumerate(value):
+            found = before.get(_identity(item, keys), nodes.NOTHING) if before else nodes.NOTHING
+            yield from check_rules(schema.items, item, found, (path, index))
+
+
+def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
+    return tuple(str(item.get(key)) for key in keys) if isinstance(item, dict) else ()
+
+
+def _check_rule(
+        rule: Mapping[str, Any], schema: nodes.Schema, value: Any, old: Any, path: paths.Path,
+) -> Iterator[statuses.Cause]:
+    text = rule['rule']
+    variables = {'self': _convert(schema, value)}
+    if re.search(r'\boldSelf\b', text):
+        if old is nodes.NOTHING:
+            return
+        variables['oldSelf'] = _convert(schema, old)
+    field = paths.render(path)
+    try:
+        kept = evaluate(text, variables)
+    except Unavailable:
+        return
+    except Exception as e:  # whatever the library makes of it
+        yield causes.invalid(field, schema.type or 'object', f"{e} evaluating rule: {text}")
+        return
+    if kept is True:
+        return
+    message = rule.get('message') or f"failed rule: {text.strip()}"
+    if rule.get('messageExpression'):
+        with contextlib.suppress(Exception):
+            message = str(evaluate(rule['messageExpression'], variables)) or message
+    shown = rule.get('fieldPath') is None and not isinstance(value, dict | list)
+    yield _make_cause(rule.get('reason') or 'FieldValueInvalid',
+                      field + (rule.get('fieldPath') or ''), message.strip(),
+                      f": {causes.shown(value)}" if shown else "")
+
+
+def _make_cause(reason: str, field: str, message: str, shown: str) -> statuses.Cause:
+    texts = {
+        'FieldValueForbidden': f"Forbidden: {message}",
+        'FieldValueRequired': f"Required value: {message}",
+        'FieldValueDuplicate': f"Duplicate value{shown}",
+    }
+    return statuses.Cause(reason, field, texts.get(reason, f"Invalid value{shown}: {message}"))
+
+
+def check_syntax(rule: Mapping[str, Any], field: str) -> Iterator[statuses.Cause]:
+    """Whether a rule of a CRD can be evaluated at all."""
+    text = rule.get('rule') or ''
+    if not text.strip():
+        yield causes.required(f'{field}.rule', "rule is not specified")
+        return
+    if '\n' in (rule.get('message') or ''):
+        yield causes.invalid(f'{field}.message', rule['message'], "must not contain line breaks")
+    try:
+        _compile(text)
+    except Unavailable:
+        pass
+    except Exception as e:  # whatever the library makes of it
+        shown = {
+            'Rule': text, 'Message': rule.get('message') or '',
+            'MessageExpression': rule.get('messageExpression') or '',
+            'Reason': rule.get('reason'), 'FieldPath': rule.get('fieldPath') or '',
+            'OptionalOldSelf': rule.get('optionalOldSelf'),
+        }
+        why = re.sub(r"^.*?(?=ERROR: )", '', str(e), flags=re.DOTALL)
+        yield causes.invalid(f'{field}.rule', shown, f"compilation failed: {why}")
+
+
+class Unavailable(Exception):
+    """There is nothing to evaluate CEL with."""
+
+
+def _load() -> Any:
+    try:
+        return importlib.import_module('cel')  # it is big: only if there are rules
+    except ImportError:
+        raise Unavailable from None
+
+
+@functools.lru_cache(maxsize=1024)
+def _compile(text: str) -> Any:
+    return _load().compile(text)
+
+
+def evaluate(text: str, variables: Mapping[str, Any]) -> Any:
+    """
+    The value of an expression. Raises `Unavailable`, or whatever the library does on errors.
+    """
+    program = _compile(text)
+    return program.execute(_load().Context(variables=dict(variables), functions=dict(_FUNCTIONS)))
+
+
+def _convert(schema: nodes.Schema | None, value: Any) -> Any:
+    """A value as expressions see it: fields of odd names under others, times as times."""
+    if schema is None:
+        return value
+    if isinstance(value, dict):
+        return {
+            escape(key) if key in schema.properties else key: _convert(schema.of(key), item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_convert(schema.items, item) for item in value]
+    if isinstance(value, str) and schema.raw.get('format') in ('date-time', 'date'):
+        with contextlib.suppress(ValueError):
+            moment = datetime.datetime.fromisoformat(value)
+            return moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)
+    return value
+
+
+def escape(name: str) -> str:
+    """The name of a field in expressions: ``a-b`` is ``a__dash__b``."""
+    if name in KEYWORDS:
+        return f'__{name}__'
+    for plain, escaped in (('__', '__underscores__'), ('.', '__dot__'), ('-', '__dash__'),
+                           ('/', '__slash__')):
+        name = name.replace(plain, escaped)
+    return name
+
+
+def _format(text: str, args: list[Any]) -> str:
+    rest = iter(args)
+    return re.sub(r'%(%|[a-z])', lambda match: '%' if match[1] == '%' else str(next(rest)), text)
+
+
+def _last_index(items: Any, item: Any) -> int:
+    if isinstance(items, str):
+        return items.rfind(item)
+    return max((index for index, one in enumerate(items) if one == item), default=-1)
+
+
+def _index(items: Any, item: Any) -> int:
+    if isinstance(items, str):
+        return items.find(item)
+    return items.index(item) if item in items else -1
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    'sum': lambda items: sum(items),
+    'isSorted': lambda items: all(one <= two for one, two in itertools.pairwise(items)),
+    'indexOf': _index,
+    'lastIndexOf': _last_index,
+    'join': lambda items, sep='': sep.join(items),
+    'split': lambda text, sep: text.split(sep) if sep else list(text),
+    'replace': lambda text, old, new: text.replace(old, new),
+    'substring': lambda text, start, end=None: text[start:end],
+    'charAt': lambda text, index: text[index:index + 1],
+    'trim': lambda text: text.strip(),
+    'lowerAscii': lambda text: text.lower(),
+    'upperAscii': lambda text: text.upper(),
+    'format': _format,
+    'find': lambda text, pattern: (re.search(pattern, text) or [''])[0],
+    'findAll': lambda text, pattern: [match[0] for match in re.finditer(pattern, text)],
+}

@@ -1,0 +1,77 @@
+from typing import Any
+
+from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.schemas import nodes, paths
+from kopf._kits.sandbox.schemas.depths import guarded
+
+RESERVED = frozenset(['apiVersion', 'kind', 'metadata'])
+"""What every resource has, also one embedded in another, whatever its schema says."""
+
+
+@guarded
+def prune(schema: nodes.Schema, obj: statuses.Obj) -> tuple[statuses.Obj, list[str]]:
+    """
+    Drop the fields of a custom resource that its schema does not specify.
+
+    Returns the object, itself if nothing was to be dropped, and the paths of what was, sorted.
+    The metadata is not looked into, neither the object's nor those of embedded resources.
+    """
+    unknown: list[paths.Path] = []
+    result = _prune_dict(schema, obj, None, unknown, True)
+    return result, sorted(map(paths.render, unknown))
+
+
+def _prune(
+        schema: nodes.Schema | None, value: Any, path: paths.Path, unknown: list[paths.Path],
+) -> Any:
+    if isinstance(value, dict):
+        embedded = schema is not None and schema.embedded
+        return _prune_dict(schema, value, path, unknown, embedded)
+    if isinstance(value, list):
+        items = schema.items if schema is not None else None
+        if items is None and schema is not None and schema.preserving:
+            return value
+        changed = None
+        for index, item in enumerate(value):
+            if isinstance(item, dict | list):
+                pruned = _prune(items, item, (path, index), unknown)
+                if pruned is not item:
+                    if changed is None:
+                        changed = value.copy()
+                    changed[index] = pruned
+        return value if changed is None else changed
+    return value
+
+
+def _prune_dict(
+        schema: nodes.Schema | None,
+        value: dict[str, Any],
+        path: paths.Path,
+        unknown: list[paths.Path],
+        embedded: bool,
+) -> dict[str, Any]:
+    if schema is None:
+        unknown.extend((path, key) for key in value)
+        return {} if value else value
+    changed = None
+    properties = schema.properties
+    for key, item in value.items():
+        if embedded and key in RESERVED:
+            continue
+        child = properties.get(key)
+        if child is None:
+            if not schema.has_additional:
+                if not schema.preserving:
+                    unknown.append((path, key))
+                    if changed is None:
+                        changed = value.copy()
+                    del changed[key]
+                continue
+            child = schema.additional
+        if isinstance(item, dict | list):
+            pruned = _prune(child, item, (path, key), unknown)
+            if pruned is not item:
+                if changed is None:
+                    changed = value.copy()
+                changed[key] = pruned
+    return value if changed is None else changed

@@ -1,0 +1,278 @@
+"""
+Whether a CRD's schema is one that the API can use: structural, and with nothing forbidden.
+"""
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kopf._kits.sandbox import causes, statuses
+from kopf._kits.sandbox.schemas import expressions, formats, nodes, patterns, pruning, validating
+
+TYPES = ("array", "boolean", "integer", "number", "object", "string")
+UNSUPPORTED = ('$ref', 'additionalItems', 'definitions', 'dependencies', 'id', 'patternProperties')
+COMBINATIONS = ('allOf', 'anyOf', 'oneOf')
+FORBIDDEN_IN_COMBINATIONS = {
+    'additionalProperties': "must be undefined to be structural",
+    'default': "must be undefined to be structural",
+    'description': "must be empty to be structural",
+    'nullable': "must be false to be structural",
+    'title': "must be empty to be structural",
+    'type': "must be empty to be structural",
+    'x-kubernetes-embedded-resource': "must be false to be structural",
+    'x-kubernetes-int-or-string': "must be false to be structural",
+    'x-kubernetes-list-map-keys': "must be empty to be structural",
+    'x-kubernetes-list-type': "must be undefined to be structural",
+    'x-kubernetes-map-type': "must be undefined to be structural",
+    'x-kubernetes-preserve-unknown-fields': "must be false to be structural",
+}
+
+Raw = Mapping[str, Any]
+Causes = Iterator[statuses.Cause]
+
+
+def validate_structure(raw: Raw, field: str) -> list[statuses.Cause]:
+    """What is wrong with a schema of a version; ``field`` is where it is in the CRD."""
+    found = [*_check_root(raw, field), *_check(raw, field, 'root')]
+    return found or list(_check_defaults(raw, field, root=True))
+
+
+def find_unrecognized_formats(raw: Any) -> list[str]:
+    """The formats that the API does not know, and warns of; they are not checked in objects."""
+    unknown: list[str] = []
+    pending: list[Any] = [raw]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            format = node.get('format')
+            if isinstance(format, str) and format not in formats.FORMATS and (
+                    format not in formats.NUMERIC) and format not in unknown:
+                unknown.append(format)
+            pending += [node.get('items'), node.get('additionalProperties'),
+                        *(node.get('properties') or {}).values()]
+    return unknown
+
+
+def _check_root(raw: Raw, field: str) -> Causes:
+    if raw.get('$schema'):
+        yield causes.invalid(field, '', "OpenAPIV3Schema 'schema' is not supported")
+    if raw.get('nullable'):
+        yield causes.forbidden(f'{field}.nullable', "nullable cannot be true at the root")
+    if raw.get('type') not in (None, '', 'object'):
+        yield causes.invalid(f'{field}.type', raw['type'], "must be object at the root")
+    if raw.get('additionalProperties') not in (None, False):
+        yield causes.forbidden(f'{field}.additionalProperties', "must not be used at the root")
+    properties = raw.get('properties') or {}
+    for key, expected in (('apiVersion', 'string'), ('kind', 'string'), ('metadata', 'object')):
+        actual = (properties.get(key) or {}).get('type', expected)
+        if actual != expected:
+            yield causes.invalid(
+                f'{field}.properties[{key}].type', actual, f"must be {expected}")
+    meta = properties.get('metadata') or {}
+    if set(meta) - {'type', 'properties', 'description', 'default', 'required'} or (
+            set(meta.get('properties') or {}) - {'name', 'generateName'}):
+        yield causes.forbidden(
+            f'{field}.properties[metadata]',
+            "must not specify anything other than name and generateName, but metadata is "
+            "implicitly specified")
+    for place, sub in (('', meta), *(
+            (f'.properties[{key}]', sub or {})
+            for key, sub in (meta.get('properties') or {}).items())):
+        if 'default' in sub:
+            yield causes.forbidden(f'{field}.properties[metadata]{place}.default',
+                                   "must not be set in top-level metadata")
+
+
+def _check(raw: Raw, field: str, role: str) -> Causes:
+    """The rules of one node and all below. Its role: root, object field, array item, map value."""
+    for key in UNSUPPORTED:
+        if raw.get(key):
+            yield causes.forbidden(f'{field}.{key}', f"{key} is not supported")
+    if raw.get('uniqueItems'):
+        yield causes.forbidden(
+            f'{field}.uniqueItems', "uniqueItems cannot be set to true since the runtime "
+                                    "complexity becomes quadratic")
+    if raw.get('pattern'):
+        yield from _check_pattern(raw['pattern'], f'{field}.pattern')
+    yield from _check_type(raw, field, role)
+    yield from _check_extensions(raw, field)
+    yield from _check_list(raw, field)
+    for index, rule in enumerate(raw.get('x-kubernetes-validations') or ()):
+        yield from expressions.check_syntax(rule, f'{field}.x-kubernetes-validations[{index}]')
+    for key in COMBINATIONS:
+        for index, sub in enumerate(raw.get(key) or ()):
+            known = _is_int_or_string(raw)
+            yield from _check_combined(sub, f'{field}.{key}[{index}]', known)
+    if raw.get('not'):
+        yield from _check_combined(raw['not'], f'{field}.not', False)
+    for key, sub in (raw.get('properties') or {}).items():
+        yield from _check(sub or {}, f'{field}.properties[{key}]', 'object fields')
+    items, additional = raw.get('items'), raw.get('additionalProperties')
+    if isinstance(items, dict):
+        yield from _check(items, f'{field}.items', 'array items')
+    if isinstance(additional, dict):
+        yield from _check(additional, f'{field}.additionalProperties', 'object fields')
+
+
+def _check_pattern(pattern: str, field: str) -> Causes:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError) as e:
+        try:
+            patterns.compile(pattern)
+        except patterns.UnknownPattern:
+            if r'\p' not in pattern and r'\P' not in pattern:
+                yield causes.invalid(field, pattern, "must be a valid regular expression, but "
+                                                     f"isn't: error parsing regexp: {e}")
+
+
+def _is_int_or_string(raw: Raw) -> bool:
+    return bool(raw.get('x-kubernetes-int-or-string'))
+
+
+def _check_type(raw: Raw, field: str, role: str) -> Causes:
+    type_ = raw.get('type') or ''
+    free = _is_int_or_string(raw) or raw.get('x-kubernetes-preserve-unknown-fields')
+    if type_ and type_ not in TYPES:
+        yield causes.unsupported(f'{field}.type', type_, TYPES)
+    elif not type_ and not free and not raw.get('$ref'):
+        where = "at the root" if role == 'root' else f"for specified {role}"
+        yield causes.required(f'{field}.type', f"must not be empty {where}")
+    if type_ == 'array' and raw.get('items') is None:
+        yield causes.required(f'{field}.items', "must be specified")
+    if isinstance(raw.get('items'), list):
+        yield causes.forbidden(f'{field}.items', "items must be a schema object and not an array")
+    if raw.get('properties') and isinstance(raw.get('additionalProperties'), dict):
+        yield causes.forbidden(f'{field}.additionalProperties',
+                               "additionalProperties and properties are mutual exclusive")
+
+
+def _check_extensions(raw: Raw, field: str) -> Causes:
+    preserving = raw.get('x-kubernetes-preserve-unknown-fields')
+    key = f'{field}.x-kubernetes-preserve-unknown-fields'
+    if preserving is False:
+        yield causes.invalid(key, False, "must be true or undefined")
+    if preserving and _is_int_or_string(raw):
+        yield causes.invalid(key, True, "must be false if x-kubernetes-int-or-string is true")
+    if raw.get('x-kubernetes-embedded-resource'):
+        if not raw.get('properties') and not preserving:
+            yield causes.required(
+                f'{field}.properties', "must not be empty if x-kubernetes-embedded-resource is "
+                                       "true without x-kubernetes-preserve-unknown-fields")
+        if raw.get('type') != 'object':
+            yield causes.invalid(f'{field}.type', raw.get('type') or '',
+                                 "must be object if x-kubernetes-embedded-resource is true")
+    map_type = raw.get('x-kubernetes-map-type')
+    if map_type is not None:
+        if raw.get('type') != 'object':
+            yield causes.invalid(f'{field}.type', raw.get('type') or '',
+                                 "must be object if x-kubernetes-map-type is specified")
+        if map_type not in ("atomic", "granular"):
+            yield causes.unsupported(
+                f'{field}.x-kubernetes-map-type', map_type, ("atomic", "granular"))
+
+
+def _check_list(raw: Raw, field: str) -> Causes:
+    list_type, keys = raw.get('x-kubernetes-list-type'), raw.get('x-kubernetes-list-map-keys')
+    if list_type is None:
+        if keys:
+            yield causes.required(f'{field}.x-kubernetes-list-type',
+                                  "must be map if x-kubernetes-list-map-keys is non-empty")
+        return
+    if raw.get('type') != 'array':
+        yield causes.invalid(f'{field}.type', raw.get('type') or '',
+                             "must be array if x-kubernetes-list-type is specified")
+    if list_type not in ("atomic", "set", "map"):
+        yield causes.unsupported(
+            f'{field}.x-kubernetes-list-type', list_type, ("atomic", "set", "map"))
+    items = raw.get('items')
+    items = items if isinstance(items, dict) else {}
+    if list_type == 'set':
+        yield from _check_set_items(items, f'{field}.items')
+    if list_type == 'map':
+        yield from _check_map_items(items, keys or [], field)
+
+
+def _check_set_items(items: Raw, field: str) -> Causes:
+    if items.get('nullable'):
+        yield causes.forbidden(f'{field}.nullable',
+                               "cannot be nullable when x-kubernetes-list-type is set")
+    if items.get('type') == 'array' and items.get('x-kubernetes-list-type') not in (None, 'atomic'):
+        yield causes.invalid(
+            f'{field}.x-kubernetes-list-type', items['x-kubernetes-list-type'],
+            "must be atomic as item of a list with x-kubernetes-list-type=set")
+    if items.get('type') == 'object' and items.get('x-kubernetes-map-type') != 'atomic':
+        yield causes.invalid(
+            f'{field}.x-kubernetes-map-type', items.get('x-kubernetes-map-type'),
+            "must be atomic as item of a list with x-kubernetes-list-type=set")
+
+
+def _check_map_items(items: Raw, keys: list[str], field: str) -> Causes:
+    if not keys:
+        yield causes.required(f'{field}.x-kubernetes-list-map-keys',
+                              "must not be empty if x-kubernetes-list-type is map")
+    if items.get('type') != 'object':
+        yield causes.invalid(f'{field}.items.type', items.get('type') or '',
+                             "must be object if parent array's x-kubernetes-list-type is map")
+        return
+    properties = items.get('properties') or {}
+    if len(set(keys)) < len(keys):
+        yield causes.invalid(
+            f'{field}.x-kubernetes-list-map-keys', keys, "must not contain duplicate entries")
+    if set(keys) - set(properties):
+        yield causes.invalid(f'{field}.x-kubernetes-list-map-keys', keys,
+                             "entries must all be names of item properties")
+    for key in dict.fromkeys(keys):
+        found = properties.get(key)
+        place = f'{field}.items.properties[{key}]'
+        if found and found.get('type') in ('array', 'object'):
+            yield causes.invalid(
+                f'{place}.type', found['type'],
+                "must be a scalar type if parent array's x-kubernetes-list-type is map")
+        if found is not None and key not in (items.get('required') or ()) and (
+                'default' not in found):
+            yield causes.required(
+                f'{place}.default', "this property is in x-kubernetes-list-map-keys, so it must "
+                                    "have a default or be a required property")
+
+
+def _check_combined(raw: Raw, field: str, types_known: bool) -> Causes:
+    """Schemas of combinations may restrict values, but not tell what there is."""
+    for key, why in FORBIDDEN_IN_COMBINATIONS.items():
+        if raw.get(key) is not None and raw.get(key) is not False and not (
+                key == 'type' and types_known):
+            yield causes.forbidden(f'{field}.{key}', why)
+    if raw.get('properties') and isinstance(raw.get('additionalProperties'), dict):
+        yield causes.forbidden(f'{field}.additionalProperties',
+                               "additionalProperties and properties are mutual exclusive")
+    for key, sub in (raw.get('properties') or {}).items():
+        yield from _check_combined(sub or {}, f'{field}.properties[{key}]', False)
+    if isinstance(raw.get('items'), dict):
+        yield from _check_combined(raw['items'], f'{field}.items', False)
+    for key in COMBINATIONS:
+        for index, sub in enumerate(raw.get(key) or ()):
+            yield from _check_combined(sub, f'{field}.{key}[{index}]', types_known)
+
+
+def _check_defaults(raw: Raw, field: str, *, root: bool = False) -> Causes:
+    """Defaults must be valid, and have nothing that would be pruned."""
+    default = raw.get('default')
+    if default is not None:
+        schema = nodes.Schema(raw)
+        wrapped = nodes.Schema({'type': 'object', 'properties': {'x': raw}})
+        pruned, unknown = pruning.prune(wrapped, {'x': default})
+        if unknown:
+            yield causes.invalid(f'{field}.default', default, "must not have unknown fields")
+        else:
+            for cause in validating.validate(schema, pruned['x']):
+                place = f'{field}.default'
+                yield statuses.Cause(
+                    cause.type, f'{place}.{cause.field}' if cause.field else place, cause.message)
+            if root:
+                for key in ('apiVersion', 'kind'):
+                    if key not in default:
+                        yield causes.required(f'{field}.default.{key}')
+    for key, sub in (raw.get('properties') or {}).items():
+        yield from _check_defaults(sub or {}, f'{field}.properties[{key}]')
+    for key in ('items', 'additionalProperties'):
+        if isinstance(raw.get(key), dict):
+            yield from _check_defaults(raw[key], f'{field}.{key}')

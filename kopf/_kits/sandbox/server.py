@@ -1,0 +1,194 @@
+"""
+The sandbox itself: a Kubernetes API on a port of this machine, and in this process.
+"""
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import yaml
+from aiohttp import web
+
+from kopf._kits.sandbox import certificates
+from kopf._kits.sandbox.access import PLAIN, Access
+from kopf._kits.sandbox.admission import Admission
+from kopf._kits.sandbox.certificates import Certificates, encoded
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.collecting import Collector
+from kopf._kits.sandbox.definitions import Definitions
+from kopf._kits.sandbox.direct import Direct
+from kopf._kits.sandbox.dispatching import Dispatcher
+from kopf._kits.sandbox.faults import Faults
+from kopf._kits.sandbox.handling import Handler
+from kopf._kits.sandbox.keeping import Keeper
+from kopf._kits.sandbox.kinds import DATA
+from kopf._kits.sandbox.requests import ADMIN, Request
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.watching import Watches
+from kopf._kits.sandbox.writing import Writer
+
+INITIAL_NAMESPACES = ('default', 'kube-node-lease', 'kube-public', 'kube-system')
+
+
+class Sandbox(Direct):
+    """
+    A Kubernetes API server for development and tests.
+
+    It serves from `start` (or entering the context) to `stop`, in the running event loop: on this
+    ``host`` and ``port`` (0 for a free one), with ``tls`` by certificates made for this run.
+    The ``state`` is a file to go on from, and to keep everything in. Files to ``load`` are applied
+    at the start. Of the latest changes, ``history`` are kept for watches and pages.
+    """
+
+    def __init__(
+            self,
+            *,
+            host: str = '127.0.0.1',
+            port: int = 0,
+            tls: bool = False,
+            state: Path | None = None,
+            load: Sequence[Path] = (),
+            history: int = 10_000,
+    ) -> None:
+        self.faults = Faults()
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._files = tuple(load)
+        cluster = Cluster(history=history)
+        self._admission = Admission(cluster)
+        writer = Writer(cluster, self._admission)
+        self._access = Access(cluster, tls=tls)
+        self._dispatcher = Dispatcher(cluster, writer, self._access)
+        super().__init__(cluster, writer, self._dispatcher.dispatch)
+        self._watches = Watches()
+        self._definitions = Definitions(cluster, self._watches)
+        self._collector = Collector(cluster, writer)
+        self._keeper = Keeper(cluster.store, state) if state is not None else None
+        self._certificates: Certificates | None = None
+        self._tokens = {name: self._access.add_token(user)
+                        for name, user in (('admin', ADMIN), ('plain', PLAIN))}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._runner: web.ServerRunner | None = None
+
+    async def __aenter__(self) -> 'Sandbox':
+        await self.start()
+        return self
+
+    async def __aexit__(
+            self,
+            exc_type: type[BaseException] | None,
+            exc: BaseException | None,
+            tb: TracebackType | None,
+    ) -> None:
+        await self.stop()
+
+    @property
+    def url(self) -> str:
+        host = f'[{self._host}]' if ':' in self._host else self._host
+        return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
+
+    async def start(self) -> None:
+        """
+        Raises `StateError` for a state that is none, `OSError` for a port that is in use,
+        `APIError` or `ValueError` for a file that cannot be applied.
+        """
+        listeners = self._cluster.store.listeners
+        listeners[:] = [self._definitions.hear, self._collector.hear]
+        try:
+            if self._keeper is not None and self._keeper.load():
+                self._definitions.restore()
+                self._collector.restore()
+            else:
+                await self._populate()
+            if self._keeper is not None:
+                listeners.append(self._keeper.hear)
+                self._tasks.append(asyncio.create_task(
+                    self._keeper.run(), name='sandbox keeper'))
+            self._tasks.append(asyncio.create_task(
+                self._collector.run(), name='sandbox collector'))
+            await self.load(*self._files)
+            await self._serve()
+        except BaseException:
+            await self._stop()
+            raise
+
+    async def _populate(self) -> None:
+        for name in INITIAL_NAMESPACES:
+            await self._create_initial(
+                {'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': name}})
+        for obj in json.loads((DATA / 'bootstrap.json').read_bytes()):
+            await self._create_initial(obj)
+        self._cluster.store.compact()
+
+    async def _serve(self) -> None:
+        context = None
+        if self._tls:
+            self._certificates = certificates.make(self._host)
+            context = self._certificates.context()
+        handler = Handler(
+            self._cluster, self._dispatcher, self._watches, self._access, self.faults)
+        server = web.Server(handler, handler_cancellation=True, access_log=None)
+        self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        site = web.TCPSite(
+            self._runner, self._host, self._port, reuse_address=True, ssl_context=context)
+        await site.start()
+        self._port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """End all watches and connections; save the state. Raises `OSError` if it cannot be."""
+        await self._stop()
+        if self._keeper is not None:
+            self._keeper.save()
+
+    async def _stop(self) -> None:
+        self._watches.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+        await self._admission.close()
+
+    async def _create_initial(self, obj: Obj) -> None:
+        kind = self._cluster.kinds.named(obj['apiVersion'], obj['kind'])
+        assert kind is not None
+        request = Request(verb='create', kind=kind, agent='kube-apiserver')
+        await self._writer.create_object(request, obj)
+
+    def kubeconfig(self) -> dict[str, Any]:
+        """
+        A kubeconfig for clients on this machine, with the contexts ``admin`` (a token, the
+        current one), ``plain`` (a token with no rights), and over TLS ``cert`` (the same rights
+        as ``admin`` by a client certificate). Over plain HTTP, no credentials are all rights.
+        """
+        server: dict[str, Any] = {'server': self.url}
+        users = {name: {'token': token} for name, token in self._tokens.items()}
+        if self._certificates is not None:
+            server['certificate-authority-data'] = encoded(self._certificates.authority)
+            users['cert'] = {
+                'client-certificate-data': encoded(self._certificates.admin),
+                'client-key-data': encoded(self._certificates.admin_key),
+            }
+        return {
+            'apiVersion': 'v1', 'kind': 'Config', 'current-context': 'admin',
+            'clusters': [{'name': 'local', 'cluster': server}],
+            'users': [{'name': name, 'user': user} for name, user in users.items()],
+            'contexts': [
+                {'name': name,
+                 'context': {'cluster': 'local', 'user': name, 'namespace': 'default'}}
+                for name in users
+            ],
+        }
+
+    def write_kubeconfig(self, path: Path) -> None:
+        """Write it so that only this user can read it."""
+        text = yaml.safe_dump(self.kubeconfig(), sort_keys=False)
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w') as file:
+            file.write(text)

@@ -1,0 +1,250 @@
+"""
+Errors of the API: exceptions here, ``Status`` objects on the wire.
+
+Everything in the sandbox refuses a request by raising an `APIError`; the server turns it into
+the ``Status`` object that the real API would answer: the same code, reason, message, details.
+"""
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Obj = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """
+    One finding of a validation: ``type`` is the API's reason (e.g. ``FieldValueInvalid``),
+    ``message`` starts with its human name (e.g. ``Invalid value: 5: must be ...``).
+    """
+    type: str
+    field: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}" if self.field else self.message
+
+    def as_dict(self) -> Obj:
+        cause: Obj = {'reason': self.type, 'message': self.message}
+        return {**cause, 'field': self.field} if self.field else cause
+
+
+class APIError(Exception):
+    """
+    A request is refused. ``code`` is of HTTP, ``reason`` of Kubernetes; ``details`` is as in
+    ``Status.details`` (``None`` for none); ``retry_after`` in seconds goes to the header too;
+    ``continuing`` is a token to go on with in spite of the error.
+    """
+    code: int = 500
+    reason: str = 'InternalError'
+
+    def __init__(
+            self,
+            message: str,
+            *,
+            details: Mapping[str, Any] | None = None,
+            code: int | None = None,
+            reason: str | None = None,
+            retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details: Obj | None = None if details is None else dict(details)
+        self.retry_after = retry_after
+        self.continuing = ''
+        if code is not None:
+            self.code = code
+        if reason is not None:
+            self.reason = reason
+
+    def status(self) -> Obj:
+        """The ``Status`` object that is told to the client."""
+        status: Obj = {
+            'kind': 'Status', 'apiVersion': 'v1',
+            'metadata': {'continue': self.continuing} if self.continuing else {},
+            'status': 'Failure', 'message': self.message,
+        }
+        if self.reason:
+            status['reason'] = self.reason
+        details = dict(self.details) if self.details is not None else None
+        if self.retry_after is not None:
+            details = {**(details or {}), 'retryAfterSeconds': self.retry_after}
+        if details is not None:
+            status['details'] = details
+        status['code'] = self.code
+        return status
+
+
+def qualified(group: str, name: str) -> str:
+    """A resource or a kind with its group, as messages name it: ``kopfexamples.kopf.dev``."""
+    return f"{name}.{group}" if group else name
+
+
+def described(name: str, group: str, kind: str) -> Obj:
+    """The details that tell which object is meant; empty parts are left out."""
+    details = {'name': name, 'group': group, 'kind': kind}
+    return {key: value for key, value in details.items() if value}
+
+
+class BadRequest(APIError):
+    code = 400
+    reason = 'BadRequest'
+
+
+class Unauthorized(APIError):
+    code = 401
+    reason = 'Unauthorized'
+
+    def __init__(self) -> None:
+        super().__init__("Unauthorized")
+
+
+class Forbidden(APIError):
+    """Refused by rights, or by what is protected. `Forbidden.to` makes the usual message."""
+    code = 403
+    reason = 'Forbidden'
+
+    @classmethod
+    def to(cls, why: str, *, group: str, plural: str, name: str = '') -> 'Forbidden':
+        shown = f'{qualified(group, plural)} "{name}"' if name else qualified(group, plural)
+        return cls(f"{shown} is forbidden: {why}", details=described(name, group, plural))
+
+
+class NotFound(APIError):
+    """No such object; with no arguments: no such resource (a path that leads nowhere)."""
+    code = 404
+    reason = 'NotFound'
+
+    def __init__(self, group: str = '', plural: str = '', name: str = '') -> None:
+        if plural:
+            message = f'{qualified(group, plural)} "{name}" not found'
+        else:
+            message = "the server could not find the requested resource"
+        super().__init__(message, details=described(name, group, plural))
+
+
+class NoPage(Exception):
+    """There is nothing at all at the path: not even a status is answered, but a text."""
+
+
+class MethodNotAllowed(APIError):
+    code = 405
+    reason = 'MethodNotAllowed'
+
+    def __init__(self, message: str = '', details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(
+            message or "the server does not allow this method on the requested resource",
+            details=details if details is not None else {},
+        )
+
+
+class NotAcceptable(APIError):
+    code = 406
+    reason = 'NotAcceptable'
+
+    def __init__(self, accepted: Iterable[str]) -> None:
+        super().__init__(f"only the following media types are accepted: {', '.join(accepted)}")
+
+
+class AlreadyExists(APIError):
+    code = 409
+    reason = 'AlreadyExists'
+
+    def __init__(self, group: str, plural: str, name: str) -> None:
+        super().__init__(
+            f'{qualified(group, plural)} "{name}" already exists',
+            details=described(name, group, plural),
+        )
+
+
+class Conflict(APIError):
+    """
+    Somebody was faster, or another manager owns the fields (see `Conflict.of_managers`).
+    """
+    code = 409
+    reason = 'Conflict'
+
+    @classmethod
+    def on(cls, group: str, plural: str, name: str, why: str = '') -> 'Conflict':
+        why = why or ("the object has been modified; please apply your changes "
+                      "to the latest version and try again")
+        return cls(
+            f'Operation cannot be fulfilled on {qualified(group, plural)} "{name}": {why}',
+            details=described(name, group, plural),
+        )
+
+    @classmethod
+    def of_managers(cls, message: str, causes: Iterable[Cause]) -> 'Conflict':
+        return cls(message, details={'causes': [cause.as_dict() for cause in causes]})
+
+
+class Expired(APIError):
+    """The revision asked for, or the continue token's, is not kept any more."""
+    code = 410
+    reason = 'Expired'
+
+
+class RequestEntityTooLarge(APIError):
+    code = 413
+    reason = 'RequestEntityTooLarge'
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"Request entity too large: limit is {limit}")
+
+
+class UnsupportedMediaType(APIError):
+    code = 415
+    reason = 'UnsupportedMediaType'
+
+    def __init__(self, accepted: Iterable[str]) -> None:
+        super().__init__(
+            "the body of the request was in an unknown format - "
+            f"accepted media types include: {', '.join(accepted)}"
+        )
+
+
+class Invalid(APIError):
+    """
+    An object that breaks its kind's rules, told by causes; or a request with none, by a message.
+    """
+    code = 422
+    reason = 'Invalid'
+
+    @classmethod
+    def on(cls, group: str, kind: str, name: str, causes: Iterable[Cause]) -> 'Invalid':
+        causes = list(causes)
+        texts = list(dict.fromkeys(str(cause) for cause in causes))
+        shown = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
+        return cls(
+            f'{qualified(group, kind)} "{name}" is invalid: {shown}',
+            details={
+                **described(name, group, kind),
+                'causes': [cause.as_dict() for cause in causes],
+            },
+        )
+
+
+class TooManyRequests(APIError):
+    code = 429
+    reason = 'TooManyRequests'
+
+
+class InternalError(APIError):
+    """Something behind the API has failed (e.g. a webhook); ``why`` is told as it is."""
+    code = 500
+    reason = 'InternalError'
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"Internal error occurred: {why}", details={'causes': [{'message': why}]},
+        )
+
+
+class ServiceUnavailable(APIError):
+    code = 503
+    reason = 'ServiceUnavailable'
+
+
+class GatewayTimeout(APIError):
+    code = 504
+    reason = 'Timeout'

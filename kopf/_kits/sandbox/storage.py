@@ -1,0 +1,242 @@
+"""
+The store: objects as JSON, one counter of revisions, and the latest changes for watches.
+
+An object is kept once, as the bytes that go over the wire; whoever wants to change it decodes
+a copy of their own. So nothing read can be altered by accident, and lists and watches need no
+encoding. All operations are synchronous: what happens between two awaits happens at once.
+"""
+import bisect
+import collections
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kopf._kits.sandbox import encoding
+from kopf._kits.sandbox.kinds import Resource
+from kopf._kits.sandbox.statuses import APIError, Obj
+
+#: Namespace (empty if there is none) and name; also the order of lists.
+Key = tuple[str, str]
+
+
+#: How much JSON an object may be, in bytes: as much as the database of a cluster takes.
+MAX_SIZE = 1536 * 1024
+
+
+class Entry:
+    """A state of an object: immutable, shared by everyone who reads it."""
+    __slots__ = ('key', 'labels', 'raw', 'revision', 'uid')
+
+    def __init__(
+            self, key: Key, uid: str, revision: int, raw: bytes, labels: dict[str, str] | None,
+    ) -> None:
+        self.key = key
+        self.uid = uid
+        self.revision = revision
+        self.raw = raw
+        self.labels = labels
+
+    def decode(self) -> Obj:
+        """A copy of the object, for the caller to keep."""
+        return encoding.decode_own(self.raw)
+
+
+@dataclass(slots=True, eq=False)
+class Change:
+    """One change: ``old`` and ``new`` as in the store (a deletion's ``new`` is the last state)."""
+    type: Literal['ADDED', 'MODIFIED', 'DELETED']
+    resource: Resource
+    revision: int
+    new: Entry
+    old: Entry | None
+    #: What watchers have made of it, by their ways of showing it: encoded once for all of them.
+    shown: dict[Any, bytes] = field(default_factory=dict)
+
+
+Listener = Callable[[Change], None]
+
+
+class TooOld(Exception):
+    """The revision is not kept any more."""
+
+
+class _Table:
+    __slots__ = ('entries', 'keys', 'listeners')
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, Entry] = {}
+        self.keys: list[Key] | None = []
+        self.listeners: dict[object, Listener] = {}
+
+    def ordered(self) -> list[Key]:
+        if self.keys is None:
+            self.keys = sorted(self.entries)
+        return self.keys
+
+
+class Store:
+    """
+    All objects of the sandbox. ``history`` is how many of the latest changes are kept; a watch
+    or a page from before them raises `TooOld`.
+    """
+
+    def __init__(self, *, history: int = 10_000) -> None:
+        self._tables: dict[Resource, _Table] = {}
+        self._changes: collections.deque[Change] = collections.deque()
+        self._history = history
+        #: The latest revision given; the next one is higher.
+        self.revision = 1
+        #: Nothing from before this revision can be watched.
+        self.compacted = 0
+        #: Those who hear of all changes, of all resources, at once and in order.
+        self.listeners: list[Listener] = []
+
+    # Reading.
+
+    def get(self, resource: Resource, key: Key) -> Entry | None:
+        table = self._tables.get(resource)
+        return None if table is None else table.entries.get(key)
+
+    def select(self, resource: Resource, namespace: str = '', after: Key | None = None) \
+            -> Iterator[Entry]:
+        """Objects in the order of lists, of one namespace or of all, those after a key."""
+        table = self._tables.get(resource)
+        if table is None:
+            return
+        keys = table.ordered()
+        start = 0 if after is None else bisect.bisect_right(keys, after)
+        if namespace:
+            start = max(start, bisect.bisect_left(keys, (namespace, '')))
+        for key in itertools.islice(keys, start, None):
+            if namespace and key[0] != namespace:
+                break
+            yield table.entries[key]
+
+    def select_at(
+            self, revision: int, resource: Resource, namespace: str = '', after: Key | None = None,
+    ) -> Iterator[Entry]:
+        """The same as it was at a revision. Raises `TooOld` if that is not known any more."""
+        if revision < self.compacted:
+            raise TooOld
+        undone: dict[Key, Entry | None] = {}
+        for change in reversed(self._changes):
+            if change.revision <= revision:
+                break
+            if change.resource == resource:
+                undone[change.new.key] = change.old
+        entries = {entry.key: entry for entry in self.select(resource)}
+        for key, old in undone.items():
+            if old is None:
+                entries.pop(key, None)
+            else:
+                entries[key] = old
+        for key in sorted(entries):
+            if (not namespace or key[0] == namespace) and (after is None or key > after):
+                yield entries[key]
+
+    def count(self, resource: Resource) -> int:
+        table = self._tables.get(resource)
+        return 0 if table is None else len(table.entries)
+
+    def resources(self) -> list[Resource]:
+        return [resource for resource, table in self._tables.items() if table.entries]
+
+    def since(self, resource: Resource, revision: int) -> Sequence[Change]:
+        """Changes after a revision, oldest first. Raises `TooOld` if some are not kept."""
+        if revision < self.compacted:
+            raise TooOld
+        found: list[Change] = []
+        for change in reversed(self._changes):
+            if change.revision <= revision:
+                break
+            if change.resource == resource:
+                found.append(change)
+        found.reverse()
+        return found
+
+    def listen(self, resource: Resource, listener: Listener) -> Callable[[], None]:
+        """Call it for every change of a resource from now on; returns how to stop that."""
+        listeners = self._tables.setdefault(resource, _Table()).listeners
+        token = object()
+        listeners[token] = listener
+        return lambda: (listeners.pop(token, None), None)[1]
+
+    # Writing.
+
+    def put(self, resource: Resource, key: Key, obj: Obj, encode: Callable[[Obj], bytes]) -> Entry:
+        """
+        Store an object as it is, but for its ``resourceVersion``, which is set in it.
+
+        Raises `APIError` if it is too large.
+        """
+        table = self._tables.setdefault(resource, _Table())
+        old = table.entries.get(key)
+        metadata = obj['metadata']
+        metadata['resourceVersion'] = str(self.revision + 1)
+        raw = encode(obj)
+        if len(raw) > MAX_SIZE:
+            raise APIError("etcdserver: request is too large", reason='')
+        self.revision += 1
+        new = Entry(key, metadata['uid'], self.revision, raw, metadata.get('labels') or None)
+        table.entries[key] = new
+        if old is None and table.keys is not None:
+            if not table.keys or table.keys[-1] < key:
+                table.keys.append(key)
+            else:
+                bisect.insort(table.keys, key)
+        self._record(table, Change(
+            'ADDED' if old is None else 'MODIFIED', resource, self.revision, new, old))
+        return new
+
+    def remove(self, resource: Resource, key: Key, encode: Callable[[Obj], bytes],
+               last: Obj | None = None) -> Entry:
+        """
+        Take an object out; what watchers see of it (and is returned) has the new revision.
+        ``last`` is its last state, where that differs from the stored one.
+        """
+        table = self._tables[resource]
+        old = table.entries.pop(key)
+        if table.keys is not None:
+            del table.keys[bisect.bisect_left(table.keys, key)]
+        self.revision += 1
+        obj = old.decode() if last is None else last
+        obj['metadata']['resourceVersion'] = str(self.revision)
+        new = Entry(key, old.uid, self.revision, encode(obj), old.labels)
+        self._record(table, Change('DELETED', resource, self.revision, new, old))
+        return new
+
+    def compact(self) -> None:
+        """Forget all changes made so far: older watches and pages end with ``410 Gone``."""
+        self._changes.clear()
+        self.compacted = self.revision
+
+    def advance(self) -> int:
+        """Take a revision without a change, as others' writes to the same database do."""
+        self.revision += 1
+        return self.revision
+
+    def _record(self, table: _Table, change: Change) -> None:
+        changes = self._changes
+        changes.append(change)
+        if len(changes) > self._history:
+            self.compacted = changes.popleft().revision
+        for listener in tuple(table.listeners.values()):
+            listener(change)
+        for listener in self.listeners:
+            listener(change)
+
+    # Surviving.
+
+    def dump(self) -> Iterator[tuple[Resource, Entry]]:
+        for resource, table in self._tables.items():
+            for key in table.ordered():
+                yield resource, table.entries[key]
+
+    def restore(self, entries: Iterator[tuple[Resource, Entry]], revision: int) -> None:
+        """Fill an empty store; what was before it cannot be watched."""
+        for resource, entry in entries:
+            table = self._tables.setdefault(resource, _Table())
+            table.entries[entry.key] = entry
+            table.keys = None
+        self.revision = self.compacted = revision

@@ -1,0 +1,163 @@
+"""
+Subresources that speak a kind of their own, or do something: scales, evictions, bindings.
+"""
+import copy
+import dataclasses
+from typing import Any
+
+from kopf._kits.sandbox import causes, encoding, objects, reading, tables
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind, Scaling
+from kopf._kits.sandbox.patches import Patch
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.selecting import labels_text
+from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, MethodNotAllowed, Obj
+from kopf._kits.sandbox.writing import Writer
+
+SCALE = Kind(group='autoscaling', version='v1', plural='scales', kind='Scale',
+             storage_version='v1')
+EVICTION = Kind(group='policy', version='v1', plural='evictions', kind='Eviction',
+                storage_version='v1')
+BINDING = Kind(group='', version='v1', plural='bindings', kind='Binding', storage_version='v1')
+
+#: Those of the built-in kinds that can be scaled.
+WORKLOADS = Scaling('.spec.replicas', '.status.replicas', '')
+#: What needs something to run; nothing does.
+RUNNING = ('attach', 'exec', 'log', 'portforward', 'proxy')
+
+
+class Subresources:
+    """Answers requests for subresources that are more than a part of their object."""
+
+    def __init__(self, cluster: Cluster, writer: Writer) -> None:
+        self._cluster = cluster
+        self._writer = writer
+
+    def concern(self, request: Request) -> bool:
+        return request.subresource in ('scale', 'eviction', 'binding', *RUNNING)
+
+    async def answer(self, request: Request) -> tuple[int, bytes]:
+        if request.subresource in RUNNING:
+            self._cluster.get(request.kind, (request.namespace, request.name))
+            raise BadRequest(f"pod {request.name} does not have a host assigned"
+                             if request.kind.plural == 'pods' else "nothing runs in a sandbox")
+        match request.subresource, request.verb:
+            case 'scale', 'get':
+                entry = self._cluster.get(request.kind, (request.namespace, request.name))
+                return 200, self._shown(request, self._cluster.load(request.kind, entry))
+            case 'scale', 'update' | 'patch':
+                return await self._rescale(request)
+            case 'eviction', 'create':
+                return await self._evict(request)
+            case 'binding', 'create':
+                return await self._bind(request)
+        raise MethodNotAllowed
+
+    # Scales.
+
+    async def _rescale(self, request: Request) -> tuple[int, bytes]:
+        as_scale = dataclasses.replace(request, kind=SCALE, warnings=request.warnings)
+        request.check_options('UpdateOptions' if request.verb == 'update' else 'PatchOptions')
+        if request.verb == 'patch':
+            patch = Patch(self._cluster, as_scale)
+            result = await self._writer.change(
+                request, lambda old: self._rescaled(request, old, patch.apply(
+                    scale_of(request.kind, old))))
+        else:
+            obj = objects.decode_object(as_scale, self._cluster.kinds)
+            result = await self._writer.change(
+                request, lambda old: self._rescaled(request, old, obj))
+        return 200, self._shown(request, result)
+
+    def _rescaled(self, request: Request, obj: Obj, scale: Obj) -> Obj:
+        name = scale['metadata'].get('name') or request.name
+        if name != request.name:
+            raise BadRequest(f"the name of the object ({name}) does not match "
+                             f"the name on the URL ({request.name})")
+        replicas = (scale.get('spec') or {}).get('replicas', 0)
+        if not isinstance(replicas, int) or replicas < 0:
+            raise Invalid.on('autoscaling', 'Scale', request.name, [causes.invalid(
+                'spec.replicas', replicas, "must be greater than or equal to 0")])
+        made = copy.deepcopy(obj)
+        scaling = request.kind.scaling or WORKLOADS
+        target: Any = made
+        *path, last = [name for _, name, _ in tables.parse_path(scaling.spec_path)]
+        for part in path:
+            target = target.setdefault(part, {})
+        target[last] = replicas
+        if scale['metadata'].get('resourceVersion'):
+            made['metadata']['resourceVersion'] = scale['metadata']['resourceVersion']
+        return made
+
+    def _shown(self, request: Request, obj: Obj) -> bytes:
+        raw = objects.encode_object(SCALE, scale_of(request.kind, obj))
+        return reading.shaped(
+            self._cluster, dataclasses.replace(request, kind=SCALE), raw)
+
+    # Pods.
+
+    async def _evict(self, request: Request) -> tuple[int, bytes]:
+        eviction = objects.decode_object(
+            dataclasses.replace(request, kind=EVICTION), self._cluster.kinds)
+        options = eviction.get('deleteOptions') or {}
+        await self._writer.delete(dataclasses.replace(
+            request, verb='delete', subresource='', content_type='application/json',
+            body=encoding.encode(options) if options else b''))
+        return 201, _success(201)
+
+    async def _bind(self, request: Request) -> tuple[int, bytes]:
+        binding = objects.decode_object(
+            dataclasses.replace(request, kind=BINDING), self._cluster.kinds)
+        node = (binding.get('target') or {}).get('name')
+
+        def bind(pod: Obj) -> Obj:
+            if pod['spec'].get('nodeName'):
+                raise APIError(
+                    f'Operation cannot be fulfilled on pods/binding "{request.name}": pod '
+                    f'{request.name} is already assigned to node "{pod["spec"]["nodeName"]}"',
+                    code=409, reason='Conflict',
+                    details={'name': request.name, 'kind': 'pods/binding'})
+            return {**pod, 'spec': {**pod['spec'], 'nodeName': node}}
+
+        await self._writer.change(dataclasses.replace(request, verb='update'), bind)
+        return 201, _success(201)
+
+
+def scale_of(kind: Kind, obj: Obj) -> Obj:
+    """The scale of an object. Raises an error if the object has none (yet)."""
+    scaling = kind.scaling or WORKLOADS
+    metadata = {key: obj['metadata'][key] for key in (
+        'name', 'namespace', 'uid', 'resourceVersion', 'creationTimestamp')
+        if key in obj['metadata']}
+    replicas = _found(obj, scaling.spec_path)
+    if replicas is None:
+        if kind.custom:
+            raise APIError(
+                f"the spec replicas field {json_text(scaling.spec_path)} does not exist", reason='')
+        replicas = 1
+    if kind.custom:
+        selector = _found(obj, scaling.selector_path) if scaling.selector_path else ''
+    else:
+        selector = (obj.get('spec') or {}).get('selector')
+        selector = labels_text(selector if kind.plural != 'replicationcontrollers' else
+                               {'matchLabels': selector or {}})
+    status: Obj = {'replicas': _found(obj, scaling.status_path) or 0}
+    if selector:
+        status['selector'] = selector
+    return {
+        'kind': SCALE.kind, 'apiVersion': SCALE.api_version, 'metadata': metadata,
+        'spec': {'replicas': replicas} if replicas else {}, 'status': status,
+    }
+
+
+def json_text(value: str) -> str:
+    return encoding.encode(value).decode()
+
+
+def _found(obj: Obj, path: str) -> Any:
+    return next(iter(tables.follow(obj, tables.parse_path(path))), None)
+
+
+def _success(code: int) -> bytes:
+    return encoding.encode({'kind': 'Status', 'apiVersion': 'v1', 'metadata': {},
+                            'status': 'Success', 'code': code})

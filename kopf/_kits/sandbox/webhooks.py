@@ -1,0 +1,152 @@
+"""
+Webhooks as they are configured: which requests they concern, and how they are called.
+"""
+import base64
+import binascii
+import functools
+import ssl
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopf._kits.sandbox import selecting
+from kopf._kits.sandbox.cluster import NAMESPACES, Cluster
+from kopf._kits.sandbox.kinds import Kind, Resource
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.statuses import Obj
+
+GROUP = 'admissionregistration.k8s.io'
+MUTATING: Resource = (GROUP, 'mutatingwebhookconfigurations')
+VALIDATING: Resource = (GROUP, 'validatingwebhookconfigurations')
+
+
+class Unreachable(Exception):
+    """There is nothing that could be called; the text is the API's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Webhook:
+    """One webhook of a configuration, with the defaults filled in."""
+    config: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return str(self.config.get('name') or '')
+
+    @property
+    def is_ignored_when_failing(self) -> bool:
+        return self.config.get('failurePolicy') == 'Ignore'
+
+    @property
+    def is_reinvoked(self) -> bool:
+        return self.config.get('reinvocationPolicy') == 'IfNeeded'
+
+    @property
+    def supports_dry_run(self) -> bool:
+        return self.config.get('sideEffects') in ('None', 'NoneOnDryRun')
+
+    @property
+    def timeout(self) -> int:
+        """In seconds."""
+        return int(self.config.get('timeoutSeconds') or 10)
+
+    def match(self, cluster: Cluster, request: Request, operation: str) -> Kind | None:
+        """The version of the kind that it wants, if rules concern the operation."""
+        kinds = [request.kind]
+        if self.config.get('matchPolicy') != 'Exact':
+            kinds += cluster.kinds.of_resource(*request.kind.resource)
+        for kind in kinds:
+            if any(_permits(rule, kind, request.subresource, operation)
+                   for rule in self.config.get('rules') or ()):
+                return kind
+        return None
+
+    def selects(self, cluster: Cluster, request: Request, states: Iterable[Obj | None]) -> bool:
+        """Whether the object and its namespace have the labels that it wants."""
+        objs = [obj for obj in states if obj is not None]
+        if self._by_namespace:
+            if request.kind.resource == NAMESPACES:
+                labels = [(obj['metadata'].get('labels') or {}) for obj in objs[:1]]
+            elif request.namespace:
+                namespace = cluster.namespace(request.namespace) or {'metadata': {}}
+                labels = [namespace['metadata'].get('labels') or {}]
+            else:
+                labels = []
+            if not all(self._by_namespace.matches(each) for each in labels):
+                return False
+        return not self._by_object or any(
+            self._by_object.matches(obj['metadata'].get('labels')) for obj in objs)
+
+    @functools.cached_property
+    def _by_namespace(self) -> selecting.LabelSelector:
+        return selecting.labels_of(self.config.get('namespaceSelector'))
+
+    @functools.cached_property
+    def _by_object(self) -> selecting.LabelSelector:
+        return selecting.labels_of(self.config.get('objectSelector'))
+
+    def url(self, cluster: Cluster) -> str:
+        """Where it is. Raises `Unreachable` for services: nothing runs behind them here."""
+        client: Mapping[str, Any] = self.config.get('clientConfig') or {}
+        query = f'?timeout={self.timeout}s'
+        if client.get('url'):
+            return str(client['url']) + query
+        service = client.get('service') or {}
+        namespace, name = service.get('namespace', ''), service.get('name', '')
+        port, path = service.get('port') or 443, service.get('path') or '/'
+        url = f'https://{name}.{namespace}.svc:{port}{path}{query}'
+        entry = cluster.store.get(('', 'services'), (namespace, name))
+        why = f'service "{name}" not found' if entry is None else \
+            f'no endpoints available for service "{name}"'
+        raise Unreachable(f'failed to call webhook: Post "{url}": {why}')
+
+    @functools.cached_property
+    def context(self) -> ssl.SSLContext:
+        """Raises `Unreachable` if the bundle of authorities is none."""
+        bundle = (self.config.get('clientConfig') or {}).get('caBundle')
+        try:
+            text = base64.b64decode(bundle).decode('ascii') if bundle else None
+            return ssl.create_default_context(cadata=text)
+        except (binascii.Error, ValueError, ssl.SSLError):
+            raise Unreachable("unable to load root certificates: "
+                              "unable to parse bytes as PEM block") from None
+
+
+def _permits(rule: Mapping[str, Any], kind: Kind, subresource: str, operation: str) -> bool:
+    def has(key: str, *values: str) -> bool:
+        wanted = rule.get(key) or ()
+        return '*' in wanted or any(value in wanted for value in values)
+
+    scope = rule.get('scope') or '*'
+    if scope != '*' and (scope == 'Namespaced') != kind.namespaced:
+        return False
+    resources = rule.get('resources') or ()
+    plural = kind.plural
+    if subresource:
+        fits = any(name in resources for name in (
+            '*/*', f'*/{subresource}', f'{plural}/*', f'{plural}/{subresource}'))
+    else:
+        fits = any(name in resources for name in ('*', '*/*', plural))
+    return (fits and has('operations', operation) and has('apiGroups', kind.group)
+            and has('apiVersions', kind.version))
+
+
+class Webhooks:
+    """The webhooks that are configured now, in the order of their calls."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._known: dict[Resource, list[Webhook]] = {}
+        for resource in (MUTATING, VALIDATING):
+            cluster.store.listen(resource, lambda change: self._known.clear())
+
+    def of(self, resource: Resource) -> list[Webhook]:
+        known = self._known.get(resource)
+        if known is None:
+            known = self._known[resource] = list(self._read(resource))
+        return known
+
+    def _read(self, resource: Resource) -> Iterator[Webhook]:
+        for entry in self._cluster.store.select(resource):
+            for config in entry.decode().get('webhooks') or ():
+                yield Webhook(config)

@@ -1,0 +1,304 @@
+"""
+Writing: creating, replacing, patching and deleting objects, with all that the API does to them.
+
+What is read and what is then written belong together: where something was awaited in between
+(admission webhooks) and the object has changed meanwhile, it is done once more.
+"""
+import copy
+from collections.abc import Callable
+
+from kopf._kits.sandbox import encoding, managing, objects, reading, rules
+from kopf._kits.sandbox.admission import Admission
+from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.deleting import (
+    delete_entry,
+    is_released,
+    parse_deletion,
+    succeeded,
+)
+from kopf._kits.sandbox.patches import Patch
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.statuses import (
+    AlreadyExists,
+    APIError,
+    BadRequest,
+    Cause,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Obj,
+)
+from kopf._kits.sandbox.storage import Entry
+
+ATTEMPTS = 5
+
+
+class Writer:
+    """Carries out the writing verbs; each returns the code and the object or status as JSON."""
+
+    def __init__(self, cluster: Cluster, admission: Admission) -> None:
+        self._cluster = cluster
+        self._admission = admission
+
+    async def create(self, request: Request) -> tuple[int, bytes]:
+        request.check_options('CreateOptions')
+        obj = objects.decode_object(request, self._cluster.kinds)
+        return 201, self._shown(request, await self.create_object(request, obj))
+
+    async def create_object(self, request: Request, obj: Obj) -> Obj:
+        """Create a decoded object; returns it as it is stored (or would be, on a dry run)."""
+        cluster, kind = self._cluster, request.kind
+        self._place(request, obj)
+        metadata = obj['metadata']
+        if request.name and not metadata.get('name'):
+            metadata['name'] = request.name
+        if metadata.get('resourceVersion'):
+            raise APIError(
+                "resourceVersion should not be set on objects to be created", reason='')
+        self._check_namespace(request, metadata.get('name', ''))
+        for field in ('deletionTimestamp', 'deletionGracePeriodSeconds', 'selfLink'):
+            metadata.pop(field, None)
+        metadata['uid'] = cluster.new_uid()
+        metadata['creationTimestamp'] = cluster.now()
+        if not metadata.get('name') and metadata.get('generateName'):
+            metadata['name'] = rules.new_name(metadata['generateName'])
+        obj = rules.complete(kind, obj)
+        if not request.applies:
+            managing.track(request, None, obj, cluster.now())
+        obj = rules.prepare_creation(cluster, kind, obj)
+        admission = self._admission
+        if admission.concerns(request, 'CREATE'):
+            obj = await admission.mutate(request, 'CREATE', obj, None) or obj
+            obj = rules.complete(kind, obj)
+        rules.validate(kind, obj, None)
+        request.warnings.extend(rules.warn(kind, obj, None))
+        if admission.concerns(request, 'CREATE'):
+            await admission.validate(request, 'CREATE', obj, None)
+            self._check_namespace(request, metadata.get('name', ''))
+        key = (request.namespace, obj['metadata']['name'])
+        if cluster.store.get(stored_resource(kind), key) is not None:
+            raise AlreadyExists(kind.group, kind.plural, key[1])
+        if request.dry_run:
+            return obj
+        cluster.put(kind, obj)
+        return obj
+
+    async def update(self, request: Request) -> tuple[int, bytes]:
+        request.check_options('UpdateOptions')
+        obj = objects.decode_object(request, self._cluster.kinds)
+        self._check_name(request, obj)
+        self._place(request, obj)
+        key = (request.namespace, request.name)
+        if rules.is_created_by_update(request.kind) and not request.subresource \
+                and self._cluster.store.get(stored_resource(request.kind), key) is None:
+            obj['metadata'].pop('resourceVersion', None)
+            return 201, self._shown(request, await self.create_object(request, obj))
+        return 200, self._shown(
+            request, await self.change(request, lambda old: copy.deepcopy(obj), replacing=True))
+
+    async def patch(self, request: Request) -> tuple[int, bytes]:
+        patch = Patch(self._cluster, request)
+        created = False
+
+        def changed(old: Obj) -> Obj:
+            return patch.apply(old)
+
+        key = (request.namespace, request.name)
+        if patch.creates and self._cluster.store.get(stored_resource(request.kind), key) is None:
+            if request.subresource:
+                raise NotFound(request.kind.group, request.kind.plural, request.name)
+            obj = patch.apply(None)
+            created = True
+            result = await self.create_object(request, obj)
+        else:
+            result = await self.change(request, changed)
+        return 201 if created else 200, self._shown(request, result)
+
+    async def change(
+            self, request: Request, changed: Callable[[Obj], Obj], *, replacing: bool = False,
+    ) -> Obj:
+        """
+        Make an object into what ``changed`` makes of a copy of it; returns it as it is then.
+
+        ``replacing`` is for a whole object sent by the client: it may be based on nothing.
+        """
+        cluster, kind = self._cluster, request.kind
+        key = (request.namespace, request.name)
+        for attempt in range(ATTEMPTS):
+            entry = cluster.get(kind, key)
+            old = cluster.load(kind, entry)
+            new = changed(cluster.load(kind, entry))
+            self._check_revision(request, new, entry, replacing)
+            if not replacing:
+                self._check_name(request, new)
+                self._place(request, new)
+            new = await self._prepared(request, new, old, replacing)
+            if cluster.store.get(stored_resource(kind), key) is entry:
+                break
+            if attempt == ATTEMPTS - 1 or (replacing and new['metadata'].get('resourceVersion')):
+                raise Conflict.on(kind.group, kind.plural, request.name)
+        return self._commit(request, new, old, entry)
+
+    async def _prepared(self, request: Request, new: Obj, old: Obj, replacing: bool) -> Obj:
+        cluster, kind = self._cluster, request.kind
+        new = self._completed(request, new, old)
+        if not request.applies:
+            managing.track(request, old, new, cluster.now())
+        admission = self._admission
+        if admission.concerns(request, 'UPDATE'):
+            new = await admission.mutate(request, 'UPDATE', new, old) or new
+            new = self._completed(request, new, old)
+        rules.validate(kind, new, old, request.subresource)
+        request.warnings.extend(rules.warn(kind, new, old))
+        if admission.concerns(request, 'UPDATE'):
+            await admission.validate(request, 'UPDATE', new, old)
+        return new
+
+    def _completed(self, request: Request, new: Obj, old: Obj) -> Obj:
+        new = rules.complete(request.kind, new)
+        _keep_metadata(new, old)
+        return rules.prepare_update(
+            self._cluster, request.kind, new, old, request.subresource)
+
+    def _commit(self, request: Request, new: Obj, old: Obj, entry: Entry) -> Obj:
+        cluster, kind = self._cluster, request.kind
+        new['metadata']['resourceVersion'] = old['metadata']['resourceVersion']
+        managing.settle(new, old)
+        if request.dry_run:
+            return new
+        if is_released(kind, new):
+            cluster.remove(kind, entry.key, copy.deepcopy(new))
+            return new
+        if new == old:
+            return new
+        cluster.put(kind, new)
+        return new
+
+    async def delete(self, request: Request) -> tuple[int, bytes]:
+        cluster, kind = self._cluster, request.kind
+        deletion = parse_deletion(request, cluster.kinds)
+        key = (request.namespace, request.name)
+        entry = cluster.get(kind, key)
+        deletion.check(kind, entry)
+        await self._admit_deletion(request, entry)
+        entry = cluster.get(kind, key)
+        deletion.check(kind, entry)
+        gone, raw = delete_entry(cluster, request, entry, deletion)
+        if gone and not rules.returns_deleted(kind):
+            return 200, encoding.encode(succeeded(kind, entry))
+        return 200, reading.shaped(cluster, request, raw)
+
+    async def delete_collection(self, request: Request) -> tuple[int, bytes]:
+        cluster, kind = self._cluster, request.kind
+        deletion = parse_deletion(request, cluster.kinds)
+        reading.check_list_options(request)
+        selection = reading.selection_of(request)
+        found, metadata = reading.page(cluster, request, selection)
+        shown: list[bytes] = []
+        for entry in found:
+            try:
+                await self._admit_deletion(request, entry)
+                current = cluster.get(kind, entry.key)
+                _, raw = delete_entry(cluster, request, current, deletion)
+            except NotFound:
+                continue
+            shown.append(objects.item(kind, raw))
+        return 200, reading.encode_items(kind, shown, {'resourceVersion': str(
+            cluster.store.revision), **{k: v for k, v in metadata.items() if k == 'continue'}})
+
+    async def _admit_deletion(self, request: Request, entry: Entry) -> None:
+        admission = self._admission
+        rules.check_deletion(request, entry)
+        if admission.concerns(request, 'DELETE'):
+            old = self._cluster.load(request.kind, entry)
+            await admission.mutate(request, 'DELETE', None, old)
+            await admission.validate(request, 'DELETE', None, old)
+
+    # Checks that need the request.
+
+    def _place(self, request: Request, obj: Obj) -> None:
+        metadata = obj['metadata']
+        namespace = metadata.get('namespace') or ''
+        if request.kind.namespaced:
+            if namespace and namespace != request.namespace:
+                raise BadRequest("the namespace of the provided object does not match "
+                                 "the namespace sent on the request")
+            metadata['namespace'] = request.namespace
+        elif namespace:
+            raise BadRequest("the namespace of the provided object does not match "
+                             "the namespace sent on the request")
+        else:
+            metadata.pop('namespace', None)
+
+    def _check_name(self, request: Request, obj: Obj) -> None:
+        name = obj['metadata'].get('name') or ''
+        if not name:
+            raise BadRequest(f"the name of the object ({request.name} based on URL) was "
+                             "undeterminable: name must be provided")
+        if name != request.name:
+            raise BadRequest(f"the name of the object ({name}) does not match "
+                             f"the name on the URL ({request.name})")
+
+    def _check_revision(
+            self, request: Request, new: Obj, entry: Entry, replacing: bool,
+    ) -> None:
+        kind, metadata = request.kind, new['metadata']
+        revision = metadata.get('resourceVersion') or ''
+        if replacing and metadata.get('uid') and metadata['uid'] != entry.uid:
+            path = '/'.join(filter(None, (kind.group, kind.plural, *entry.key)))
+            raise Conflict.on(
+                kind.group, kind.plural, request.name,
+                f"StorageError: invalid object, Code: 4, Key: /registry/{path}, ResourceVersion: "
+                f"0, AdditionalErrorMsg: Precondition failed: UID in precondition: "
+                f"{metadata['uid']}, UID in object meta: {entry.uid}")
+        if not revision or revision == '0':
+            if replacing and kind.custom:
+                raise Invalid.on(kind.group, kind.plural, request.name, [Cause(
+                    'FieldValueInvalid', 'metadata.resourceVersion',
+                    "Invalid value: 0: must be specified for an update")])
+        elif not (revision.isdecimal() and revision.isascii()):
+            raise APIError(f'strconv.ParseUint: parsing "{revision}": invalid syntax', reason='')
+        elif int(revision) != entry.revision:
+            raise Conflict.on(kind.group, kind.plural, request.name)
+
+    def _check_namespace(self, request: Request, name: str) -> None:
+        if not request.namespace:
+            if request.kind.namespaced:
+                raise BadRequest("an empty namespace may not be set during creation")
+            return
+        namespace = self._cluster.namespace(request.namespace)
+        if namespace is None:
+            raise NotFound('', 'namespaces', request.namespace)
+        if namespace['metadata'].get('deletionTimestamp'):
+            kind = request.kind
+            why = (f"unable to create new content in namespace {request.namespace} "
+                   "because it is being terminated")
+            error = Forbidden.to(why, group=kind.group, plural=kind.plural, name=name)
+            error.details = {**(error.details or {}), 'causes': [{
+                'reason': 'NamespaceTerminating',
+                'message': f"namespace {request.namespace} is being terminated",
+                'field': 'metadata.namespace'}]}
+            raise error
+
+    def _shown(self, request: Request, obj: Obj) -> bytes:
+        raw = objects.encode_object(request.kind, obj)
+        return reading.shaped(self._cluster, request, raw)
+
+
+#: What clients cannot change; where they leave it out, it stays.
+_KEPT = ('uid', 'deletionTimestamp', 'deletionGracePeriodSeconds')
+
+
+def _keep_metadata(new: Obj, old: Obj) -> None:
+    metadata, kept = new['metadata'], old['metadata']
+    metadata.pop('selfLink', None)
+    for key in _KEPT:
+        if not metadata.get(key) and key in kept:
+            metadata[key] = kept[key]
+    for key in ('creationTimestamp', 'generation', 'resourceVersion'):
+        if key in kept:
+            metadata[key] = kept[key]
+        else:
+            metadata.pop(key, None)
+

@@ -1,0 +1,152 @@
+"""
+Connections in memory: between a client and a server that live in the same event loop.
+
+Everything written is seen by the other side in the next turns of the loop, and nothing of it is
+hidden in the operating system; so, the loop knows whether there is anything under way.
+"""
+import asyncio
+import collections
+import contextvars
+from collections.abc import Callable
+from typing import Any
+
+HIGH_WATER = 256 * 1024
+"""How much (bytes) can be under way to one side before the other one is asked to pause."""
+
+Factory = Callable[[], asyncio.BaseProtocol]
+
+
+class Pipe(asyncio.Transport):
+    """
+    One end of a connection. Its protocol sees what it would see with a socket: all that was written
+    before an end, and then the end.
+    """
+
+    def __init__(
+            self,
+            loop: asyncio.AbstractEventLoop,
+            protocol: asyncio.BaseProtocol,
+            context: contextvars.Context,
+            extra: dict[str, Any],
+    ) -> None:
+        super().__init__(extra)
+        self.other: Pipe | None = None
+        self._loop = loop
+        self._protocol: Any = protocol
+        self._context = context
+        self._incoming: collections.deque[bytes] = collections.deque()
+        self._size = 0
+        self._reading = True
+        self._closing = False
+        self._lost = False
+        self._eof_sent = False
+        self._eof_coming = False
+        self._blocked = False
+        self._scheduled = False
+
+    def get_protocol(self) -> asyncio.BaseProtocol:
+        protocol: asyncio.BaseProtocol = self._protocol
+        return protocol
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = protocol
+
+    def is_closing(self) -> bool:
+        return self._closing
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._closing
+
+    def pause_reading(self) -> None:
+        self._reading = False
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._schedule()
+
+    def get_write_buffer_size(self) -> int:
+        return 0 if self.other is None else self.other._size
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if self._closing or self._eof_sent or self.other is None or not len(data):
+            return
+        self.other._receive(bytes(data))
+        if not self._blocked and self.other._size > HIGH_WATER:
+            self._blocked = True
+            self._protocol.pause_writing()
+
+    def write_eof(self) -> None:
+        if not self._eof_sent and self.other is not None:
+            self._eof_sent = True
+            self.other._eof_coming = True
+            self.other._schedule()
+
+    def close(self) -> None:
+        if not self._closing:
+            self.write_eof()
+            self._closing = True
+            self._loop.call_soon(self._lose, context=self._context)
+
+    def abort(self) -> None:
+        self.close()
+
+    def begin(self) -> None:
+        """Tell the protocol that it is connected."""
+        self._protocol.connection_made(self)
+
+    def _receive(self, data: bytes) -> None:
+        if not self._closing:
+            self._incoming.append(data)
+            self._size += len(data)
+            self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._scheduled and not self._closing:
+            self._scheduled = True
+            self._loop.call_soon(self._deliver, context=self._context)
+
+    def _deliver(self) -> None:
+        self._scheduled = False
+        while self._incoming and self._reading and not self._closing:
+            data = self._incoming.popleft()
+            self._size -= len(data)
+            self._protocol.data_received(data)
+        if self.other is not None and self.other._blocked and self._size <= HIGH_WATER // 4:
+            self.other._blocked = False
+            self.other._protocol.resume_writing()
+        if self._eof_coming and not self._incoming and self._reading and not self._closing:
+            self._eof_coming = False
+            if not self._protocol.eof_received():
+                self.close()
+
+    def _lose(self) -> None:
+        if not self._lost:
+            self._lost = True
+            self._incoming.clear()
+            self._size = 0
+            self._protocol.connection_lost(None)
+
+
+def connect(
+        loop: asyncio.AbstractEventLoop,
+        client: Factory,
+        server: Factory,
+        *,
+        address: tuple[str, int],
+        context: contextvars.Context,
+) -> tuple[Pipe, asyncio.BaseProtocol]:
+    """Connect a new client to a new server, which runs in its own context; return the client."""
+    peer = (address[0], 0)
+    near = Pipe(loop, client(), contextvars.copy_context(), {
+        'peername': address, 'sockname': peer})
+    far = Pipe(loop, server(), context, {'peername': peer, 'sockname': address})
+    near.other, far.other = far, near
+    loop.call_soon(far.begin, context=context)
+    near.begin()
+    return near, near.get_protocol()

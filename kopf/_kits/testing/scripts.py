@@ -1,0 +1,62 @@
+"""
+Loading of the files with handlers into the registries of tests.
+
+Python imports a file once in a process, but a test needs its handlers in a registry of its own.
+"""
+import contextlib
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+from kopf._core.intents import registries
+
+PREFIX = '__kopf_script_'
+
+_loaded: 'weakref.WeakKeyDictionary[registries.OperatorRegistry, dict[str, types.ModuleType]]'
+_loaded = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def load_into(registry: registries.OperatorRegistry | None) -> Iterator[None]:
+    """
+    Make it the default registry, and have files loaded into it, each once for every registry.
+
+    None is for the default registry as it is.
+    """
+    previous = registries.get_default_registry()
+    registry = registry if registry is not None else previous
+    for modules in list(_loaded.values()):
+        for name in modules:
+            sys.modules.pop(name, None)
+    sys.modules.update(_loaded.get(registry, {}))
+    foreign = {name for name in sys.modules if name.startswith(PREFIX)} - {
+        *_loaded.get(registry, ())}
+    aside = {name: sys.modules.pop(name) for name in foreign if registry is not previous}
+    registries.set_default_registry(registry)
+    try:
+        yield
+    finally:
+        registries.set_default_registry(previous)
+        _loaded[registry] = {
+            name: module for name, module in sys.modules.items() if name.startswith(PREFIX)}
+        sys.modules.update(aside)
+
+
+def copy_handlers(module: str, target: registries.OperatorRegistry) -> None:
+    """Copy the handlers of a module, and of those in it, from the default registry."""
+    source = registries.get_default_registry()
+    for name, handlers in vars(source).items():
+        if isinstance(handlers, registries.GenericRegistry):
+            for handler in handlers:
+                owner = getattr(_unwrap(handler.fn), '__module__', '')
+                if owner == module or owner.startswith(f'{module}.'):
+                    getattr(target, name).append(handler)
+
+
+def _unwrap(fn: Any) -> Any:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    return fn

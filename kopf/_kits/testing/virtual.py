@@ -1,0 +1,281 @@
+"""
+Virtual time: an event loop whose clock jumps to the next timer as soon as nothing else is to do.
+
+The time stands still while anything is under way: while threads work for the loop, while processes
+or foreign servers are waited for. Servers of the loop itself are connected to in memory, so that
+nothing between them and their clients is out of sight; they are reachable from outside, too.
+"""
+import asyncio
+import concurrent.futures
+import contextvars
+import datetime
+import functools
+import selectors
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+from kopf._kits.testing import pipes
+
+P = ParamSpec('P')
+T = TypeVar('T')
+E = TypeVar('E', bound=concurrent.futures.Executor)
+
+PATIENCE = 1.0
+"""How long (real seconds) a foreign connection must be silent before the time may jump."""
+
+
+def run(coro: Coroutine[Any, Any, T]) -> T:
+    """Do as :func:`asyncio.run` does, in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        return runner.run(coro)
+
+
+def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """Make an async test a sync one, which runs it in a loop of its own, in virtual time."""
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(fn(*args, **kwargs))
+    return wrapper
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop in virtual time, which begins with 0. The wall time goes with it."""
+
+    def __init__(self) -> None:
+        self.holds = 0
+        """How many things are under way that the loop itself does not see: the threads."""
+        self._now = 0.0
+        self._origin = datetime.datetime.now(datetime.UTC)
+        self._servers: dict[tuple[str, int], _Server] = {}
+        self._virtual: dict[socket.socket, tuple[str, int]] = {}
+        self._waiters: list[tuple[float, asyncio.Future[None]]] = []
+        super().__init__(_Selector(self))
+        self.set_default_executor(concurrent.futures.ThreadPoolExecutor())
+
+    def time(self) -> float:
+        return self._now
+
+    @property
+    def wall_time(self) -> datetime.datetime:
+        return self._origin + datetime.timedelta(seconds=self._now)
+
+    def add_signal_handler(  # type: ignore[override]
+            self, sig: int, callback: Any, *args: Any) -> None:
+        raise NotImplementedError("Signals are for whoever runs the loop.")
+
+    async def settle(self, *, after: float | None = None) -> None:
+        """
+        Wait until there is nothing to do but to wait for the time, which is later than that.
+
+        Then, the time stands still until the waiters have nothing to do, either.
+        """
+        future: asyncio.Future[None] = self.create_future()
+        self._waiters.append((float('-inf') if after is None else after, future))
+        await future
+
+    def rest(self) -> bool:
+        """Be at rest: wake up those who wait for that, and tell if there are any."""
+        due = [future for after, future in self._waiters if after < self._now]
+        self._waiters = [(after, future) for after, future in self._waiters if after >= self._now]
+        for future in due:
+            if not future.done():
+                future.set_result(None)
+        return bool(due)
+
+    def jump(self, seconds: float) -> None:
+        """Move the time."""
+        self._now += seconds
+
+    def run_in_executor(  # type: ignore[override]
+            self, executor: Any, func: Any, *args: Any) -> 'asyncio.Future[Any]':
+        future = super().run_in_executor(executor, func, *args)
+        self.holds += 1
+        future.add_done_callback(self._release)
+        return future
+
+    def release(self) -> None:
+        """One thing less is under way; from any thread."""
+        try:
+            self.call_soon_threadsafe(self._release)
+        except RuntimeError:  # the loop is over
+            pass
+
+    def _release(self, _: object = None) -> None:
+        self.holds -= 1
+
+    async def subprocess_exec(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hold_for_process(*await super().subprocess_exec(*args, **kwargs))
+
+    async def subprocess_shell(self, *args: Any, **kwargs: Any) -> Any:
+        return self._hold_for_process(*await super().subprocess_shell(*args, **kwargs))
+
+    def _hold_for_process(self, transport: Any, protocol: Any) -> Any:
+        def process_exited() -> None:
+            self._release()
+            told()
+
+        if transport.get_returncode() is None:
+            self.holds += 1
+            told, protocol.process_exited = protocol.process_exited, process_exited
+        return transport, protocol
+
+    async def create_server(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
+        server = await super().create_server(protocol_factory, *args, **kwargs)
+        if kwargs.get('ssl') is None:
+            for sock in server.sockets:
+                if sock.family in (socket.AF_INET, socket.AF_INET6):
+                    self._servers[sock.getsockname()[:2]] = _Server(server, protocol_factory)
+        return server
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        if self._find_server(address) is None:
+            await super().sock_connect(sock, address)
+        else:
+            self._virtual[sock] = address[:2]
+
+    async def create_connection(
+            self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any,
+    ) -> Any:
+        sock = kwargs.get('sock')
+        address = (host, port) if sock is None else self._virtual.pop(sock, None)
+        server = self._find_server(address) if kwargs.get('ssl') is None else None
+        if server is None or address is None:
+            return await super().create_connection(protocol_factory, host, port, **kwargs)
+        if sock is not None:
+            sock.close()
+        return pipes.connect(
+            self, protocol_factory, server.factory, address=address, context=server.context)
+
+    def _find_server(self, address: Any) -> '_Server | None':
+        server = self._servers.get(tuple(address[:2])) if isinstance(address, tuple) else None
+        return server if server is not None and server.server.sockets else None
+
+
+class _Server:
+    """A server of the loop, and the context in which it was made."""
+
+    def __init__(self, server: Any, factory: pipes.Factory) -> None:
+        super().__init__()
+        self.server = server
+        self.factory = factory
+        self.context = contextvars.copy_context()
+
+
+class _Selector(selectors.DefaultSelector):
+    """Waits for files only as long as it has to, and moves the time of the loop instead."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._own: set[int] = set()
+        self._foreign: set[int] = set()
+        self._active = 0.0
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        key = super().register(fileobj, events, data)
+        if not self._own or _is_listening(key.fd):
+            self._own.add(key.fd)  # the first of all is what wakes the loop up
+        else:
+            self._foreign.add(key.fd)
+            self._active = time.monotonic()
+        return key
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        key = super().unregister(fileobj)
+        self._foreign.discard(key.fd)
+        if key.fd in self._own and len(self._own) > 1:
+            self._own.discard(key.fd)
+        return key
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(0)
+        if ready:
+            self._active = time.monotonic()
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if not self._loop.holds and not self._is_waiting():
+            if self._loop.rest():
+                return []
+            if timeout is not None:
+                self._loop.jump(timeout)
+                return []
+        limit = PATIENCE if self._foreign and not self._loop.holds else timeout
+        limit = limit if timeout is None or limit is None else min(timeout, limit)
+        ready = super().select(limit)
+        if ready:
+            self._active = time.monotonic()
+        elif limit is not None and limit == timeout:
+            self._loop.jump(timeout)
+        return ready
+
+    def _is_waiting(self) -> bool:
+        """Whether something outside of the loop is expected to happen soon."""
+        return bool(self._foreign) and (
+            time.monotonic() - self._active < PATIENCE
+            or not all(_is_connection(fd) for fd in self._foreign))
+
+
+def hold(loop: VirtualLoop, executor: E) -> E:
+    """Have the executor hold the time of the loop while it works; it is returned."""
+    submit = executor.submit
+
+    def submit_and_hold(
+            fn: Callable[..., T], /, *args: Any, **kwargs: Any,
+    ) -> 'concurrent.futures.Future[T]':
+        shown: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def work() -> None:
+            try:
+                if shown.set_running_or_notify_cancel():
+                    try:
+                        shown.set_result(fn(*args, **kwargs))
+                    except BaseException as e:
+                        shown.set_exception(e)
+            finally:
+                loop.release()  # only when all those who wait for it are told
+
+        loop.holds += 1
+        submit(work)
+        return shown
+
+    executor.submit = submit_and_hold  # type: ignore[method-assign]
+    return executor
+
+
+def _is_listening(fd: int) -> bool:
+    return bool(_ask_socket(fd, socket.SO_ACCEPTCONN))
+
+
+def _is_connection(fd: int) -> bool:
+    return _ask_socket(fd, socket.SO_TYPE) is not None
+
+
+def _ask_socket(fd: int, option: int) -> int | None:
+    """An option of the socket; `None` if it is not a socket."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        return None
+    try:
+        return sock.getsockopt(socket.SOL_SOCKET, option)
+    except OSError:
+        return None
+    finally:
+        sock.detach()
+
+
+async def pause(attempt: int, since: float) -> None:
+    """
+    Wait before looking again whether something has happened: in virtual time, until everything that
+    can happen at this time has happened; in real time, a moment.
+    """
+    loop = asyncio.get_running_loop()
+    delay = 0.01 * 1.5 ** min(attempt, 40)
+    if not isinstance(loop, VirtualLoop):
+        await asyncio.sleep(min(delay, 0.2))
+        return
+    reminder = loop.call_later(delay, lambda: None)  # the time does not jump further than that
+    await loop.settle(after=None if attempt == 0 else since)
+    reminder.cancel()

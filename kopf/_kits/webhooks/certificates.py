@@ -1,0 +1,155 @@
+"""
+Certificates: self-signed ones, and those in files, which can change at any time.
+"""
+import contextlib
+import datetime
+import ipaddress
+import os
+import ssl
+import tempfile
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+StrPath = str | os.PathLike[str]
+
+VALIDITY = datetime.timedelta(days=3650)
+"""How long self-signed certificates are valid: longer than operators run, for none is renewed."""
+
+CLOCK_SKEW = datetime.timedelta(hours=1)
+"""How much the clock of an API server can be behind."""
+
+MAX_COMMON_NAME = 64
+
+
+class MissingLibraryError(Exception):
+    """A library of an extra is needed, but it is not installed."""
+
+
+def build_certificate(
+        hostnames: Iterable[str], password: str | None = None,
+) -> tuple[bytes, bytes]:
+    """
+    Make a self-signed certificate for these names & addresses, and its private key; both in PEM.
+
+    The first name, or else the first address, is the common name. The certificate is an authority
+    for itself, so that it can be given to clients as theirs. Addresses that mean "any" are left
+    out. With a password, the key is encrypted.
+
+    :raises MissingLibraryError: without the library for that.
+    :raises ValueError: if there are no names.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.x509 import oid
+    except ImportError as e:
+        raise MissingLibraryError(
+            "Self-signed certificates need the library cryptography: `pip install kopf[dev]`; or "
+            "give certificates as certfile= & pkeyfile=, or use insecure=True.") from e
+
+    names, addresses = sort_hostnames(hostnames)
+    if not names and not addresses:
+        raise ValueError("A certificate needs a name or an address of the host.")
+    common_name = (names or [str(address) for address in addresses])[0]
+    subject = x509.Name(
+        [x509.NameAttribute(oid.NameOID.COMMON_NAME, common_name)]
+        if len(common_name) <= MAX_COMMON_NAME else [])
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(now + VALIDITY)
+        .add_extension(x509.SubjectAlternativeName([
+            *map(x509.DNSName, names), *map(x509.IPAddress, addresses)]), critical=not subject)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.KeyUsage(
+            digital_signature=True, key_cert_sign=True, content_commitment=False,
+            key_encipherment=False, data_encipherment=False, key_agreement=False, crl_sign=False,
+            encipher_only=False, decipher_only=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage(
+            [oid.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encryption = (
+        serialization.NoEncryption() if not password else
+        serialization.BestAvailableEncryption(password.encode()))
+    return (
+        certificate.public_bytes(serialization.Encoding.PEM),
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption),
+    )
+
+
+def sort_hostnames(
+        hostnames: Iterable[str],
+) -> tuple[list[str], list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
+    """Tell names from addresses; each once, in order; both as certificates have them."""
+    names: dict[str, None] = {}
+    addresses: dict[ipaddress.IPv4Address | ipaddress.IPv6Address, None] = {}
+    for hostname in filter(None, hostnames):
+        try:
+            address = ipaddress.ip_address(hostname.strip('[]').partition('%')[0])
+        except ValueError:
+            names[hostname if hostname.isascii() else hostname.encode('idna').decode()] = None
+        else:
+            if not address.is_unspecified:
+                addresses[address] = None
+    return list(names), list(addresses)
+
+
+@contextlib.contextmanager
+def keep_in_files(*contents: bytes) -> Iterator[list[Path]]:
+    """Have the contents in files that nobody else can read: some functions take only files."""
+    with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
+        paths = [Path(folder, str(number)) for number in range(len(contents))]
+        for path, content in zip(paths, contents, strict=True):
+            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'wb') as file:
+                file.write(content)
+        yield paths
+
+
+def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
+    """Let the context have a certificate and its key."""
+    with keep_in_files(*pair) as (certfile, pkeyfile):
+        context.load_cert_chain(certfile, pkeyfile, password or None)
+
+
+def look(paths: Collection[StrPath]) -> list[object]:
+    """What changes when any of the files changes, or is replaced, or is linked to another one."""
+    traces: list[object] = []
+    for path in paths:
+        try:
+            stat = os.stat(path)
+        except OSError as e:
+            traces.append(e.errno)
+        else:
+            traces.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
+    return traces
+
+
+def has_certificate(context: ssl.SSLContext) -> bool:
+    """Whether the context can serve at all; contexts do not tell but by trying."""
+    client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client_context.check_hostname = False
+    client_context.verify_mode = ssl.CERT_NONE
+    upwards, downwards = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = client_context.wrap_bio(downwards, upwards)
+    server = context.wrap_bio(upwards, downwards, server_side=True)
+    for side in (client, server):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:
+            return False
+    return True

@@ -1,0 +1,37 @@
+"""
+Testing of operators: see "Testing" in the docs. It has to be imported explicitly.
+"""
+from kopf._cogs.clients.errors import APIError
+from kopf._kits.runner import KopfRunner
+from kopf._kits.sandbox.server import Sandbox
+from kopf._kits.testing.apis import API, open_api
+from kopf._kits.testing.clients import Client, SyncClient
+from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
+from kopf._kits.testing.operators import Operator
+from kopf._kits.testing.sessions import OperatorStarter, Session, SyncOperator, Time
+from kopf._kits.testing.threads import SandboxThread, run_sandbox
+from kopf._kits.testing.virtual import virtual_time
+from kopf._kits.testing.waiting import wait_for, wait_for_sync
+
+__all__ = [
+    'API',
+    'APIError',
+    'Client',
+    'Invocation',
+    'KopfRunner',
+    'Operator',
+    'OperatorStarter',
+    'Sandbox',
+    'SandboxThread',
+    'Session',
+    'SyncClient',
+    'SyncOperator',
+    'Time',
+    'invoke',
+    'invoke_sync',
+    'open_api',
+    'run_sandbox',
+    'virtual_time',
+    'wait_for',
+    'wait_for_sync',
+]

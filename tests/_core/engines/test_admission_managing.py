@@ -1,0 +1,309 @@
+"""
+The configurations in the cluster, and the server behind them.
+"""
+import asyncio
+import json
+import logging
+
+import pytest
+
+import kopf
+from kopf._cogs.clients import errors
+from kopf._cogs.structs.references import Resource
+from kopf._core.engines.admission.managing import Manager
+from kopf._core.engines.admission.serving import ServerError, Service
+from kopf._core.engines.admission.webhooks import Directory
+
+RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', namespaced=True)
+
+
+class Client:
+    """A cluster with configurations by their paths, and with faults."""
+
+    def __init__(self):
+        self.objects = {}
+        self.requests = []
+        self.faults = []
+
+    async def request(self, method, path, *, body, **_):
+        await asyncio.sleep(0)
+        self.requests.append((method, path.partition('?')[0].rpartition('v1/')[2]))
+        if self.faults and (fault := self.faults.pop(0)) is not None:
+            raise fault
+        body = json.loads(body)
+        folder = path.partition('?')[0]
+        if method == 'PATCH':
+            if folder not in self.objects:
+                raise errors.APINotFoundError("no", status=404)
+            self.objects[folder].update(body)
+            return self.objects[folder]
+        assert method == 'POST'
+        folder = f"{folder}/{body['metadata']['name']}"
+        if folder in self.objects:
+            raise errors.APIConflictError("already", status=409)
+        self.objects[folder] = body
+        return body
+
+    def get(self, plural, name='auto.test'):
+        obj = self.objects.get(f'/apis/admissionregistration.k8s.io/v1/{plural}/{name}')
+        return None if obj is None else obj['webhooks']
+
+
+@pytest.fixture()
+def client():
+    return Client()
+
+
+@pytest.fixture()
+def settings():
+    settings = kopf.OperatorSettings()
+    settings.networking.error_backoffs = [0.01]
+    yield settings
+    settings.execution.executor.shutdown()
+
+
+@pytest.fixture()
+def manager(client, settings):
+    return Manager(client=client, settings=settings, name='auto.test')
+
+
+V, M = 'validatingwebhookconfigurations', 'mutatingwebhookconfigurations'
+
+
+async def test_configurations_are_created_if_they_are_absent(client, manager):
+    await manager.write({'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}, "{} {}")
+    assert client.requests == [
+        ('PATCH', f'{V}/auto.test'), ('POST', V), ('PATCH', f'{M}/auto.test'), ('POST', M)]
+    assert client.get(V) == [{'name': 'x'}]
+    assert client.get(M) == [{'name': 'y'}]
+
+
+async def test_configurations_are_overwritten_if_they_are_there(client, manager):
+    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    client.requests.clear()
+    await manager.write({'validate': [{'name': 'y'}]}, "{} {}")
+    assert client.requests == [('PATCH', f'{V}/auto.test')]
+    assert client.get(V) == [{'name': 'y'}]
+
+
+async def test_nothing_is_created_for_nothing(client, manager):
+    await manager.write({'validate': []}, "{} {}")
+    assert client.objects == {}
+
+
+async def test_nothing_is_written_twice(client, manager):
+    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    client.requests.clear()
+    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    assert client.requests == []
+
+
+async def test_configurations_that_others_create_at_the_same_time_are_overwritten(
+        client, manager, settings):
+    other = Manager(client=client, settings=settings, name='auto.test')
+    await asyncio.gather(*(
+        each.write({'validate': [{'name': name}]}, "{} {}")
+        for each, name in [(manager, 'x'), (other, 'y')]))
+    assert ('POST', V) in client.requests
+    assert client.get(V) in ([{'name': 'x'}], [{'name': 'y'}])
+
+
+async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client, manager):
+    client.faults.append(errors.APIForbiddenError("no", status=403))
+    records = {'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}
+    with pytest.raises(errors.APIForbiddenError):
+        await manager.write(records, "{} {}")
+    assert (client.get(V), client.get(M)) == (None, [{'name': 'y'}])
+    await manager.write(records, "{} {}")
+    assert client.get(V) == [{'name': 'x'}]
+
+
+async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
+    client.faults += [errors.APIForbiddenError("no", status=403)] * 6
+    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validate': [{'a': 'b'}]}))
+    while client.get(V) is None:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+
+
+@pytest.fixture()
+def make_service(client, settings):
+    def make(registry, bound=True):
+        handlers = list(registry._webhooks)
+        return Service(client=client, settings=settings, directory=Directory(handlers),
+                       get_bound=lambda: {RESOURCE: handlers} if bound else None)
+    return make
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.validate('any', registry=registry, id='passing')
+    @kopf.on.validate('any', registry=registry, id='kept', persistent=True)
+    def fn(**_):
+        pass
+
+    return registry
+
+
+async def fn(request, **_):
+    return {}
+
+
+async def until(predicate):
+    async with asyncio.timeout(5):
+        while not predicate():
+            await asyncio.sleep(0)
+
+
+async def test_handlers_need_a_server(make_service, registry):
+    with pytest.raises(ServerError, match=r"settings.admission.server.*'kept', 'passing'"):
+        make_service(registry).start(fn)
+
+
+async def test_without_handlers_nothing_is_served(make_service, settings, client):
+    async def server(fn):
+        raise AssertionError
+        yield
+
+    settings.admission.server = server
+    service = make_service(kopf.OperatorRegistry())
+    service.start(fn)
+    waiting = asyncio.create_task(service.wait())
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    await service.stop()
+    assert client.requests == []
+
+
+async def test_webhooks_are_in_the_cluster_while_served_and_the_persistent_ones_after(
+        make_service, settings, registry, client):
+    ended = []
+
+    async def server(fn):
+        try:
+            yield {'url': 'https://host/first'}
+            await asyncio.Event().wait()
+        finally:
+            ended.append(len(client.get(V)))
+
+    settings.admission.server = server
+    settings.admission.managed = 'auto.test'
+    service = make_service(registry)
+    service.start(fn)
+    await until(lambda: client.get(V))
+    assert [record['name'] for record in client.get(V)] == ['kept.auto.test', 'passing.auto.test']
+    await service.stop()
+    assert [record['name'] for record in client.get(V)] == ['kept.auto.test']
+    assert ended == [1]  # the server ends last
+
+
+async def test_unmanaged_configurations_are_left_alone(make_service, settings, registry, client):
+    async def server(fn):
+        yield {'url': 'https://host/first'}
+        await asyncio.Event().wait()
+
+    settings.admission.server = server
+    service = make_service(registry)
+    service.start(fn)
+    await asyncio.sleep(0.01)
+    await service.stop()
+    assert client.requests == []
+
+
+async def test_every_client_config_is_applied(make_service, settings, registry, client):
+    more = asyncio.Event()
+
+    async def server(fn):
+        yield {'url': 'https://host/first'}
+        await more.wait()
+        yield {'service': {'name': 'second'}}
+        await asyncio.Event().wait()
+
+    settings.admission.server = server
+    settings.admission.managed = 'auto.test'
+    service = make_service(registry)
+    service.start(fn)
+    await until(lambda: client.get(V))
+    assert client.get(V)[0]['clientConfig'] == {'url': 'https://host/first/kept'}
+    more.set()
+    await until(lambda: 'service' in client.get(V)[0]['clientConfig'])
+    await service.stop()
+
+
+async def test_nothing_is_written_before_the_resources_are_known(
+        make_service, settings, registry, client):
+    async def server(fn):
+        yield {'url': 'https://host/first'}
+        await asyncio.Event().wait()
+
+    settings.admission.server = server
+    settings.admission.managed = 'auto.test'
+    service = make_service(registry, bound=False)
+    service.start(fn)
+    await asyncio.sleep(0.01)
+    await service.stop()
+    assert client.requests == []
+
+
+async def test_an_unreachable_cluster_does_not_hold_the_exit(
+        make_service, settings, registry, client, caplog):
+    async def server(fn):
+        yield {'url': 'https://host/first'}
+        await asyncio.Event().wait()
+
+    settings.admission.server = server
+    settings.admission.managed = 'auto.test'
+    service = make_service(registry)
+    service.start(fn)
+    await until(lambda: client.get(V))
+    client.faults += [errors.APIConnectionError("gone")] * 10
+    await service.stop()
+    assert "The webhooks are left in the cluster" in caplog.text
+
+
+@pytest.mark.parametrize(('error', 'text'), [
+    (None, "has ended, and so does the operator"), (ValueError("bad"), "has failed: bad")])
+async def test_a_server_that_ends_is_an_error(make_service, settings, registry, error, text):
+    async def server(fn):
+        yield {'url': 'https://host/first'}
+        if error is not None:
+            raise error
+
+    settings.admission.server = server
+    service = make_service(registry)
+    service.start(fn)
+    with pytest.raises(ServerError, match=text):
+        await service.wait()
+    await service.stop()
+
+
+async def test_servers_are_used_as_context_managers_if_they_are(make_service, settings, registry):
+    log = []
+
+    class Substitute:
+        async def __call__(self, fn):
+            log.append('called')
+            yield {'url': 'https://host/first'}
+            await asyncio.Event().wait()
+
+    class Server:
+        async def __aenter__(self):
+            log.append('entered')
+            return Substitute()
+
+        async def __aexit__(self, *_):
+            log.append('exited')
+
+    settings.admission.server = Server()
+    service = make_service(registry)
+    service.start(fn)
+    await until(lambda: 'called' in log)
+    await service.stop()
+    assert log == ['entered', 'called', 'exited']

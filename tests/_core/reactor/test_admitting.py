@@ -1,0 +1,81 @@
+"""
+What reviews take from the rest of the operator.
+"""
+import types
+
+import pytest
+
+import kopf
+from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.structs.references import Resource
+from kopf._core.engines.activities import ActivityError
+from kopf._core.reactor import observation
+from kopf._core.reactor.admitting import Admission
+
+RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',
+                    namespaced=True)
+OTHER = Resource('kopf.dev', 'v1', 'others', namespaced=True)
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.validate('kopfexamples', registry=registry)
+    def fn(**_):
+        pass
+
+    return registry
+
+
+@pytest.fixture()
+def insights():
+    return observation.Insights()
+
+
+@pytest.fixture()
+def admission(registry, insights):
+    settings = kopf.OperatorSettings()
+    lines = {'uid1': types.SimpleNamespace(memo=kopf.Memo(known=True))}
+    env = types.SimpleNamespace(
+        settings=settings, clock=Clock(), indices={}, memo=kopf.Memo(shared=True))
+    yield Admission(env=env, registry=registry, insights=insights, lines=types.SimpleNamespace(
+        find=lambda resource, uid: lines.get(uid) if resource == RESOURCE else None))
+    settings.execution.executor.shutdown()
+
+
+def test_resources_are_those_that_are_known(admission, insights):
+    insights.set_resources([RESOURCE, OTHER])
+    found, [handler] = admission._find(Resource('kopf.dev', 'v1', 'kopfexamples'))
+    assert found is RESOURCE
+    assert handler.id.endswith('fn')
+    assert admission._find(OTHER) is None
+
+
+def test_resources_that_are_not_known_yet_are_taken_as_told(admission, insights):
+    assert admission._find(RESOURCE) is not None
+    insights.set_resources([OTHER])
+    assert admission._find(RESOURCE) is not None
+    assert admission._find(Resource('', 'v1', 'pods')) is None
+
+
+def test_resources_that_come_and_go_are_followed(admission, insights):
+    assert admission._get_bound() is None
+    insights.set_resources([])
+    assert admission._get_bound() == {}
+    insights.set_resources([RESOURCE])
+    assert list(admission._get_bound()) == [RESOURCE]
+
+
+def test_memos_are_those_of_the_objects_or_passing_ones(admission):
+    assert admission._get_memo(RESOURCE, 'uid1') == {'known': True}
+    for resource, uid in [(RESOURCE, None), (RESOURCE, 'uid2'), (OTHER, 'uid1')]:
+        memo = admission._get_memo(resource, uid)
+        assert memo == {'shared': True}
+        assert memo is not admission._env.memo
+
+
+async def test_the_absence_of_a_server_is_a_failure_of_the_startup(admission):
+    with pytest.raises(ActivityError, match="need a server"):
+        admission.start(None)
+    await admission.stop()

@@ -1,0 +1,185 @@
+import logging
+import threading
+
+import pytest
+
+import kopf
+from kopf._cogs.helpers.loaders import LoadingError
+from kopf._core.engines.activities import ActivityError
+from kopf.testing import KopfRunner, run_sandbox
+
+ARGS = ['run', '-A', '--standalone', '--verbose']
+PRINTING = """
+import sys
+@kopf.on.startup()
+def fn(**_):
+    print("to stdout")
+    print("to stderr", file=sys.stderr)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _registry():
+    previous = kopf.get_default_registry()
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    yield
+    kopf.set_default_registry(previous)
+
+
+@pytest.fixture(scope='module')
+def kubeconfig(tmp_path_factory):
+    path = tmp_path_factory.mktemp('sandbox') / 'kubeconfig'
+    with run_sandbox() as sandbox:
+        sandbox.write_kubeconfig(path)
+        yield str(path)
+
+
+@pytest.fixture(autouse=True)
+def _environ(monkeypatch, kubeconfig):
+    monkeypatch.setenv('KUBECONFIG', kubeconfig)
+
+
+def run(runner, text):
+    """Run the operator until it says something."""
+    with runner:
+        wait_log(text)
+    return runner
+
+
+def wait_log(text):
+    """Wait for a line of the log of any operator of this process."""
+    found = threading.Event()
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            if text in record.getMessage():
+                found.set()
+
+    handler = Handler()
+    logging.getLogger().addHandler(handler)
+    try:
+        assert found.wait(5), text
+    finally:
+        logging.getLogger().removeHandler(handler)
+
+
+def test_an_operator_runs_while_the_block_does(script):
+    runner = run(KopfRunner([*ARGS, script(PRINTING)], timeout=5), "authentication has finished")
+    assert (runner.exit_code, runner.exception) == (0, None)
+    assert runner.exc_info[0] is SystemExit
+    assert "Stop-flag is raised" in runner.output
+
+
+def test_the_stdout_has_the_log_and_the_stderr_has_no_prints(script):
+    runner = run(KopfRunner([*ARGS, script(PRINTING)], timeout=5), "authentication has finished")
+    assert "to stdout" in runner.stdout
+    assert "to stderr" in runner.stdout
+    assert "Stop-flag is raised" in runner.stdout
+    assert "to stdout" not in runner.stderr
+    assert runner.stderr.encode() == runner.stderr_bytes
+    assert runner.stdout.encode() == runner.stdout_bytes
+
+
+async def test_it_works_in_a_test_with_a_loop(script):
+    with KopfRunner([*ARGS, script(PRINTING)], timeout=5) as runner:
+        wait_log("authentication has finished")
+    assert runner.exit_code == 0
+
+
+def test_the_error_of_the_operator_is_raised(script):
+    with pytest.raises(ActivityError, match="boo"):
+        with KopfRunner([*ARGS, script("""
+@kopf.on.startup()
+def fn(**_):
+    raise kopf.PermanentError("boo")
+""")], timeout=5) as runner:
+            runner.future.result(5)
+    assert runner.exit_code == 1
+    assert "Error: The startup has failed: fn: boo" in runner.output
+
+
+def test_the_error_of_the_operator_can_be_kept(script):
+    with KopfRunner(['run', '-A', 'absent.py'], reraise=False, timeout=5) as runner:
+        pass
+    assert runner.exit_code == 1
+    assert isinstance(runner.exception, LoadingError)
+    assert runner.exc_info[1] is runner.exception
+
+
+def test_errors_of_the_command_line_are_exits():
+    with pytest.raises(SystemExit):
+        with KopfRunner(['run', '-A', '-n', 'ns'], timeout=5) as runner:
+            pass
+    assert runner.exit_code == 2
+    assert "but not both" in runner.output
+
+
+def test_the_error_of_the_block_is_raised(script):
+    with pytest.raises(ZeroDivisionError):
+        with KopfRunner([*ARGS, script(PRINTING)], timeout=5) as runner:
+            raise ZeroDivisionError
+    assert runner.exit_code == 0
+
+
+def test_of_two_errors_one_is_the_cause_of_the_other():
+    with pytest.raises(LoadingError) as info:
+        with KopfRunner(['run', '-A', 'absent.py'], timeout=5):
+            raise ZeroDivisionError
+    assert isinstance(info.value.__cause__, ZeroDivisionError)
+
+
+def test_a_hanging_operator_is_stopped_with_an_error(script):
+    with pytest.raises(TimeoutError, match=r"The operator didn't stop in 0.1 seconds"):
+        with KopfRunner([*ARGS, script("""
+import asyncio
+@kopf.on.cleanup()
+async def fn(**_):
+    await asyncio.sleep(100)
+""")], timeout=0.1):
+            wait_log("authentication has finished")
+    assert not [thread for thread in threading.enumerate() if thread.name == 'KopfRunner']
+
+
+def test_a_registry_gets_the_handlers_of_the_files(script):
+    path = script(PRINTING)
+    for _ in range(2):
+        registry = kopf.OperatorRegistry()
+        run(KopfRunner([*ARGS, path], registry=registry, timeout=5), "authentication has finished")
+        assert len(registry._activities) == 1
+    assert len(kopf.get_default_registry()._activities) == 0
+
+
+def test_the_default_registry_gets_each_file_once(script):
+    path = script(PRINTING)
+    for _ in range(2):
+        run(KopfRunner([*ARGS, path], timeout=5), "authentication has finished")
+    assert len(kopf.get_default_registry()._activities) == 1
+
+
+def test_the_settings_are_those_of_the_operator(script):
+    settings = kopf.OperatorSettings()
+    run(KopfRunner([*ARGS, script("""
+@kopf.on.startup()
+def fn(settings, **_):
+    settings.peering.name = 'seen'
+""")], settings=settings, timeout=5), "authentication has finished")
+    assert settings.peering.name == 'seen'
+
+
+def test_options_of_click_are_passed(script):
+    with pytest.raises(ActivityError):
+        with KopfRunner([*ARGS, script("""
+@kopf.on.startup()
+def fn(**_):
+    import os
+    raise kopf.PermanentError(os.environ['SOMETHING'])
+""")], env={'SOMETHING': 'here'}, timeout=5) as runner:
+            runner.future.result(5)
+    assert "here" in runner.output
+
+
+def test_the_logging_is_as_it_was(script):
+    root = logging.getLogger()
+    before = list(root.handlers), root.level
+    run(KopfRunner([*ARGS, script(PRINTING)], timeout=5), "authentication has finished")
+    assert (list(root.handlers), root.level) == before

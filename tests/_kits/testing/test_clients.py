@@ -1,0 +1,121 @@
+import pytest
+import yaml
+
+from kopf.testing import APIError, Session, open_api, run_sandbox, virtual_time, wait_for_sync
+
+OBJ = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'metadata': {'name': 'obj'}}
+
+
+@pytest.fixture()
+def session(crd):
+    with Session('sandbox') as session:
+        session.client.load(crd)
+        yield session
+
+
+@pytest.fixture()
+def client(session):
+    return session.client
+
+
+@pytest.mark.parametrize('kind', [
+    'kopfexamples', 'kopfexample', 'KopfExample', 'kopfexamples.kopf.dev',
+    'kopfexamples.v1.kopf.dev', ('kopf.dev', 'v1', 'kopfexamples'), OBJ])
+def test_kinds_are_named_as_in_decorators(client, kind):
+    client.create(OBJ)
+    assert client.get(kind, 'obj')['kind'] == 'KopfExample'
+    assert [item['metadata']['name'] for item in client.list(kind)] == ['obj']
+
+
+def test_unknown_kinds_are_told(client):
+    with pytest.raises(LookupError, match=r"The API serves no absents\."):
+        client.get('absents', 'obj')
+
+
+def test_objects_are_made_of_names_and_fields(client):
+    obj = client.create('kopfexamples', 'obj', spec={'a': 1}, metadata={'labels': {'b': 'c'}})
+    assert obj['metadata']['labels'] == {'b': 'c'}
+    assert obj['metadata']['namespace'] == 'default'
+    assert (obj['kind'], obj['spec']) == ('KopfExample', {'a': 1})
+
+
+def test_objects_stand_for_themselves(client):
+    obj = client.create(OBJ)
+    assert client.patch(obj, {'spec': {'a': 1}})['spec'] == {'a': 1}
+    assert client.get(obj)['spec'] == {'a': 1}
+    client.delete(obj)
+    client.wait_gone(obj)
+
+
+def test_namespaces_are_chosen(client):
+    client.create('namespaces', 'other')
+    client.create('kopfexamples', 'obj', namespace='other')
+    client.create('kopfexamples', 'obj', metadata={'labels': {'a': 'b'}})
+    assert len(client.list('kopfexamples')) == 2
+    assert len(client.list('kopfexamples', namespace='other')) == 1
+    assert len(client.list('kopfexamples', labels={'a': 'b'})) == 1
+
+
+def test_errors_have_the_status(client):
+    with pytest.raises(APIError, match=r'kopfexamples.kopf.dev "obj" not found') as info:
+        client.get('kopfexamples', 'obj')
+    assert info.value.status == 404
+
+
+def test_any_request_can_be_made(client):
+    assert client.request('GET', '/version')['major'] == '1'
+
+
+def test_waiting_gives_the_object(client):
+    client.create(OBJ)
+    assert client.wait('kopfexamples', 'obj')['metadata']['name'] == 'obj'
+
+
+def test_waiting_in_vain_tells_the_object_as_it_is(client):
+    client.create('kopfexamples', 'obj', spec={'a': 1})
+    with pytest.raises(AssertionError) as info:
+        client.wait('kopfexamples', 'obj', lambda obj: obj['spec']['a'] == 2, timeout=5)
+    assert "kopfexamples 'obj' has not become so in 5 seconds" in str(info.value)
+    assert "obj['spec']['a'] == 2" in str(info.value)
+    assert "spec:\n  a: 1" in str(info.value)
+
+
+def test_waiting_in_vain_for_what_is_absent_says_so(client):
+    with pytest.raises(AssertionError, match="It was at last: there is none"):
+        client.wait('kopfexamples', 'obj', timeout=5)
+
+
+def test_files_are_loaded_kinds_first(tmp_path, crd):
+    path = tmp_path / 'all.yaml'
+    path.write_text(yaml.safe_dump_all([OBJ, crd]))
+    with Session('sandbox') as session:
+        loaded = session.client.load(path)
+        assert [obj['kind'] for obj in loaded] == ['CustomResourceDefinition', 'KopfExample']
+        assert session.client.load(path)[1]['metadata']['name'] == 'obj'
+
+
+@virtual_time
+async def test_what_was_created_is_cleaned_up(crd):
+    async with open_api('sandbox') as api:
+        await api.client.load(crd, OBJ)
+        await api.client.clean_up()
+        await api.client.wait_gone(crd)
+
+
+def test_a_sandbox_in_a_thread_is_used_by_anybody(crd, tmp_path):
+    with run_sandbox() as sandbox:
+        sandbox.client.load(crd)
+        sandbox.client.create(OBJ)
+        sandbox.write_kubeconfig(tmp_path / 'kubeconfig')
+        with Session(str(tmp_path / 'kubeconfig')) as session:
+            assert session.sandbox is None
+            assert session.client.get('kopfexamples', 'obj')
+            session.client.create('kopfexamples', 'another')
+        wait_for_sync(lambda: len(sandbox.client.list('kopfexamples')) == 1)
+
+
+def test_the_time_of_a_session_goes_on_demand(session):
+    assert session.time.now < 1
+    session.time.sleep(3600)
+    assert 3600 <= session.time.now < 3601
+    assert session.time.wait_for(lambda: session.time.now > 7200, timeout=9999)

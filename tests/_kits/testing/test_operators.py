@@ -1,0 +1,187 @@
+import asyncio
+
+import pytest
+
+import kopf
+from kopf import testing
+from kopf.testing import virtual_time
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@virtual_time
+async def test_handlers_are_called_and_their_results_are_seen(registry, crd):
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    def fn(name, logger, **_):
+        logger.info("hello")
+        return name
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('kopfexamples', 'obj')
+            await operator.wait_log("hello")
+            await api.client.wait('kopfexamples', 'obj', lambda obj: obj['status']['fn'] == 'obj')
+
+
+@virtual_time
+async def test_hours_of_retries_are_exact(registry, crd):
+    calls = []
+
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    def fn(retry, **_):
+        calls.append(asyncio_time())
+        if retry < 3:
+            raise kopf.TemporaryError("not yet", delay=3600)
+
+    loop = asyncio.get_running_loop()
+    asyncio_time = loop.time
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'obj')
+            await testing.wait_for(lambda: len(calls) == 4, timeout=24 * 3600)
+    assert [round(call - calls[0], 1) for call in calls] == [0, 3600, 7200, 10800]
+
+
+@virtual_time
+async def test_a_restart_goes_on_with_the_waiting(registry, crd):
+    calls = []
+
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    async def fn(retry, **_):
+        calls.append(retry)
+        if retry < 1:
+            raise kopf.TemporaryError("not yet", delay=3600)
+
+    loop = asyncio.get_running_loop()
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'obj')
+            await testing.wait_for(lambda: calls)
+        await asyncio.sleep(3000)
+        async with api.operator(registry=registry):
+            await testing.wait_for(lambda: len(calls) == 2, timeout=1000)
+    assert 3600 <= loop.time() <= 3602
+    assert calls == [0, 1]
+
+
+@virtual_time
+async def test_operators_side_by_side_have_logs_of_their_own(crd):
+    def make(text):
+        registry = kopf.OperatorRegistry()
+
+        @kopf.on.event('kopfexamples', registry=registry)
+        def fn(logger, **_):
+            logger.info(text)
+
+        return registry
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with (api.operator(registry=make("one")) as one,
+                    api.operator(registry=make("two")) as two):
+            await api.client.create('kopfexamples', 'obj')
+            await one.wait_log("one")
+            await two.wait_log("two")
+    assert "two" not in one.text
+    assert "one" not in two.text
+
+
+@virtual_time
+async def test_the_tasks_of_others_outlive_the_operator(registry, crd):
+    @kopf.on.startup(registry=registry)
+    async def fn(**_):
+        left.append(asyncio.create_task(asyncio.sleep(1000)))
+
+    left = []
+    async with testing.open_api('sandbox') as api:
+        async with api.operator(registry=registry):
+            own = asyncio.create_task(asyncio.sleep(1000))
+        assert left[0].done()
+        assert not own.done()
+        own.cancel()
+        assert await api.client.list('namespaces')
+
+
+@virtual_time
+async def test_failures_to_start_are_raised(registry):
+    @kopf.on.startup(registry=registry)
+    async def fn(**_):
+        raise kopf.PermanentError("boo")
+
+    async with testing.open_api('sandbox') as api:
+        with pytest.raises(Exception, match="boo"):
+            async with api.operator(registry=registry):
+                raise RuntimeError("never")
+
+
+@virtual_time
+async def test_missing_lines_are_told_with_the_log(registry):
+    @kopf.on.startup(registry=registry)
+    async def fn(logger, **_):
+        logger.info("something else")
+
+    async with testing.open_api('sandbox') as api, api.operator(registry=registry) as operator:
+        with pytest.raises(AssertionError, match=r"no lines with 'absent'(.|\n)*something else"):
+            await operator.wait_log("absent", timeout=1)
+
+
+@virtual_time
+async def test_files_are_loaded_anew_for_each_operator(script):
+    path = script("""
+@kopf.on.startup()
+def fn(logger, **_):
+    logger.info("started")
+""")
+    async with testing.open_api('sandbox') as api:
+        for _ in range(2):
+            async with api.operator(path) as operator:
+                await operator.wait_log("started")
+    assert not [handler for handler in kopf.get_default_registry()._activities
+                if handler.fn.__module__.endswith('handlers')]
+
+
+@virtual_time
+async def test_modules_give_their_own_handlers(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ('module_one', 'module_two'):
+        (tmp_path / f'{name}.py').write_text(f"""
+import kopf
+@kopf.on.startup()
+def {name}(logger, **_):
+    logger.info("started")
+""")
+    async with testing.open_api('sandbox') as api:
+        for _ in range(2):
+            async with api.operator('module_one') as one:
+                pass
+            async with api.operator('module_two') as two:
+                pass
+            assert "'module_one' succeeded" in one.text and 'module_two' not in one.text
+            assert "'module_two' succeeded" in two.text and 'module_one' not in two.text
+
+
+@virtual_time
+async def test_the_log_levels_are_as_before(registry):
+    import logging
+    before = logging.getLogger('kopf').level, list(logging.getLogger().handlers)
+    async with testing.open_api('sandbox') as api, api.operator(registry=registry):
+        pass
+    assert (logging.getLogger('kopf').level, list(logging.getLogger().handlers)) == before
+
+
+async def test_real_time_works_too(registry, crd):
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    async def fn(**_):
+        return 1
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'obj')
+            await api.client.wait('kopfexamples', 'obj', lambda obj: obj['status']['fn'])

@@ -1,0 +1,183 @@
+import asyncio
+import datetime
+import io
+import sys
+import time
+
+import pytest
+from aiohttp import ClientSession, web
+
+from kopf._cogs.aiokits.clocks import Clock
+from kopf.testing import virtual_time
+
+
+@pytest.fixture()
+def serve():
+    """Start a server in the running loop; returns its URL and a function to stop it."""
+    async def serve(handler):
+        runner = web.ServerRunner(web.Server(handler))
+        await runner.setup()
+        site = web.TCPSite(runner, '127.0.0.1', 0)
+        await site.start()
+        return f'http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}', runner.cleanup
+    return serve
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+@virtual_time
+async def test_an_hour_is_over_at_once():
+    started = time.monotonic()
+    await asyncio.sleep(3600)
+    assert now() == 3600
+    assert time.monotonic() - started < 1
+
+
+@virtual_time
+async def test_the_wall_time_goes_with_it():
+    clock = Clock()
+    before = clock.now()
+    await asyncio.sleep(3600)
+    assert clock.now().wall - before.wall == datetime.timedelta(hours=1)
+
+
+@virtual_time
+async def test_things_happen_in_the_order_of_their_times():
+    seen = []
+    loop = asyncio.get_running_loop()
+    for delay in (3, 1, 2):
+        loop.call_later(delay, lambda delay=delay: seen.append((delay, loop.time())))
+    await asyncio.sleep(4)
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+@virtual_time
+async def test_threads_take_no_time():
+    async with asyncio.timeout(1):
+        assert await asyncio.to_thread(lambda: time.sleep(0.05) or 'done') == 'done'
+    assert now() == 0
+
+
+@virtual_time
+async def test_processes_take_no_time():
+    async with asyncio.timeout(1):
+        process = await asyncio.create_subprocess_exec(sys.executable, '-c', 'print(1)', stdout=-1)
+        out, _ = await process.communicate()
+    assert (out, now()) == (b'1\n', 0)
+
+
+@virtual_time
+async def test_a_blocked_thread_does_not_stop_the_time():
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await asyncio.to_thread(time.sleep, 0.3)
+    assert now() == pytest.approx(0.1, abs=0.01)
+
+
+@virtual_time
+async def test_servers_of_the_loop_are_talked_to_without_time(serve):
+    async def handler(request):
+        return web.Response(body=await request.read())
+
+    url, stop = await serve(handler)
+    async with ClientSession() as session, asyncio.timeout(0.001):
+        for size in (0, 1, 1_000_000):
+            async with session.post(url, data=io.BytesIO(b'x' * size)) as response:
+                assert len(await response.read()) == size
+    await stop()
+    assert now() < 1
+
+
+@virtual_time
+async def test_servers_of_the_loop_take_their_time(serve):
+    async def handler(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for _ in range(3):
+            await asyncio.sleep(60)
+            await response.write(b'x')
+        return response
+
+    url, stop = await serve(handler)
+    async with ClientSession() as session, session.get(url) as response:
+        times = [now() async for _ in response.content.iter_any()]
+    await stop()
+    assert times == [60, 120, 180]
+
+
+@virtual_time
+async def test_a_server_sees_that_its_client_is_gone(serve):
+    ended = asyncio.Event()
+
+    async def handler(request):
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    runner = web.ServerRunner(web.Server(handler, handler_cancellation=True))
+    await runner.setup()
+    site = web.TCPSite(runner, '127.0.0.1', 0)
+    await site.start()
+    url = f'http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}'
+    async with ClientSession() as session:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5):
+                await session.get(url)
+    await ended.wait()
+    assert now() < 10
+    await runner.cleanup()
+
+
+@virtual_time
+async def test_a_client_sees_that_its_server_is_gone(serve):
+    async def handler(request):
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b'x')
+        request.transport.abort()
+        return response
+
+    url, stop = await serve(handler)
+    async with ClientSession() as session, session.get(url) as response:
+        with pytest.raises(Exception, match=r".*"):
+            await response.read()
+    await stop()
+
+
+@virtual_time
+async def test_a_server_that_has_stopped_refuses(serve):
+    async def handler(request):
+        raise AssertionError
+
+    url, stop = await serve(handler)
+    await stop()
+    async with ClientSession() as session:
+        with pytest.raises(OSError):
+            await session.get(url)
+
+
+@virtual_time
+async def test_the_servers_are_reachable_from_outside(serve):
+    async def handler(request):
+        return web.Response(text='hello')
+
+    url, stop = await serve(handler)
+    code = f'import urllib.request as r; print(r.urlopen({url!r}).read().decode())'
+    process = await asyncio.create_subprocess_exec(sys.executable, '-c', code, stdout=-1)
+    assert (await process.communicate())[0] == b'hello\n'
+    await stop()
+
+
+def test_results_and_errors_get_out():
+    @virtual_time
+    async def fn(a, *, b):
+        if a == b:
+            raise ValueError(a)
+        return a + b
+
+    assert fn(1, b=2) == 3
+    with pytest.raises(ValueError):
+        fn(1, b=1)

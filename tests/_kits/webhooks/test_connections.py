@@ -1,0 +1,238 @@
+"""
+What strangers can do to the server: nothing but have an error for it.
+"""
+import asyncio
+import json
+import logging
+
+import pytest
+
+from kopf._core.engines.admission.questions import MalformedRequestError, UnknownResourceError
+from kopf._kits.webhooks import connections, listeners, messages
+from tests._kits.webhooks.clients import REVIEW, Client, ask, build_request
+from tests._kits.webhooks.conftest import get_port
+
+
+@pytest.fixture()
+def quick(monkeypatch):
+    monkeypatch.setattr(connections, 'REQUEST_TIMEOUT', 0.2)
+    monkeypatch.setattr(connections, 'LINGERING_TIMEOUT', 0.1)
+    monkeypatch.setattr(connections, 'WRITING_TIMEOUT', 0.2)
+
+
+async def test_reviews_are_answered(port, fn):
+    async with Client(port) as client:
+        status, headers, body = await client.ask(build_request(path='/some/id?timeout=10s'))
+    assert status == 200
+    assert headers['Content-Type'] == 'application/json'
+    assert json.loads(body) == {'response': {'uid': 'uid1', 'allowed': True}}
+    [call] = fn
+    assert call['webhook'] == 'some/id'
+    assert call['request'] == REVIEW
+    assert call['headers']['Host'] == 'localhost'
+    assert call['sslpeer'] is None
+
+
+async def test_a_connection_is_used_again_and_again(port, fn):
+    async with Client(port) as client:
+        for _ in range(3):
+            assert (await client.ask(build_request()))[0] == 200
+    assert len(fn) == 3
+
+
+async def test_requests_can_come_before_the_answers(port, fn):
+    async with Client(port) as client:
+        client.send(b''.join(build_request(path=f'/{i}') for i in range(100)))
+        assert [(await client.receive())[0] for _ in range(100)] == [200] * 100
+    assert [call['webhook'] for call in fn] == [str(i) for i in range(100)]
+
+
+async def test_requests_can_come_byte_by_byte(port, fn):
+    async with Client(port) as client:
+        for byte in build_request():
+            client.send(bytes([byte]))
+            await asyncio.sleep(0)
+        assert (await client.receive())[0] == 200
+
+
+async def test_requests_can_come_in_chunks(port, fn):
+    raw = json.dumps(REVIEW).encode()
+    body = b'5\r\n%s\r\n%x\r\n%s\r\n0\r\n\r\n' % (raw[:5], len(raw) - 5, raw[5:])
+    request = build_request(body, length=..., headers=['Transfer-Encoding: chunked'])
+    async with Client(port) as client:
+        assert (await client.ask(request))[0] == 200
+        assert (await client.ask(build_request()))[0] == 200
+
+
+async def test_clients_are_told_to_go_on_if_they_ask(port, fn):
+    head, _, body = build_request(headers=['Expect: 100-continue']).partition(b'\r\n\r\n')
+    async with Client(port) as client:
+        assert (await client.ask(head + b'\r\n\r\n'))[0] == 100
+        assert (await client.ask(body))[0] == 200
+
+
+async def test_requests_below_the_root_are_served_and_no_others(serve, fn):
+    port = get_port(await serve(path='/the/root/'))
+    assert await ask(port, build_request(path='/the/root/id')) == 200
+    assert await ask(port, build_request(path='/the/root')) == 200
+    assert await ask(port, build_request(path='/the/rooted')) == 404
+    assert await ask(port, build_request(path='/id')) == 404
+    assert [call['webhook'] for call in fn] == ['id', '']
+
+
+HOSTILE = [
+    pytest.param(build_request(method='GET'), 405, id='get'),
+    pytest.param(build_request(method='PRI', path='/'), 405, id='http2-like'),
+    pytest.param(b'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n', 400, id='http2'),
+    pytest.param(b'\x16\x03\x01\x02\x00\x01\x00\r\n\r\n', 400, id='tls'),
+    pytest.param(b'\x00' * 100 + b'\r\n\r\n', 400, id='zeros'),
+    pytest.param(b'POST /' + b'a' * messages.MAX_HEAD, 431, id='long path'),
+    pytest.param(b'POST / HTTP/1.1\r\n' + b'a: b\r\n' * 20_000, 431, id='many headers'),
+    pytest.param(build_request(b''), 411, id='empty'),
+    pytest.param(build_request(length=...), 411, id='no length'),
+    pytest.param(build_request(length=messages.MAX_BODY + 1), 413, id='large'),
+    pytest.param(build_request(length='1e3'), 400, id='strange length'),
+    pytest.param(build_request(b'5\r\nabc', length=..., headers=[
+        'Transfer-Encoding: chunked', 'Content-Length: 3']), 400, id='smuggling'),
+    pytest.param(build_request(b'nonsense'), 400, id='no json'),
+    pytest.param(build_request(b'\xff\xfe\xfd'), 400, id='no text'),
+    pytest.param(build_request(b'{"a": NaN}'), 400, id='nan'),
+    pytest.param(build_request(b'[' * 1_000_000), 400, id='deep and open'),
+    pytest.param(build_request(b'[' * 500_000 + b']' * 500_000), 400, id='deep'),
+    pytest.param(build_request(b'{"a":' * 100_000 + b'1' + b'}' * 100_000), 400, id='deep dicts'),
+    pytest.param(build_request(b'1' * 100_000), 400, id='huge number'),
+    pytest.param(build_request(b'{"a": 1} {"b": 2}'), 400, id='two documents'),
+]
+
+
+@pytest.mark.parametrize(('raw', 'expected'), HOSTILE)
+async def test_hostile_requests_have_an_error_and_a_line_in_the_log(
+        port, fn, raw, expected, caplog):
+    async with Client(port) as neighbour:
+        assert (await neighbour.ask(build_request()))[0] == 200
+        caplog.clear()
+        async with Client(port) as client:
+            status, _, _ = await client.ask(raw)
+        assert (await neighbour.ask(build_request()))[0] == 200
+    assert status == expected
+    assert len(fn) == 2
+    [record] = [record for record in caplog.records if record.name.startswith('kopf')]
+    assert record.levelno == logging.WARNING
+    assert f'is refused: {expected}' in record.getMessage()
+    assert len(record.getMessage()) < 500
+
+
+@pytest.mark.parametrize(('error', 'expected'), [
+    (MalformedRequestError("what?" * 1000), 400),
+    (UnknownResourceError("what?" * 1000), 404),
+    (RuntimeError("what?"), 500),
+])
+async def test_errors_of_reviews_are_errors_of_http(port, fn, error, expected):
+    async def fail():
+        raise error
+
+    fn.behave = fail
+    async with Client(port) as client:
+        status, _, body = await client.ask(build_request())
+        assert status == expected
+        assert len(body) < 500
+        fn.behave = None
+        assert (await client.ask(build_request()))[0] == 200
+
+
+async def test_secrets_of_requests_are_not_logged(port, fn, caplog):
+    caplog.set_level(logging.DEBUG)
+    headers = ['Authorization: Bearer topsecret']
+    await ask(port, build_request(headers=headers))
+    await ask(port, build_request(b'topsecret', headers=headers))
+    await ask(port, build_request(method='GET', headers=headers))
+    assert 'topsecret' not in caplog.text
+
+
+@pytest.mark.parametrize('part', [b'POST', b'POST / HTTP/1.1\r\nContent-Length: 100\r\n\r\nabc'])
+async def test_slow_requests_are_ended(quick, port, fn, part):
+    async with Client(port) as client:
+        assert (await client.ask(part))[0] == 408
+        assert await client.reader.read() == b''
+
+
+async def test_silent_connections_are_ended(quick, port, fn):
+    async with Client(port) as client:
+        assert await client.reader.read() == b''
+
+
+async def test_slow_chunks_do_not_prolong_the_time(quick, port, fn):
+    async with Client(port) as client:
+        client.send(build_request(b'', length=..., headers=['Transfer-Encoding: chunked']))
+        sending = asyncio.create_task(send_slowly(client))
+        assert (await client.receive())[0] == 408
+        sending.cancel()
+        await asyncio.wait([sending])
+
+
+async def send_slowly(client):
+    while True:
+        client.send(b'1\r\na\r\n')
+        await asyncio.sleep(0.02)
+
+
+async def test_the_answer_is_not_lost_while_the_client_still_sends(port, fn):
+    async with Client(port) as client:
+        client.send(build_request(b'x' * 10, length=messages.MAX_BODY + 1))
+        await asyncio.sleep(0.1)
+        client.send(b'x' * 1_000_000)
+        assert (await client.receive())[0] == 413
+
+
+async def test_clients_that_read_nothing_are_ended_and_hold_no_memory(quick, port, fn):
+    async with Client(port) as client:
+        client.writer.transport.pause_reading()
+        with pytest.raises(OSError):
+            for _ in range(1000):
+                client.send(build_request() * 100)
+                await asyncio.wait_for(client.writer.drain(), timeout=10)
+    assert await ask(port, build_request()) == 200
+
+
+async def test_handlers_are_cancelled_when_nobody_waits_for_them(port, fn):
+    ended = asyncio.Event()
+
+    async def wait():
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    fn.behave = wait
+    async with Client(port) as client:
+        client.send(build_request())
+        while not fn:
+            await asyncio.sleep(0.01)
+    async with asyncio.timeout(5):
+        await ended.wait()
+
+
+async def test_too_many_connections_drop_the_idle_ones(port, fn, monkeypatch):
+    monkeypatch.setattr(listeners, 'MAX_CONNECTIONS', 5)
+    clients = [Client(port) for _ in range(20)]
+    try:
+        for client in clients:
+            await client.__aenter__()
+        assert (await clients[-1].ask(build_request()))[0] == 200
+        with pytest.raises((asyncio.IncompleteReadError, OSError)):
+            await clients[0].ask(build_request())
+    finally:
+        for client in clients:
+            await client.__aexit__()
+
+
+async def test_requests_beyond_the_common_memory_are_refused(port, fn, monkeypatch):
+    monkeypatch.setattr(listeners, 'MAX_MEMORY', 250_000)
+    large = build_request(b'x' * 200_000)
+    async with Client(port) as first, Client(port) as second:
+        first.send(large[:100_000])
+        await asyncio.sleep(0.1)
+        assert (await second.ask(large))[0] == 503
+        assert await ask(port, build_request()) == 200
+        assert (await first.ask(large[100_000:]))[0] == 400
+    assert await ask(port, large) == 400

@@ -1,0 +1,54 @@
+"""
+Tunnels with a library that only pretends: the real one needs an account and the Internet.
+"""
+import sys
+import types
+
+import pytest
+
+import kopf
+from kopf._kits.webhooks.certificates import MissingLibraryError
+from tests._kits.webhooks.clients import ask, build_request
+
+
+@pytest.fixture()
+def pyngrok(monkeypatch):
+    calls = []
+    package, conf, ngrok = map(types.ModuleType, ['pyngrok', 'pyngrok.conf', 'pyngrok.ngrok'])
+    conf.PyngrokConfig = lambda **kwargs: kwargs
+
+    def connect(addr, *, pyngrok_config, bind_tls):
+        calls.append(('connect', addr, pyngrok_config, bind_tls))
+        return types.SimpleNamespace(public_url='https://random.ngrok.test')
+
+    ngrok.connect = connect
+    ngrok.disconnect = lambda url, *, pyngrok_config: calls.append(('disconnect', url))
+    for module in (package, conf, ngrok):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    return calls
+
+
+async def test_the_tunnel_leads_to_a_local_server(pyngrok, fn):
+    async with kopf.WebhookNgrokTunnel(path='path') as tunnel:
+        config = await anext(tunnel(fn))
+        [(_, port, _, bind_tls)] = pyngrok
+        assert bind_tls
+        assert config == {'url': 'https://random.ngrok.test/path'}
+        assert await ask(int(port), build_request(path='/path/id')) == 200
+    assert [call[0] for call in pyngrok] == ['connect', 'disconnect']
+    with pytest.raises(OSError):
+        await ask(int(port), build_request())
+
+
+async def test_the_options_are_passed_on(pyngrok, fn, tmp_path):
+    async with kopf.WebhookNgrokTunnel(
+            token='token', region='eu', binary=tmp_path / 'ngrok') as tunnel:
+        await anext(tunnel(fn))
+    assert pyngrok[0][2] == {
+        'auth_token': 'token', 'region': 'eu', 'ngrok_path': str(tmp_path / 'ngrok')}
+
+
+async def test_without_the_library_it_is_said_what_to_do(monkeypatch, fn):
+    monkeypatch.setitem(sys.modules, 'pyngrok', None)
+    with pytest.raises(MissingLibraryError, match=r"pip install kopf\[dev\]"):
+        await anext(kopf.WebhookNgrokTunnel()(fn))

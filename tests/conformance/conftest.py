@@ -1,0 +1,113 @@
+"""
+The same tests on both servers: the sandbox, and the real API of ``$KOPF_E2E_KUBECONFIG``.
+
+What the two answer is asserted with the same words, so that a difference is a failure of one.
+"""
+import os
+import pathlib
+import uuid
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from tests.conformance.apis import Api, Object, unique
+from tests.conformance.kinds import Kinds, make_crds
+
+HERE = pathlib.Path(__file__).parent
+
+OLDEST = 36
+"""The minor version from which on the answers are as the tests expect them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings('ignore::ResourceWarning'))
+
+
+def load_real_config() -> Object:
+    """The kubeconfig of the real API; skips the test where there is none, or an old one."""
+    path = os.environ.get('KOPF_E2E_KUBECONFIG')
+    if not path:
+        pytest.skip("There is no $KOPF_E2E_KUBECONFIG.")
+    config = yaml.safe_load(pathlib.Path(path).read_text())
+    version = Api(config).get('/version').ok
+    if int(version['minor']) < OLDEST:
+        pytest.skip(f"It is for Kubernetes 1.{OLDEST} and newer, not {version['gitVersion']}.")
+    return config
+
+
+@pytest.fixture(scope='session', params=['sandbox', pytest.param('real', marks=pytest.mark.e2e)])
+def config(request: pytest.FixtureRequest) -> Iterator[Object]:
+    """The kubeconfig of the server, with the contexts "admin" and "plain"."""
+    if request.param == 'real':
+        yield load_real_config()
+    else:
+        threads = pytest.importorskip('kopf._kits.testing.threads')
+        with threads.run_sandbox() as sandbox:
+            yield sandbox.kubeconfig()
+
+
+@pytest.fixture(scope='session')
+def api(config: Object) -> Iterator[Api]:
+    """A client with all the rights."""
+    client = Api(config)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope='session')
+def plain(config: Object) -> Iterator[Api]:
+    """A client without any rights."""
+    client = Api(config, 'plain')
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope='session')
+def kinds(api: Api) -> Iterator[Kinds]:
+    """Kinds of custom resources, all in one group of their own."""
+    found = Kinds(f'g{uuid.uuid4().hex[:8]}.test')
+    crds = make_crds(found)
+    for crd in crds:
+        api.post(found.crds, crd).ok
+    for crd in crds:
+        name = crd['spec']['names']['plural']
+        api.wait(found.path(name), lambda answer: answer.status == 200)
+    for crd in crds:  # in the first seconds of a kind, creations are refused
+        path = found.path(crd['spec']['names']['plural'], namespace='default')
+        body = found.make(crd['spec']['names']['plural'], 'first', **found.example)
+        api.wait(path, lambda _, path=path, body=body: api.post(path, body).status in (201, 409))
+        api.delete(f'{path}/first').ok
+    yield found
+    for crd in crds:
+        api.delete(f"{found.crds}/{crd['metadata']['name']}")
+
+
+@pytest.fixture()
+def ns(api: Api) -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = unique('ns')
+    body = {'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': name}}
+    api.post('/api/v1/namespaces', body).ok
+    yield name
+    api.delete(f'/api/v1/namespaces/{name}')
+
+
+@pytest.fixture()
+def cms(ns: str) -> str:
+    """The path of the config maps in the namespace of the test."""
+    return f'/api/v1/namespaces/{ns}/configmaps'
+
+
+@pytest.fixture()
+def things(kinds: Kinds, ns: str) -> str:
+    """The path of objects with a strict schema, a status, a scale, and columns."""
+    return kinds.path('things', namespace=ns)
+
+
+@pytest.fixture()
+def frees(kinds: Kinds, ns: str) -> str:
+    """The path of objects with any content, without subresources."""
+    return kinds.path('frees', namespace=ns)

@@ -1,0 +1,409 @@
+import copy
+
+import pytest
+
+from tests.conformance.apis import MERGE, unique
+from tests.conformance.kinds import ANYTHING, THING, Kinds, version
+
+
+@pytest.fixture()
+def fresh(api):
+    """Kinds of a group that nobody else uses; those created by the test are gone after it."""
+    found = Kinds(f"{unique('g')}.test")
+    yield found
+    for item in api.get(found.crds).ok['items']:
+        if item['spec']['group'] == found.group:
+            api.delete(f"{found.crds}/{item['metadata']['name']}")
+
+
+@pytest.fixture()
+def make_crd(api, fresh):
+    """Create a CRD, and wait until it is served; returns the CRD."""
+    def create(*args, **kwargs):
+        crd = fresh.crd(*args, **kwargs)
+        path = f"{fresh.crds}/{crd['metadata']['name']}"
+        api.post(fresh.crds, crd).ok
+        return api.wait(path, lambda answer: any(
+            item['type'] == 'Established' and item['status'] == 'True'
+            for item in answer['status'].get('conditions') or [])).json
+    return create
+
+
+@pytest.mark.parametrize(('spec', 'field', 'message'), [
+    ({'size': 0}, 'spec.size', 'Invalid value: 0: spec.size in body should be greater than or '
+                               'equal to 1'),
+    ({'size': 11}, 'spec.size', 'Invalid value: 11: spec.size in body should be less than or equal '
+                                'to 10'),
+    ({'size': 'x'}, 'spec.size', 'Invalid value: "string": spec.size in body must be of type '
+                                 'integer: "string"'),
+    ({'size': 1.5}, 'spec.size', 'Invalid value: "number": spec.size in body must be of type '
+                                 'integer: "number"'),
+    ({}, 'spec.size', 'Required value'),
+    ({'color': 'blue'}, 'spec.color', 'Unsupported value: "blue": supported values: "red", '
+                                      '"green"'),
+    ({'code': 'A1'}, 'spec.code', "Invalid value: \"A1\": spec.code in body should match "
+                                  "'^[a-z]+$'"),
+    ({'code': 'abcdef'}, 'spec.code', 'Too long: may not be more than 5 bytes'),
+    ({'code': 'a'}, 'spec.code', 'Invalid value: "a": spec.code in body should be at least 2 chars '
+                                 'long'),
+    ({'email': 'x'}, 'spec.email', 'Invalid value: "x": spec.email in body must be of type '
+                                   'date-time: "x"'),
+    ({'flag': 'x'}, 'spec.flag', 'Invalid value: "string": spec.flag in body must be of type '
+                                 'boolean: "string"'),
+    ({'ratio': 0}, 'spec.ratio', 'Invalid value: 0: spec.ratio in body should be greater than 0'),
+    ({'even': 3}, 'spec.even', 'Invalid value: 3: spec.even in body should be a multiple of 2'),
+    ({'items': ['a', 'b', 'c', 'd']}, 'spec.items', 'Too many: 4: must have at most 3 items'),
+    ({'items': 'x'}, 'spec.items', 'Invalid value: "string": spec.items in body must be of type '
+                                   'array: "string"'),
+    ({'items': [1]}, 'spec.items[0]', 'Invalid value: "integer": spec.items[0] in body must be of '
+                                      'type string: "integer"'),
+    ({'labels': {'a': '1', 'b': '2', 'c': '3'}}, 'spec.labels', 'Too many: 3: must have at most 2 '
+                                                                'items'),
+    ({'labels': {'a': 1}}, 'spec.labels.a', 'Invalid value: "integer": spec.labels.a in body must '
+                                            'be of type string: "integer"'),
+    ({'port': 1.5}, 'spec.port', 'Invalid value: "number": spec.port in body must be of type '
+                                 'integer,string: "number"'),
+    ({'tags': ['a', 'a']}, 'spec.tags[1]', 'Duplicate value: "a"'),
+    ({'ports': [{'name': 'a'}, {'name': 'a'}]}, 'spec.ports[1]', 'Duplicate value: {"name":"a"}'),
+    ({'ports': [{}]}, 'spec.ports[0].name', 'Required value'),
+    ({'nested': {'b': 1}}, 'spec.nested.b', 'Invalid value: "integer": spec.nested.b in body must '
+                                            'be of type string: "integer"'),
+    ({'template': {}}, 'spec.template.apiVersion', 'Required value'),
+])
+def test_what_is_not_by_the_schema_is_refused(api, things, kinds, spec, field, message):
+    full = spec if spec == {} else {'size': 5, **spec}
+    answer = api.post(things, kinds.make('things', 'one', spec=full))
+    assert answer.error == (422, 'Invalid')
+    assert (field, message) in zip([field for _, field in answer.causes], answer.messages)
+
+
+def test_all_faults_are_told_at_once(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 0, 'color': 'blue'}))
+    assert {field for _, field in answer.causes} == {'spec.size', 'spec.color'}
+    assert answer['message'].startswith(f'Thing.{kinds.group} "one" is invalid: [')
+
+
+def test_exactly_one_of_the_alternatives_is_needed(api, things, kinds):
+    spec = {'size': 1, 'choice': {'one': 'x', 'two': 'y'}}
+    answer = api.post(things, kinds.make('things', 'one', spec=spec))
+    assert answer.error == (422, 'Invalid')
+    assert 'must validate one and only one schema (oneOf)' in answer['message']
+
+
+def test_the_reasons_of_faults_are_told(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={
+        'color': 'blue', 'code': 'abcdef', 'items': ['a', 'b', 'c', 'd'], 'tags': ['a', 'a']}))
+    assert set(answer.causes) == {
+        ('FieldValueRequired', 'spec.size'), ('FieldValueNotSupported', 'spec.color'),
+        ('FieldValueTooLong', 'spec.code'), ('FieldValueTooMany', 'spec.items'),
+        ('FieldValueDuplicate', 'spec.tags[1]')}
+
+
+def test_defaults_are_filled_in(api, things, kinds):
+    spec = {'size': 1, 'nested': {}, 'ports': [{'name': 'a'}]}
+    assert api.post(things, kinds.make('things', 'one', spec=spec)).ok['spec'] == {
+        'size': 1, 'replicas': 1, 'color': 'red', 'nested': {'a': 'x'},
+        'ports': [{'name': 'a', 'protocol': 'TCP'}]}
+
+
+def test_nulls_become_defaults(api, things, kinds):
+    spec = {'size': 1, 'color': None, 'maybe': None}
+    assert api.post(things, kinds.make('things', 'one', spec=spec)).ok['spec'] == {
+        'size': 1, 'replicas': 1, 'color': 'red', 'maybe': None}
+
+
+def test_unknown_fields_are_dropped(api, things, kinds):
+    spec = {'size': 1, 'unknown': 1, 'nested': {'unknown': 2}, 'any': {'kept': 3},
+            'ports': [{'name': 'a', 'unknown': 4}]}
+    answer = api.post(things, kinds.make('things', 'one', spec=spec, unknown=5)).ok
+    assert 'unknown' not in answer
+    assert 'unknown' not in answer['spec']
+    assert answer['spec']['nested'] == {'a': 'x'}
+    assert answer['spec']['any'] == {'kept': 3}
+    assert answer['spec']['ports'] == [{'name': 'a', 'protocol': 'TCP'}]
+
+
+def test_unknown_fields_are_warned_of(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'unknown': 1}),
+                      fieldValidation='Warn')
+    assert answer.headers.get_all('Warning') == ['299 - "unknown field \\"spec.unknown\\""']
+
+
+def test_unknown_fields_are_refused_if_asked_for(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'unknown': 1}),
+                      fieldValidation='Strict')
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == (
+        'Thing in version "v1" cannot be handled as a Thing: strict decoding error: unknown field '
+        '"spec.unknown"')
+
+
+def test_unknown_fields_are_ignored_if_asked_for(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'unknown': 1}),
+                      fieldValidation='Ignore')
+    assert answer.ok
+    assert answer.headers.get_all('Warning') is None
+
+
+def test_duplicate_fields_are_warned_of(api, things, kinds):
+    body = (f'{{"apiVersion": "{kinds.group}/v1", "kind": "Thing", "metadata": {{"name": "one"}}, '
+            f'"spec": {{"size": 1, "size": 2}}}}').encode()
+    answer = api.post(things, body, fieldValidation='Warn')
+    assert answer.ok['spec']['size'] == 2
+    assert answer.headers.get_all('Warning') == ['299 - "duplicate field \\"spec.size\\""']
+
+
+def test_only_known_ways_of_field_validation_are_accepted(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1}), fieldValidation='X')
+    assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueNotSupported', 'fieldValidation')]
+
+
+def test_any_content_is_kept_where_it_is_wanted(api, frees, kinds):
+    spec = {'a': [1, {'b': None}], 'c': 1.5, 'd': True, 'e': '', 'f': {}}
+    assert api.post(frees, kinds.make('frees', 'one', spec=spec, extra=1)).ok['spec'] == spec
+
+
+def test_ints_and_strings_are_both_accepted_where_wanted(api, things, kinds):
+    for name, port in [('one', 80), ('two', '80%')]:
+        obj = api.post(things, kinds.make('things', name, spec={'size': 1, 'port': port})).ok
+        assert obj['spec']['port'] == port
+
+
+def test_whole_numbers_are_integers(api, things, kinds):
+    obj = api.post(things, kinds.make('things', 'one', spec={'size': 2.0})).ok
+    assert obj['spec']['size'] == 2
+    assert isinstance(obj['spec']['size'], int)
+
+
+def test_embedded_resources_keep_their_metadata(api, things, kinds):
+    template = {'apiVersion': 'v1', 'kind': 'X', 'metadata': {'name': 'y', 'unknown': 1}, 'z': 1}
+    obj = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'template': template})).ok
+    assert obj['spec']['template'] == {**template, 'metadata': {'name': 'y'}}
+
+
+def test_the_status_of_a_new_object_is_dropped(api, things, kinds):
+    obj = api.post(things, kinds.make('things', 'one', spec={'size': 1}, status={'phase': 'x'})).ok
+    assert 'status' not in obj
+
+
+def test_the_status_of_a_new_object_is_kept_where_it_is_no_subresource(api, frees, kinds):
+    assert api.post(frees, kinds.make('frees', 'one', status={'a': 1})).ok['status'] == {'a': 1}
+
+
+def test_the_status_is_replaced_by_itself(api, things, kinds):
+    obj = api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    changed = {**obj, 'spec': {'size': 2}, 'status': {'phase': 'x', 'unknown': 1}}
+    new = api.put(f'{things}/one/status', changed).ok
+    assert (new['spec']['size'], new['status']) == (1, {'phase': 'x'})
+
+
+def test_the_status_is_validated(api, things, kinds):
+    api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    answer = api.patch(f'{things}/one/status', {'status': {'phase': 1}})
+    assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueTypeInvalid', 'status.phase')]
+
+
+def test_the_scale_is_told(api, things, kinds, ns):
+    obj = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'replicas': 3})).ok
+    api.patch(f'{things}/one/status', {'status': {'replicas': 2, 'selector': 'a=b'}}).ok
+    scale = api.get(f'{things}/one/scale').ok
+    assert (scale['kind'], scale['apiVersion']) == ('Scale', 'autoscaling/v1')
+    assert scale['spec'] == {'replicas': 3}
+    assert scale['status'] == {'replicas': 2, 'selector': 'a=b'}
+    assert scale['metadata']['uid'] == obj['metadata']['uid']
+    assert (scale['metadata']['name'], scale['metadata']['namespace']) == ('one', ns)
+
+
+def test_the_scale_can_be_changed(api, things, kinds):
+    api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    assert api.patch(f'{things}/one/scale', {'spec': {'replicas': 7}}).ok['spec'] == {
+        'replicas': 7}
+    assert api.get(f'{things}/one').ok['spec']['replicas'] == 7
+
+
+def test_the_scale_can_be_replaced(api, things, kinds):
+    api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    scale = api.get(f'{things}/one/scale').ok
+    scale['spec'] = {'replicas': 5}
+    assert api.put(f'{things}/one/scale', scale).ok['spec'] == {'replicas': 5}
+
+
+@pytest.mark.parametrize('replicas', [-1, 'x'])
+def test_bad_scales_are_refused(api, things, kinds, replicas):
+    api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    answer = api.patch(f'{things}/one/scale', {'spec': {'replicas': replicas}})
+    assert answer.error == (422, 'Invalid')
+
+
+def test_a_new_kind_gets_its_conditions_and_names(make_crd):
+    crd = make_crd('toys')
+    status = crd['status']
+    assert [(item['type'], item['status'], item['reason']) for item in status['conditions']] == [
+        ('NamesAccepted', 'True', 'NoConflicts'),
+        ('Established', 'True', 'InitialNamesAccepted')]
+    assert status['acceptedNames'] == {
+        'plural': 'toys', 'singular': 'toy', 'kind': 'Toy', 'listKind': 'ToyList'}
+    assert status['storedVersions'] == ['v1']
+
+
+def test_what_is_not_told_of_a_kind_is_defaulted(make_crd):
+    spec = make_crd('toys')['spec']
+    assert spec['names'] == {
+        'plural': 'toys', 'singular': 'toy', 'kind': 'Toy', 'listKind': 'ToyList'}
+    assert spec['conversion'] == {'strategy': 'None'}
+
+
+def test_a_kind_is_gone_with_its_objects(api, make_crd, fresh, ns):
+    crd = make_crd('toys')
+    path = fresh.path('toys', namespace=ns)
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one')).status == 201)
+    api.delete(f"{fresh.crds}/{crd['metadata']['name']}").ok
+    api.wait_gone(f"{fresh.crds}/{crd['metadata']['name']}")
+    api.wait_gone(path)
+
+
+def test_a_kind_in_deletion_holds_a_finalizer(api, make_crd, fresh):
+    crd = make_crd('toys')
+    assert crd['metadata'].get('finalizers') is None
+    answer = api.delete(f"{fresh.crds}/{crd['metadata']['name']}").ok
+    assert answer['metadata']['finalizers'] == ['customresourcecleanup.apiextensions.k8s.io']
+
+
+def test_versions_that_are_not_served_are_not_found(api, make_crd, fresh, ns):
+    make_crd('toys', version('v1'), {**version('v2'), 'served': False, 'storage': False})
+    api.wait(fresh.path('toys', namespace=ns), lambda answer: answer.status == 200)
+    assert api.get(fresh.path('toys', namespace=ns, version='v2')).status == 404
+
+
+def test_versions_are_preferred_by_their_stability(api, make_crd, fresh):
+    names = ['v1', 'v2', 'v10beta1', 'v2alpha1', 'v11']
+    make_crd('toys', *[version(name) for name in names])
+    answer = api.wait(f'/apis/{fresh.group}', lambda answer: answer.status == 200)
+    assert [item['version'] for item in answer['versions']] == [
+        'v11', 'v2', 'v1', 'v10beta1', 'v2alpha1']
+
+
+def test_a_change_of_the_schema_counts_at_once(api, make_crd, fresh, ns):
+    strict = {'type': 'object', 'properties': {'a': {'type': 'integer'}}}
+    crd = make_crd('toys', version('v1', strict))
+    path, name = fresh.path('toys', namespace=ns), crd['metadata']['name']
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one', a=1, b=2)).status == 201)
+    assert 'b' not in api.get(f'{path}/one').json
+    crd = api.get(f'{fresh.crds}/{name}').ok
+    crd['spec']['versions'][0]['schema']['openAPIV3Schema'] = ANYTHING
+    api.put(f'{fresh.crds}/{name}', crd).ok
+    api.wait(path, lambda _: 'b' in api.patch(f'{path}/one', {'b': 2}, MERGE).json)
+
+
+def test_names_in_use_are_not_accepted(api, make_crd, fresh):
+    make_crd('toys')
+    other = fresh.crd('toyz', kind='Toy')
+    api.post(fresh.crds, other).ok
+    path = f'{fresh.crds}/toyz.{fresh.group}'
+    answer = api.wait(path, lambda answer: answer['status'].get('conditions'))
+    conditions = {item['type']: item for item in answer['status']['conditions']}
+    assert conditions['NamesAccepted']['status'] == 'False'
+    assert conditions['NamesAccepted']['reason'] in ('KindConflict', 'ListKindConflict')
+    assert conditions['Established']['status'] == 'False'
+
+
+def change(crd, path, value):
+    crd = copy.deepcopy(crd)
+    target = crd
+    for key in path[:-1]:
+        target = target[key]
+    if value is None:
+        del target[path[-1]]
+    else:
+        target[path[-1]] = value
+    return crd
+
+
+SCHEMA = ('spec', 'versions', 0, 'schema', 'openAPIV3Schema')
+
+
+@pytest.mark.parametrize(('path', 'value', 'field', 'message'), [
+    (('metadata', 'name'), 'x.y', 'metadata.name',
+     'Invalid value: "x.y": must be spec.names.plural+"."+spec.group'),
+    (('spec', 'scope'), 'Nowhere', 'spec.scope',
+     'Unsupported value: "Nowhere": supported values: "Cluster", "Namespaced"'),
+    (('spec', 'scope'), None, 'spec.scope', 'Required value'),
+    (('spec', 'group'), None, 'spec.group', 'Required value'),
+    (('spec', 'names', 'kind'), None, 'spec.names.kind', 'Required value'),
+    (('spec', 'names', 'plural'), 'Toys', 'spec.names.plural', None),
+    (('spec', 'versions'), [], 'spec.versions', None),
+    (('spec', 'versions', 0, 'storage'), False, 'spec.versions',
+     'Invalid value: [{"Name":"v1","Served":true,"Storage":false,"Deprecated":false,'
+     '"DeprecationWarning":null,"Schema":null,"Subresources":null,"AdditionalPrinterColumns":null,'
+     '"SelectableFields":null}]: must have exactly one version marked as storage version'),
+    (('spec', 'versions', 0, 'name'), 'V_1', 'spec.versions[0].name', None),
+    (('spec', 'versions', 0, 'schema'), None, 'spec.versions[0].schema.openAPIV3Schema',
+     'Required value'),
+    (SCHEMA, {'properties': {}}, 'spec.validation.openAPIV3Schema.type',
+     'Required value: must not be empty at the root'),
+    ((*SCHEMA, 'type'), 'array', 'spec.validation.openAPIV3Schema.type',
+     'Invalid value: "array": must be object at the root'),
+    ((*SCHEMA, 'properties'), {'a': {}},
+     'spec.validation.openAPIV3Schema.properties[a].type',
+     'Required value: must not be empty for specified object fields'),
+    ((*SCHEMA, 'properties'), {'a': {'type': 'nonsense'}},
+     'spec.validation.openAPIV3Schema.properties[a].type', None),
+    ((*SCHEMA, 'properties'), {'a': {'type': 'array'}},
+     'spec.validation.openAPIV3Schema.properties[a].items',
+     'Required value: must be specified'),
+    ((*SCHEMA, 'properties'), {'a': {'type': 'integer', 'default': 'x'}},
+     'spec.validation.openAPIV3Schema.properties[a].default', None),
+    ((*SCHEMA, 'properties'), {'a': {'type': 'string', 'pattern': '('}},
+     'spec.validation.openAPIV3Schema.properties[a].pattern', None),
+    ((*SCHEMA, '$ref'), '#/x', 'spec.validation.openAPIV3Schema.$ref', None),
+    ((*SCHEMA, 'x-kubernetes-preserve-unknown-fields'), False,
+     'spec.validation.openAPIV3Schema.x-kubernetes-preserve-unknown-fields', None),
+])
+def test_broken_kinds_are_refused(api, fresh, path, value, field, message):
+    answer = api.post(fresh.crds, change(fresh.crd('toys'), path, value))
+    assert answer.error == (422, 'Invalid')
+    messages = dict(zip([field for _, field in answer.causes], answer.messages))
+    assert field in messages
+    assert message is None or messages[field] == message
+
+
+@pytest.mark.parametrize(('path', 'value', 'field'), [
+    (('spec', 'scope'), 'Cluster', 'spec.scope'),
+    (('spec', 'names', 'kind'), 'Other', 'spec.names.kind'),
+])
+def test_some_of_a_kind_cannot_be_changed(api, make_crd, fresh, path, value, field):
+    crd = make_crd('toys')
+    answer = api.put(f"{fresh.crds}/{crd['metadata']['name']}", change(crd, path, value))
+    assert answer.error == (422, 'Invalid')
+    assert ('FieldValueInvalid', field) in answer.causes
+    assert any('field is immutable' in message for message in answer.messages)
+
+
+@pytest.mark.parametrize(('rule', 'spec', 'message'), [
+    ({'rule': 'self.size > 1'}, {'size': 1}, 'failed rule: self.size > 1'),
+    ({'rule': 'self.size > 1', 'message': 'too small'}, {'size': 1}, 'too small'),
+    ({'rule': 'self.size > 1'}, {'size': 2}, None),
+])
+def test_rules_are_checked(api, make_crd, fresh, ns, rule, spec, message):
+    spec_schema = {'type': 'object', 'properties': {'size': {'type': 'integer'}},
+                   'x-kubernetes-validations': [rule]}
+    make_crd('toys', version('v1', {'type': 'object', 'properties': {'spec': spec_schema}}))
+    path, answers = fresh.path('toys', namespace=ns), []
+
+    def is_created(_):
+        answers.append(api.post(path, fresh.make('toys', 'one', spec=spec)))
+        return answers[-1].status not in (404, 429)
+
+    api.wait(path, is_created)
+    if message is None:
+        assert answers[-1].ok
+    else:
+        assert answers[-1].causes == [('FieldValueInvalid', 'spec')]
+        assert answers[-1].messages == [f'Invalid value: {message}']
+
+
+def test_schemas_are_answered_as_they_were_given(api, make_crd, fresh):
+    crd = make_crd('toys', version('v1', THING))
+    assert crd['spec']['versions'][0]['schema']['openAPIV3Schema'] == THING

@@ -1,0 +1,305 @@
+import re
+
+import pytest
+
+from tests.conformance.apis import PARTIAL, make, unique
+
+TIME = r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ'
+
+
+def test_a_created_object_is_answered_with_what_the_server_adds(api, cms, ns):
+    answer = api.post(cms, make('one', data={'a': 'b'}))
+    assert answer.status == 201
+    assert list(answer.json) == ['kind', 'apiVersion', 'metadata', 'data']
+    meta = answer.json['metadata']
+    assert (meta['name'], meta['namespace']) == ('one', ns)
+    assert re.fullmatch(r'[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}', meta['uid'])
+    assert int(meta['resourceVersion']) > 0
+    assert re.fullmatch(TIME, meta['creationTimestamp'])
+    assert answer.headers['Content-Type'] == 'application/json'
+
+
+def test_a_created_object_has_its_manager_by_the_user_agent(api, cms):
+    meta = api.post(cms, make('one', data={'a': 'b'}), headers={'User-Agent': 'tester/1.2 (x)'}).ok[
+        'metadata']
+    [entry] = meta['managedFields']
+    assert re.fullmatch(TIME, entry.pop('time'))
+    assert entry == {
+        'manager': 'tester', 'operation': 'Update', 'apiVersion': 'v1', 'fieldsType': 'FieldsV1',
+        'fieldsV1': {'f:data': {'.': {}, 'f:a': {}}}}
+
+
+def test_a_created_object_has_its_manager_by_the_parameter(api, cms):
+    meta = api.post(cms, make('one', data={'a': 'b'}), fieldManager='me').ok['metadata']
+    assert meta['managedFields'][0]['manager'] == 'me'
+
+
+def test_what_the_server_decides_cannot_be_given(api, cms):
+    answer = api.post(cms, make('one', metadata={
+        'uid': 'mine', 'creationTimestamp': '2020-01-01T00:00:00Z',
+        'selfLink': '/x', 'deletionTimestamp': '2020-01-01T00:00:00Z'})).ok
+    meta = answer['metadata']
+    assert meta['uid'] != 'mine'
+    assert not meta['creationTimestamp'].startswith('2020-')
+    assert not {'selfLink', 'deletionTimestamp'} & set(meta)
+
+
+def test_a_version_cannot_be_given_to_a_new_object(api, cms):
+    answer = api.post(cms, make('one', metadata={'resourceVersion': '1'}))
+    assert answer.error == (500, None)
+    assert answer['message'] == 'resourceVersion should not be set on objects to be created'
+
+
+def test_an_object_is_read_as_it_was_created(api, cms):
+    created = api.post(cms, make('one', data={'a': 'b'})).ok
+    assert api.get(f'{cms}/one').ok == created
+
+
+def test_a_second_object_of_the_name_is_refused(api, cms):
+    api.post(cms, make('one')).ok
+    answer = api.post(cms, make('one'))
+    assert answer.error == (409, 'AlreadyExists')
+    assert answer['message'] == 'configmaps "one" already exists'
+    assert answer['details'] == {'name': 'one', 'kind': 'configmaps'}
+
+
+def test_an_absent_object_is_not_found(api, cms):
+    answer = api.get(f'{cms}/absent')
+    assert answer.error == (404, 'NotFound')
+    assert answer['message'] == 'configmaps "absent" not found'
+    assert answer['details'] == {'name': 'absent', 'kind': 'configmaps'}
+
+
+def test_an_absent_custom_object_is_not_found_with_its_group(api, things, kinds):
+    answer = api.get(f'{things}/absent')
+    assert answer.error == (404, 'NotFound')
+    assert answer['message'] == f'things.{kinds.group} "absent" not found'
+    assert answer['details'] == {'name': 'absent', 'group': kinds.group, 'kind': 'things'}
+
+
+def test_objects_cannot_be_created_in_absent_namespaces(api):
+    answer = api.post('/api/v1/namespaces/absent/configmaps', make('one'))
+    assert answer.error == (404, 'NotFound')
+    assert answer['message'] == 'namespaces "absent" not found'
+    assert answer['details'] == {'name': 'absent', 'kind': 'namespaces'}
+
+
+def test_the_namespace_of_the_object_must_be_that_of_the_path(api, cms):
+    answer = api.post(cms, make('one', metadata={'namespace': 'default'}))
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == (
+        'the namespace of the provided object does not match the namespace sent on the request')
+
+
+def test_the_kind_of_the_object_must_be_that_of_the_path(api, cms):
+    answer = api.post(cms, make('one', kind='Secret'))
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == (
+        'Secret in version "v1" cannot be handled as a ConfigMap: converting '
+        '(v1.Secret) to (core.ConfigMap): unknown conversion')
+
+
+def test_a_replaced_object_gets_another_version_and_keeps_its_uid(api, cms):
+    old = api.post(cms, make('one', data={'a': 'b'})).ok
+    answer = api.put(f'{cms}/one', make('one', data={'c': 'd'}))
+    assert answer.status == 200
+    new = answer.json
+    assert new['data'] == {'c': 'd'}
+    assert new['metadata']['uid'] == old['metadata']['uid']
+    assert new['metadata']['creationTimestamp'] == old['metadata']['creationTimestamp']
+    assert int(new['metadata']['resourceVersion']) > int(old['metadata']['resourceVersion'])
+
+
+def test_replacing_with_the_same_changes_nothing(api, cms):
+    old = api.post(cms, make('one', data={'a': 'b'})).ok
+    assert api.put(f'{cms}/one', old).ok == old
+
+
+def test_replacing_by_an_old_version_is_a_conflict(api, cms):
+    old = api.post(cms, make('one', data={'a': 'b'})).ok
+    api.put(f'{cms}/one', make('one', data={'a': 'c'})).ok
+    answer = api.put(f'{cms}/one', {**old, 'data': {'a': 'd'}})
+    assert answer.error == (409, 'Conflict')
+    assert answer['message'] == (
+        'Operation cannot be fulfilled on configmaps "one": the object has been modified; please '
+        'apply your changes to the latest version and try again')
+    assert answer['details'] == {'name': 'one', 'kind': 'configmaps'}
+
+
+def test_replacing_another_uid_is_a_conflict(api, cms):
+    api.post(cms, make('one')).ok
+    answer = api.put(f'{cms}/one', make('one', metadata={'uid': 'another'}))
+    assert answer.error == (409, 'Conflict')
+    assert 'Precondition failed: UID in precondition: another' in answer['message']
+
+
+def test_replacing_an_absent_object_is_not_found(api, cms):
+    assert api.put(f'{cms}/absent', make('absent')).error == (404, 'NotFound')
+
+
+def test_replacing_custom_objects_needs_their_version(api, frees, kinds):
+    api.post(frees, kinds.make('frees', 'one')).ok
+    answer = api.put(f'{frees}/one', kinds.make('frees', 'one', spec={'a': 1}))
+    assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueInvalid', 'metadata.resourceVersion')]
+    assert answer.messages == ['Invalid value: 0: must be specified for an update']
+    assert answer['message'].startswith(f'frees.{kinds.group} "one" is invalid: ')
+
+
+def test_the_name_of_the_object_must_be_that_of_the_path(api, cms):
+    api.post(cms, make('one')).ok
+    answer = api.put(f'{cms}/one', make('two'))
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == (
+        'the name of the object (two) does not match the name on the URL (one)')
+
+
+def test_a_deleted_object_is_gone(api, cms):
+    api.post(cms, make('one')).ok
+    answer = api.delete(f'{cms}/one').ok
+    assert (answer['kind'], answer['status'], answer['details']['name']) == (
+        'Status', 'Success', 'one')
+    assert api.get(f'{cms}/one').status == 404
+
+
+def test_the_answer_to_a_deletion_tells_the_uid(api, cms):
+    uid = api.post(cms, make('one')).ok['metadata']['uid']
+    assert api.delete(f'{cms}/one').ok['details'] == {
+        'name': 'one', 'kind': 'configmaps', 'uid': uid}
+
+
+def test_deleting_an_absent_object_is_not_found(api, cms):
+    answer = api.delete(f'{cms}/absent')
+    assert answer.error == (404, 'NotFound')
+
+
+def test_a_namesake_has_another_uid(api, cms):
+    first = api.post(cms, make('one')).ok
+    api.delete(f'{cms}/one').ok
+    second = api.post(cms, make('one')).ok
+    assert first['metadata']['uid'] != second['metadata']['uid']
+
+
+@pytest.mark.parametrize(('field', 'name', 'why'), [
+    ('uid', 'UID', 'deleted and then recreated'),
+    ('resourceVersion', 'ResourceVersion', 'modified'),
+])
+def test_an_object_is_deleted_only_if_it_is_the_expected_one(api, cms, field, name, why):
+    known = api.post(cms, make('one')).ok['metadata'][field]
+    answer = api.delete(f'{cms}/one', {
+        'kind': 'DeleteOptions', 'apiVersion': 'v1', 'preconditions': {field: '1'}})
+    assert answer.error == (409, 'Conflict')
+    assert answer['message'] == (
+        f'Operation cannot be fulfilled on ConfigMap "one": the {name} in the precondition (1) '
+        f'does not match the {name} in record ({known}). The object might have been {why}')
+    assert api.get(f'{cms}/one').ok
+
+
+def test_the_expected_object_is_deleted(api, cms):
+    uid = api.post(cms, make('one')).ok['metadata']['uid']
+    api.delete(f'{cms}/one', {'preconditions': {'uid': uid}}).ok
+    assert api.get(f'{cms}/one').status == 404
+
+
+def test_all_objects_of_a_namespace_are_deleted_at_once(api, cms):
+    for name in ('one', 'two'):
+        api.post(cms, make(name)).ok
+    answer = api.delete(cms).ok
+    assert answer['kind'] == 'ConfigMapList'
+    assert [item['metadata']['name'] for item in answer['items']] == ['one', 'two']
+    assert api.get(cms).ok['items'] == []
+
+
+def test_selected_objects_are_deleted_at_once(api, cms):
+    api.post(cms, make('one', metadata={'labels': {'a': 'b'}})).ok
+    api.post(cms, make('two', metadata={'labels': {'a': 'c'}})).ok
+    api.delete(cms, labelSelector='a=b').ok
+    assert [item['metadata']['name'] for item in api.get(cms).ok['items']] == ['two']
+
+
+@pytest.mark.parametrize('verb', ['create', 'replace', 'patch', 'delete'])
+def test_nothing_is_stored_in_a_dry_run(api, cms, verb):
+    created = api.post(cms, make('one', data={'a': 'b'})).ok
+    match verb:
+        case 'create':
+            answer = api.post(cms, make('two'), dryRun='All')
+        case 'replace':
+            answer = api.put(f'{cms}/one', make('one', data={'c': 'd'}), dryRun='All')
+        case 'patch':
+            answer = api.patch(f'{cms}/one', {'data': {'a': 'x'}}, dryRun='All')
+        case _:
+            answer = api.delete(f'{cms}/one', dryRun='All')
+    assert answer.ok
+    assert [item['metadata']['name'] for item in api.get(cms).ok['items']] == ['one']
+    assert api.get(f'{cms}/one').ok == created
+
+
+def test_a_dry_run_tells_what_would_be(api, cms):
+    old = api.post(cms, make('one', data={'a': 'b'})).ok
+    new = api.patch(f'{cms}/one', {'data': {'a': 'x'}}, dryRun='All').ok
+    assert new['data'] == {'a': 'x'}
+    assert new['metadata']['resourceVersion'] == old['metadata']['resourceVersion']
+
+
+def test_only_all_is_a_dry_run(api, cms):
+    answer = api.post(cms, make('one'), dryRun='Some')
+    assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueNotSupported', 'dryRun')]
+
+
+def test_objects_of_several_versions_are_the_same_ones(api, things, kinds, ns):
+    created = api.post(things, kinds.make('things', 'one', spec={'size': 3})).ok
+    path = kinds.path('things', namespace=ns, version='v1beta1')
+    other = api.get(f'{path}/one').ok
+    assert other['apiVersion'] == f'{kinds.group}/v1beta1'
+    assert other['metadata']['uid'] == created['metadata']['uid']
+    assert other['spec'] == created['spec']
+
+
+def test_cluster_wide_objects_have_no_namespace(api, kinds):
+    name = unique()
+    created = api.post(kinds.path('globes'), kinds.make('globes', name, spec={'a': 1})).ok
+    assert 'namespace' not in created['metadata']
+    api.delete(f"{kinds.path('globes')}/{name}").ok
+
+
+def test_only_the_metadata_is_answered_to_those_who_ask(api, cms, ns):
+    api.post(cms, make('one', data={'a': 'b'})).ok
+    answer = api.get(f'{cms}/one', accept=PARTIAL).ok
+    assert (answer['kind'], answer['apiVersion']) == ('PartialObjectMetadata', 'meta.k8s.io/v1')
+    assert set(answer) == {'kind', 'apiVersion', 'metadata'}
+    assert answer['metadata']['namespace'] == ns
+
+
+def test_bodies_can_be_yaml(api, cms):
+    text = b'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: one}\ndata: {a: b}\n'
+    assert api.post(cms, text, content_type='application/yaml').ok['data'] == {'a': 'b'}
+
+
+def test_answers_can_be_yaml(api, cms):
+    api.post(cms, make('one', data={'a': 'b'})).ok
+    answer = api.get(f'{cms}/one', accept='application/yaml')
+    assert answer.headers['Content-Type'] == 'application/yaml'
+    assert b'\nkind: ConfigMap\n' in answer.raw
+    assert b'\ndata:\n  a: b\n' in b'\n' + answer.raw
+
+
+def test_a_body_without_kind_and_version_is_taken_for_what_the_path_says(api, cms):
+    assert api.post(cms, {'metadata': {'name': 'one'}}).ok['kind'] == 'ConfigMap'
+
+
+def test_custom_bodies_need_their_kind_and_version(api, frees):
+    body = b'{"metadata": {"name": "one"}}'
+    answer = api.post(frees, body)
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == (
+        f"the object provided is unrecognized (must be of type Free): Object 'Kind' is missing in "
+        f"'{body.decode()}' ({body.decode()})")
+
+
+def test_custom_bodies_must_be_of_the_kind_of_the_path(api, things, kinds):
+    answer = api.post(things, kinds.make('frees', 'one'))
+    assert answer.error == (422, 'Invalid')
+    assert answer.causes == [('FieldValueInvalid', 'kind')]
+    assert answer['message'] == (
+        f'Free.{kinds.group} "one" is invalid: kind: Invalid value: "Free": must be Thing')
