@@ -30,6 +30,9 @@ class Lines:
         self.states.pop((resource.plural, namespace))
         self.dropped.append((resource.plural, namespace))
 
+    def known(self):
+        pass
+
     async def wait(self, *keys):
         async with asyncio.timeout(20):
             while set(self.states) != set(keys):

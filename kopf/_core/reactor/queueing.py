@@ -25,6 +25,9 @@ BACKLOG_STEP = 16
 BACKLOG_PAUSE = 0.005
 """How long (seconds) the backlog waits when there is enough to do without it."""
 
+PACKING_STEP = 100
+"""How many objects that rest are packed per turn of the event loop."""
+
 WRITING_TIMEOUT = 5.0
 """How long (seconds) the writes under way have to finish when the operator exits."""
 
@@ -72,6 +75,7 @@ class Lines:
         self._packing: asyncio.TimerHandle | None = None
         self._warm: set[Line] = set()
         self._cooling: set[Line] = set()
+        self._cold: list[Line] = []
 
     def sink(
             self,
@@ -225,13 +229,18 @@ class Lines:
                 self.settings.queueing.idle_timeout, self._pack)
 
     def _pack(self) -> None:
-        self._packing = None
-        cold, self._cooling, self._warm = self._cooling - self._warm, self._warm, set()
-        for line in cold:
+        loop = asyncio.get_running_loop()
+        if not self._cold:
+            self._cold = list(self._cooling - self._warm)
+            self._cooling, self._warm = self._warm, set()
+        for line in self._cold[-PACKING_STEP:]:
             line.pack()
-        if self._cooling and not self.stopping:
-            self._packing = asyncio.get_running_loop().call_later(
-                self.settings.queueing.idle_timeout, self._pack)
+        del self._cold[-PACKING_STEP:]
+        self._packing = None
+        if self._cold:
+            self._packing = loop.call_later(0, self._pack)
+        elif (self._cooling or self._warm) and not self.stopping:
+            self._packing = loop.call_later(self.settings.queueing.idle_timeout, self._pack)
 
     async def stop(self) -> None:
         """
