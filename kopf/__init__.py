@@ -85,6 +85,14 @@ from kopf._core.intents.stopping import (
     DaemonStoppingReason,
     SyncDaemonStopperChecker,
 )
+from kopf._kits.hierarchies.adopting import (
+    adjust_namespace,
+    adopt,
+    append_owner_reference,
+    harmonize_naming,
+    label,
+    remove_owner_reference,
+)
 from kopf.on import daemon, index, register, subhandler, timer
 
 if TYPE_CHECKING:
@@ -202,8 +210,11 @@ __all__ = [
     '__commit_id__',
     '__version__',
     '__version_tuple__',
+    'adjust_namespace',
+    'adopt',
     'all_',
     'any_',
+    'append_owner_reference',
     'build_object_reference',
     'build_owner_reference',
     'configure',
@@ -213,8 +224,10 @@ __all__ = [
     'execute',
     'get_default_lifecycle',
     'get_default_registry',
+    'harmonize_naming',
     'index',
     'info',
+    'label',
     'lifecycles',
     'login_with_kubeconfig',
     'login_with_service_account',
@@ -223,6 +236,7 @@ __all__ = [
     'on',
     'operator',
     'register',
+    'remove_owner_reference',
     'run',
     'run_tasks',
     'set_default_lifecycle',

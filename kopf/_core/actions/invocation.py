@@ -14,13 +14,26 @@ from typing import Any
 
 from kopf._core.intents import handlers
 
+kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
+"""The kwargs of the handler that is being called, in whatever it calls, in threads too."""
+
 
 async def invoke(
         handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
 ) -> Any:
     """Call the handler and return its result; it sees the context variables of the caller."""
-    if handler.is_async:
-        return await handler.fn(**kwargs)
+    token = kwargs_var.set(kwargs)
+    try:
+        if handler.is_async:
+            return await handler.fn(**kwargs)
+        return await _invoke_in_thread(handler, kwargs, executor)
+    finally:
+        kwargs_var.reset(token)
+
+
+async def _invoke_in_thread(
+        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
+) -> Any:
     context = contextvars.copy_context()
     running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs))
     future = asyncio.wrap_future(running)

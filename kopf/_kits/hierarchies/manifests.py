@@ -1,0 +1,140 @@
+"""
+Manifests: one way to look at objects, whichever library they are of.
+
+The libraries are not imported: whoever has such an object has imported them already.
+"""
+import importlib
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from typing import Any, Protocol
+
+from kopf._cogs.structs import dicts
+
+MODELS = ('kubernetes.client.models', 'kubernetes_asyncio.client.models')
+
+
+class Manifest(Protocol):
+    """An object, or a template of an object: something with metadata. Names are as in the API."""
+
+    def read(self, key: str) -> Any:
+        """A value of the metadata; None if there is none."""
+
+    def write(self, key: str, value: Any) -> None:
+        """Set a value of the metadata."""
+
+    def remove(self, key: str) -> None:
+        """Remove a value of the metadata, if it is there."""
+
+    def read_owners(self) -> list[tuple[str | None, Any]]:
+        """The owner references as they are, with the owners' uids."""
+
+    def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
+        """Set the owner references: those that are kept as they are, and new ones as dicts."""
+
+    def find(self, path: dicts.FieldPath) -> 'Manifest | None':
+        """A nested manifest; None if it is not there."""
+
+
+def flatten(objs: Any) -> Iterator[Manifest]:
+    """
+    All the objects in any nested iterables; None is no object.
+
+    :raises TypeError: for what is neither an object nor an iterable.
+    """
+    if objs is None:
+        return
+    if isinstance(objs, (DictManifest, ModelManifest)):
+        yield objs
+        return
+    if isinstance(objs, MutableMapping):
+        yield DictManifest(objs)
+    elif _is_of(objs, 'pykube'):
+        yield DictManifest(objs.obj)
+    elif _is_of(objs, *MODELS):
+        yield ModelManifest(objs)
+    elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes, Mapping)):
+        for obj in objs:
+            yield from flatten(obj)
+    else:
+        raise TypeError(f"Neither an object of Kubernetes nor several ones: {objs!r}")
+
+
+def _is_of(obj: object, *packages: str) -> bool:
+    return any(
+        cls.__module__ == package or cls.__module__.startswith(f'{package}.')
+        for cls in type(obj).__mro__ for package in packages)
+
+
+class DictManifest:
+    """A dict as it goes to the API."""
+
+    def __init__(self, obj: MutableMapping[Any, Any]) -> None:
+        self._obj = obj
+
+    def read(self, key: str) -> Any:
+        return (self._obj.get('metadata') or {}).get(key)
+
+    def write(self, key: str, value: Any) -> None:
+        metadata = self._obj.get('metadata')
+        if metadata is None:
+            metadata = self._obj['metadata'] = {}
+        metadata[key] = value
+
+    def remove(self, key: str) -> None:
+        (self._obj.get('metadata') or {}).pop(key, None)
+
+    def read_owners(self) -> list[tuple[str | None, Any]]:
+        return [(ref.get('uid'), ref) for ref in self.read('ownerReferences') or ()]
+
+    def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
+        self.write('ownerReferences', [*owners, *(dict(ref) for ref in new)])
+
+    def find(self, path: dicts.FieldPath) -> Manifest | None:
+        nested = dicts.resolve(self._obj, path, None)
+        return DictManifest(nested) if isinstance(nested, MutableMapping) else None
+
+
+class ModelManifest:
+    """A model of a client library, with attributes in snake case."""
+
+    def __init__(self, obj: Any) -> None:
+        self._obj = obj
+
+    def read(self, key: str) -> Any:
+        metadata = self._obj.metadata
+        return None if metadata is None else getattr(metadata, _get_attribute(metadata, key))
+
+    def write(self, key: str, value: Any) -> None:
+        if self._obj.metadata is None:
+            self._obj.metadata = self._get_model('V1ObjectMeta')()
+        setattr(self._obj.metadata, _get_attribute(self._obj.metadata, key), value)
+
+    def remove(self, key: str) -> None:
+        self.write(key, None)
+
+    def read_owners(self) -> list[tuple[str | None, Any]]:
+        return [(ref.uid, ref) for ref in self.read('ownerReferences') or ()]
+
+    def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
+        made = []
+        for ref in new:
+            sample = self._get_model('V1OwnerReference')
+            made.append(sample(**{_get_attribute(sample, key): val for key, val in ref.items()}))
+        self.write('ownerReferences', [*owners, *made])
+
+    def find(self, path: dicts.FieldPath) -> Manifest | None:
+        obj = self._obj
+        for key in path:
+            obj = getattr(obj, _get_attribute(obj, key), None)
+            if obj is None:
+                return None
+        return next(flatten(obj))
+
+    def _get_model(self, name: str) -> Any:
+        package = type(self._obj).__module__.partition('.models')[0]
+        return getattr(importlib.import_module(f'{package}.models'), name)
+
+
+def _get_attribute(model: Any, key: str) -> str:
+    """The attribute of a model for a field of the API."""
+    names: dict[str, str] = {field: attribute for attribute, field in model.attribute_map.items()}
+    return names.get(key, key)
