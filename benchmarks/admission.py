@@ -16,6 +16,10 @@ from benchmarks import rows
 from benchmarks.drivers import Driver, flood, make_spec
 from tests.e2e.kubes import Kind, Kube, KubeError, Object
 
+CONFIGURATIONS = [
+    Kind('admissionregistration.k8s.io', 'v1', plural, '', namespaced=False)
+    for plural in ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations')]
+
 REVIEWS = 2
 """How many reviews there are per object: to mutate it, and to validate it."""
 
@@ -49,6 +53,8 @@ async def measure_admission(bench: 'rows.Bench') -> 'rows.Figures':
                     latencies.append(time.perf_counter() - started)
             process.finish()
     await bench.kube.delete_kind(kind)
+    for configuration in CONFIGURATIONS:
+        await bench.kube.delete(configuration, f'auto.{kind.group}')
     quantiles = statistics.quantiles(latencies, n=100)
     return {
         rows.CPU: cpu / len(names) * 1000,

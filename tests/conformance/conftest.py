@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import yaml
 
+from kopf.testing import run_sandbox
 from tests.conformance.apis import Api, Object, unique
 from tests.conformance.kinds import Kinds, make_crds
 
@@ -44,8 +45,8 @@ def config(request: pytest.FixtureRequest) -> Iterator[Object]:
     if request.param == 'real':
         yield load_real_config()
     else:
-        threads = pytest.importorskip('kopf._kits.testing.threads')
-        with threads.run_sandbox() as sandbox:
+        pytest.importorskip('cryptography')
+        with run_sandbox(tls=True) as sandbox:
             yield sandbox.kubeconfig()
 
 

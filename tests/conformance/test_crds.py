@@ -129,6 +129,17 @@ def test_unknown_fields_are_warned_of(api, things, kinds):
     assert answer.headers.get_all('Warning') == ['299 - "unknown field \\"spec.unknown\\""']
 
 
+def test_unknown_fields_are_warned_of_by_default(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'unknown': 1}))
+    assert answer.headers.get_all('Warning') == ['299 - "unknown field \\"spec.unknown\\""']
+
+
+def test_refusals_have_warnings_too(api, things, kinds):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 'x', 'unknown': 1}))
+    assert answer.error == (422, 'Invalid')
+    assert answer.headers.get_all('Warning') == ['299 - "unknown field \\"spec.unknown\\""']
+
+
 def test_unknown_fields_are_refused_if_asked_for(api, things, kinds):
     answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'unknown': 1}),
                       fieldValidation='Strict')
@@ -235,6 +246,26 @@ def test_bad_scales_are_refused(api, things, kinds, replicas):
     api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
     answer = api.patch(f'{things}/one/scale', {'spec': {'replicas': replicas}})
     assert answer.error == (422, 'Invalid')
+
+
+@pytest.mark.parametrize(('replicas', 'message'), [
+    (-1, 'Invalid value: -1: should be a non-negative integer'),
+    (2**31, 'Invalid value: 2147483648: should be less than or equal to 2147483647'),
+    (1.5, 'Invalid value: 0: .spec.replicas accessor error: 1.5 is of the type float64, '
+          'expected int64'),
+])
+def test_objects_with_bad_scales_are_refused(api, things, kinds, replicas, message):
+    answer = api.post(things, kinds.make('things', 'one', spec={'size': 1, 'replicas': replicas}))
+    assert answer.error == (422, 'Invalid')
+    assert ('FieldValueInvalid', '.spec.replicas') in answer.causes
+    assert message in answer.messages
+
+
+def test_bad_selectors_of_scales_are_refused(api, things, kinds):
+    api.post(things, kinds.make('things', 'one', spec={'size': 1})).ok
+    answer = api.patch(f'{things}/one/status', {'status': {'selector': 5}})
+    assert answer.messages[-1] == ('Invalid value: "": .status.selector accessor error: '
+                                   '5 is of the type int64, expected string')
 
 
 def test_a_new_kind_gets_its_conditions_and_names(make_crd):

@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from tests.conformance.apis import APPLY, JSONPATCH, MERGE, STRATEGIC, make
@@ -254,6 +256,30 @@ def test_a_shared_value_stays_until_nobody_tells_it(api, cms):
 def test_applying_the_same_again_changes_nothing(api, cms):
     first = api.apply(f'{cms}/one', make('one', data={'a': '1'})).ok
     assert api.apply(f'{cms}/one', make('one', data={'a': '1'})).ok == first
+
+
+LAST = 'kubectl.kubernetes.io/last-applied-configuration'
+
+
+def last_applied(name, **data):
+    obj = make(name, data=data)
+    return {**obj, 'metadata': {**obj['metadata'], 'annotations': {LAST: json.dumps(obj)}}}
+
+
+def test_kubectl_asks_nobody_for_what_it_has_applied_by_itself(api, cms):
+    api.post(cms, last_applied('one', a='1'), fieldManager='kubectl-client-side-apply').ok
+    new = make('one', data={'a': '2'})
+    assert api.apply(f'{cms}/one', new, 'other').error == (409, 'Conflict')
+    applied = api.apply(f'{cms}/one', new, 'kubectl').ok
+    assert applied['data'] == {'a': '2'}
+    assert json.loads(applied['metadata']['annotations'][LAST]) == new
+
+
+def test_kubectl_asks_for_what_has_changed_since_it_has_applied_it(api, cms):
+    api.post(cms, last_applied('one', a='1', b='1'), fieldManager='kubectl-client-side-apply').ok
+    api.patch(f'{cms}/one', {'data': {'a': '5'}}, fieldManager='editor').ok
+    answer = api.apply(f'{cms}/one', make('one', data={'a': '2', 'b': '2'}), 'kubectl')
+    assert answer.causes == [('FieldManagerConflict', '.data.a')]
 
 
 def test_only_what_has_to_be_sent_can_be_applied(api, cms):

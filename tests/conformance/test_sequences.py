@@ -15,7 +15,7 @@ from tests.conformance.kinds import Kinds, make_crds
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
-GROUP = 'sequences.conformance.test'
+GROUP = f'{unique("seq")}.test'
 
 
 @pytest.fixture(scope='module')
@@ -25,17 +25,19 @@ def servers():
     kinds = Kinds(GROUP)
     with run_sandbox() as sandbox:
         apis = [Api(sandbox.kubeconfig()), Api(config)]
-        for api in apis:
-            for crd in make_crds(kinds):
-                api.post(kinds.crds, crd).ok
-            things = kinds.path('things', namespace='default')
-            first = kinds.make('things', 'first', **kinds.example)
-            api.wait(things, lambda _, api=api: api.post(things, first).status == 201)
-        yield apis
-        for api in apis:
-            for crd in make_crds(kinds):
-                api.delete(f"{kinds.crds}/{crd['metadata']['name']}")
-            api.close()
+        try:
+            for api in apis:
+                for crd in make_crds(kinds):
+                    api.post(kinds.crds, crd).ok
+                things = kinds.path('things', namespace='default')
+                first = kinds.make('things', 'first', **kinds.example)
+                api.wait(things, lambda _, api=api: api.post(things, first).status == 201)
+            yield apis
+        finally:
+            for api in apis:
+                for crd in make_crds(kinds):
+                    api.delete(f"{kinds.crds}/{crd['metadata']['name']}")
+                api.close()
 
 
 names = st.sampled_from(['a', 'b'])

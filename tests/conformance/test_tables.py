@@ -104,6 +104,29 @@ def test_deployments_tell_how_many_are_ready(api, ns):
     assert cells[5:] == ['c', 'i', 'a=b']
 
 
+@pytest.mark.parametrize(('metrics', 'targets'), [
+    ([], 'cpu: <unknown>/80%'),
+    ([{'type': 'Resource', 'resource': {
+        'name': 'memory', 'target': {'type': 'AverageValue', 'averageValue': '5Mi'}}},
+      {'type': 'Object', 'object': {
+          'describedObject': {'kind': 'Pod', 'name': 'x', 'apiVersion': 'v1'},
+          'metric': {'name': 'x'}, 'target': {'type': 'AverageValue', 'averageValue': '3'}}},
+      {'type': 'Pods', 'pods': {
+          'metric': {'name': 'x'}, 'target': {'type': 'AverageValue', 'averageValue': '3'}}}],
+     'memory: <unknown>/5Mi, <unknown>/3 (avg) + 1 more...'),
+    ([{'type': 'External', 'external': {
+        'metric': {'name': 'x'}, 'target': {'type': 'Value', 'value': '3'}}}],
+     '<unknown>/3'),
+])
+def test_autoscalers_tell_their_targets(api, ns, metrics, targets):
+    path = f'/apis/autoscaling/v2/namespaces/{ns}/horizontalpodautoscalers'
+    api.post(path, make('one', kind='HorizontalPodAutoscaler', version='autoscaling/v2', spec={
+        'scaleTargetRef': {'apiVersion': 'apps/v1', 'kind': 'Deployment', 'name': 'x'},
+        'maxReplicas': 3, **({'metrics': metrics} if metrics else {})})).ok
+    [row] = api.get(path, accept=TABLE).ok['rows']
+    assert row['cells'][:6] == ['one', 'Deployment/x', targets, '1', '3', 0]
+
+
 def test_namespaces_tell_their_phase(api, ns):
     table = api.get(f'/api/v1/namespaces/{ns}', accept=TABLE).ok
     assert table['rows'][0]['cells'][:2] == [ns, 'Active']

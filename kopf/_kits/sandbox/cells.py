@@ -5,7 +5,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kopf._kits.sandbox import encoding
+from kopf._kits.sandbox import autoscalers, encoding
 from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.statuses import Obj
 
@@ -348,6 +348,7 @@ COMPUTED: Mapping[Resource, Mapping[str, Cell]] = {
     ('autoscaling', 'horizontalpodautoscalers'): {
         'Reference': lambda obj, now: '/'.join(
             str(_dig(obj, 'spec', 'scaleTargetRef', part) or '') for part in ('kind', 'name')),
+        'Targets': autoscalers.targets,
         'MinPods': lambda obj, now: str(_dig(obj, 'spec', 'minReplicas') or '<unset>'),
         'MaxPods': _field('spec', 'maxReplicas', default=0),
         'Replicas': _field('status', 'currentReplicas', default=0),

@@ -47,7 +47,8 @@ class Handler:
         except NoPage:
             return _not_found()
         except APIError as e:
-            return _answer(encoding.encode(e.status()), e.code, retry_after=e.retry_after)
+            return _warned(
+                _answer(encoding.encode(e.status()), e.code, retry_after=e.retry_after), e.warnings)
         except ConnectionError:
             return web.Response()  # to nobody: the connection is closed
         except (asyncio.CancelledError, web.HTTPException):
@@ -91,7 +92,11 @@ class Handler:
             target, 'compact', 'delay', 'refuse', 'drop', 'expire'))
         if http.can_read_body:
             request.body = await _read(http)
-        code, body = await self._dispatcher.dispatch(request)
+        try:
+            code, body = await self._dispatcher.dispatch(request)
+        except APIError as e:
+            e.warnings = request.warnings
+            raise
         return await self._sent(http, target, _respond(request, code, body))
 
     async def _misbehave(
@@ -226,16 +231,19 @@ async def _read(http: web.BaseRequest) -> bytes:
 
 
 def _respond(request: Request, code: int, body: bytes) -> web.Response:
-    headers = [('Warning', f'299 - {encoding.encode(text).decode()}')
-               for text in dict.fromkeys(request.warnings)]
     media_type = JSON
+    if request.subresource == 'log':
+        return _answer(body, code, 'text/plain')
     if request.accepted.media_type != JSON:
         body, media_type = nonresources.as_yaml(body), request.accepted.media_type
     else:
         body += b'\n'
-    response = _answer(body, code, media_type)
-    for name, value in headers:
-        response.headers.add(name, value)
+    return _warned(_answer(body, code, media_type), request.warnings)
+
+
+def _warned(response: web.Response, warnings: Iterable[str]) -> web.Response:
+    for text in dict.fromkeys(warnings):
+        response.headers.add('Warning', f'299 - {encoding.encode(text).decode()}')
     return response
 
 

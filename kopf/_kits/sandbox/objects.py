@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from kopf._kits.sandbox import builtins, encoding, protobuf
+from kopf._kits.sandbox import builtins, encoding, protobuf, schemas
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
 from kopf._kits.sandbox.schemas import decoding, definitions, pruning
@@ -58,7 +58,13 @@ def json_type(value: Any) -> str:
 
 
 def decode_any(body: bytes, media_type: str) -> Any:
-    """JSON, YAML, or protobuf. Raises `DecodingError` with the API's words."""
+    """JSON, YAML, or protobuf. Raises `DecodingError` with the API's words, or `BadRequest`."""
+    value = _decode(body, media_type)
+    schemas.verify_depth(value)
+    return value
+
+
+def _decode(body: bytes, media_type: str) -> Any:
     if media_type == protobuf.MEDIA_TYPE:
         return protobuf.decode(body)
     if media_type == 'application/yaml' or media_type == 'application/apply-patch+yaml':

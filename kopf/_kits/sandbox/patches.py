@@ -5,6 +5,7 @@ from typing import Any
 
 from kopf._kits.sandbox import encoding, managing, objects, patching
 from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import META_GROUP, Request
 from kopf._kits.sandbox.schemas import decoding, definitions
 from kopf._kits.sandbox.statuses import (
@@ -58,8 +59,8 @@ class Patch:
             case _:
                 made = patching.apply_merge_patch(old, self._patch)
         if not isinstance(made, dict):
-            raise _rejected(made, f"json: cannot unmarshal {objects.json_type(made)} into Go value "
-                                  f"of type {kind.kind}")
+            raise _rejected(kind, made, f"json: cannot unmarshal {objects.json_type(made)} "
+                                        f"into Go value of type {kind.kind}")
         self._check_type(made)
         return self._conformed(made)
 
@@ -84,7 +85,7 @@ class Patch:
             raise BadRequest(f"the API version in the data ({api_version}) does not match "
                              f"the expected API version ({kind.api_version})")
         if not kind.custom and (name, api_version) != (kind.kind, kind.api_version):
-            raise _rejected(made, objects.conversion_error(
+            raise _rejected(kind, made, objects.conversion_error(
                 kind, name, api_version, self._cluster.kinds))
 
     def _conformed(self, made: Obj) -> Obj:
@@ -92,14 +93,14 @@ class Patch:
         try:
             obj, unknown = objects.conform(kind, made)
         except decoding.Undecodable as e:
-            raise _rejected(made, str(e)) from None
+            raise _rejected(kind, made, str(e)) from None
         if kind.custom and obj['kind'] != kind.kind:
             name = obj['kind']
             raise Invalid.on(kind.group, name, obj['metadata'].get('name', ''), [Cause(
                 'FieldValueInvalid', 'kind', f'Invalid value: "{name}": must be {kind.kind}')])
         if unknown and self._request.option('fieldValidation') == 'Strict':
             told = ', '.join(f'unknown field "{path}"' for path in unknown)
-            raise _rejected(made, f"strict decoding error: {told}")
+            raise _rejected(kind, made, f"strict decoding error: {told}")
         objects.report_fields(self._request, [f'unknown field "{path}"' for path in unknown])
         return obj
 
@@ -127,7 +128,8 @@ def _check_media_type(request: Request, media_type: str) -> None:
         raise error
 
 
-def _rejected(made: Any, why: str) -> APIError:
-    text = encoding.encode(made).decode().replace('\\', '\\\\').replace('"', '\\"')
+def _rejected(kind: Kind, made: Any, why: str) -> APIError:
+    encode = encoding.encode_sorted if kind.custom else encoding.encode
+    text = encode(made).decode().replace('\\', '\\\\').replace('"', '\\"')
     return Invalid.on('', '', '', [Cause(
         'FieldValueInvalid', 'patch', f'Invalid value: "{text}": {why}')])

@@ -5,7 +5,7 @@ Here the schemas of custom resources and the knowledge of the built-in kinds mee
 """
 import random
 
-from kopf._kits.sandbox import builtins, crdrules, crds, schemas, webhookrules
+from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas, webhookrules
 from kopf._kits.sandbox import metadata as metadata_rules
 from kopf._kits.sandbox.causes import too_long
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
@@ -27,10 +27,14 @@ def new_name(prefix: str) -> str:
     return metadata_rules.generate_name(prefix, _rng)
 
 
-def complete(kind: Kind, obj: Obj) -> Obj:
-    """Fill in what is there by default; the metadata stays the object's own."""
+def complete(kind: Kind, obj: Obj, *, nulls: bool = False) -> Obj:
+    """
+    Fill in what is there by default; the metadata stays the object's own.
+
+    With ``nulls``, those of custom resources are kept to be refused, as in what is applied.
+    """
     if kind.custom:
-        made = schemas.default(schemas.schema_of(kind), obj)
+        made = schemas.default(schemas.schema_of(kind), obj, nulls=nulls)
     elif kind.resource == CRDS:
         made = crds.complete(obj)
     else:
@@ -113,6 +117,8 @@ def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> No
     if kind.custom:
         causes += schemas.validate(
             schemas.schema_of(kind), new, nodes.NOTHING if old is None else old)
+        if kind.scaling is not None:
+            causes += scales.validate(kind.scaling, new)
     elif kind.resource == CRDS and subresource != 'status':
         causes += crdrules.validate(new, old)
     elif not subresource:

@@ -4,7 +4,7 @@ Errors of the API: exceptions here, ``Status`` objects on the wire.
 Everything in the sandbox refuses a request by raising an `APIError`; the server turns it into
 the ``Status`` object that the real API would answer: the same code, reason, message, details.
 """
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,7 @@ class APIError(Exception):
     """
     A request is refused. ``code`` is of HTTP, ``reason`` of Kubernetes; ``details`` is as in
     ``Status.details`` (``None`` for none); ``retry_after`` in seconds goes to the header too;
-    ``continuing`` is a token to go on with in spite of the error.
+    ``continuing`` is a token to go on with in spite of the error; ``warnings`` were due before it.
     """
     code: int = 500
     reason: str = 'InternalError'
@@ -52,6 +52,7 @@ class APIError(Exception):
         self.details: Obj | None = None if details is None else dict(details)
         self.retry_after = retry_after
         self.continuing = ''
+        self.warnings: Sequence[str] = ()
         if code is not None:
             self.code = code
         if reason is not None:

@@ -39,6 +39,8 @@ class Subresources:
     async def answer(self, request: Request) -> tuple[int, bytes]:
         if request.subresource in RUNNING:
             self._cluster.get(request.kind, (request.namespace, request.name))
+            if request.subresource == 'log':
+                return 200, b''
             raise BadRequest(f"pod {request.name} does not have a host assigned"
                              if request.kind.plural == 'pods' else "nothing runs in a sandbox")
         match request.subresource, request.verb:
@@ -75,7 +77,7 @@ class Subresources:
             raise BadRequest(f"the name of the object ({name}) does not match "
                              f"the name on the URL ({request.name})")
         replicas = (scale.get('spec') or {}).get('replicas', 0)
-        if not isinstance(replicas, int) or replicas < 0:
+        if not isinstance(replicas, int) or (replicas < 0 and not request.kind.custom):
             raise Invalid.on('autoscaling', 'Scale', request.name, [causes.invalid(
                 'spec.replicas', replicas, "must be greater than or equal to 0")])
         made = copy.deepcopy(obj)

@@ -63,14 +63,14 @@ class Writer:
         metadata['creationTimestamp'] = cluster.now()
         if not metadata.get('name') and metadata.get('generateName'):
             metadata['name'] = rules.new_name(metadata['generateName'])
-        obj = rules.complete(kind, obj)
+        obj = rules.complete(kind, obj, nulls=request.applies)
         if not request.applies:
             managing.track(request, None, obj, cluster.now())
         obj = rules.prepare_creation(cluster, kind, obj)
         admission = self._admission
         if admission.concerns(request, 'CREATE'):
             obj = await admission.mutate(request, 'CREATE', obj, None) or obj
-            obj = rules.complete(kind, obj)
+            obj = rules.complete(kind, obj, nulls=request.applies)
         rules.validate(kind, obj, None)
         request.warnings.extend(rules.warn(kind, obj, None))
         if admission.concerns(request, 'CREATE'):
@@ -156,7 +156,7 @@ class Writer:
         return new
 
     def _completed(self, request: Request, new: Obj, old: Obj) -> Obj:
-        new = rules.complete(request.kind, new)
+        new = rules.complete(request.kind, new, nulls=request.applies)
         _keep_metadata(new, old)
         return rules.prepare_update(
             self._cluster, request.kind, new, old, request.subresource)

@@ -7,8 +7,8 @@ share of the memory. What a client does or fails to do has no effect on the othe
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, cast
 
 from kopf._kits.webhooks import messages
 
@@ -42,19 +42,7 @@ SMALL = 64 * 1024
 """How much (bytes) a connection can have in its memory without asking."""
 
 
-class Request(NamedTuple):
-    head: messages.Head
-    body: bytes
-    sslpeer: Mapping[str, Any] | None
-
-
-class Response(NamedTuple):
-    status: int
-    body: bytes
-    is_json: bool = False
-
-
-Respond = Callable[[Request], Awaitable[Response]]
+Respond = Callable[[messages.Request], Awaitable[messages.Response]]
 
 
 class Connection(asyncio.Protocol):
@@ -84,8 +72,7 @@ class Connection(asyncio.Protocol):
         return self._task is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # of no such class in uvloop
         self._listener.admit(self)
         self._set_timer(REQUEST_TIMEOUT)
 
@@ -150,7 +137,7 @@ class Connection(asyncio.Protocol):
             self._started = True
             self._set_timer(REQUEST_TIMEOUT)
 
-    def _take(self) -> Request | None:
+    def _take(self) -> messages.Request | None:
         """Take a request out of the buffer, if it is complete."""
         if self._head is None:
             while self._buffer.startswith(b'\r\n'):
@@ -179,7 +166,7 @@ class Connection(asyncio.Protocol):
         self._head = self._chunks = None
         assert self._transport is not None
         peer = self._transport.get_extra_info('peercert')
-        return Request(head, body, peer or None)
+        return messages.Request(head, body, peer or None)
 
     def _check(self, head: messages.Head) -> None:
         """Check a request before its body has come."""
@@ -206,13 +193,13 @@ class Connection(asyncio.Protocol):
         self._listener.release(self._reserved)
         self._reserved = 0
 
-    async def _answer(self, request: Request) -> None:
+    async def _answer(self, request: messages.Request) -> None:
         started = time.monotonic()
         try:
             response = await self._respond(request)
         except Exception as e:
             logger.error(f"A request to the webhooks has failed: {e!r}", exc_info=True)
-            response = Response(500, b'Internal error.')
+            response = messages.Response(500, b'Internal error.')
         finally:
             self._task = None
             self._release()
@@ -232,12 +219,11 @@ class Connection(asyncio.Protocol):
         self._log(error.status, str(error))
         self._release()
         self._buffer.clear()
-        self._write(Response(error.status, f'{error}\n'.encode()), lasting=False)
+        self._write(messages.Response(error.status, f'{error}\n'.encode()), lasting=False)
 
-    def _write(self, response: Response, *, lasting: bool) -> None:
+    def _write(self, response: messages.Response, *, lasting: bool) -> None:
         assert self._transport is not None
-        self._transport.write(messages.build_response(
-            response.status, response.body, is_json=response.is_json, lasting=lasting))
+        self._transport.write(messages.build_response(response, lasting=lasting))
         if not lasting:
             self._ended = True
             if self._closing:

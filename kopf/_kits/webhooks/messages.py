@@ -9,6 +9,7 @@ import http
 import re
 import urllib.parse
 from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 MAX_HEAD = 64 * 1024
 """The largest head of a request, in bytes."""
@@ -49,6 +50,19 @@ class Head:
     """Whether the connection can be used again."""
     expecting: bool
     """Whether the client waits for a word before it sends the body."""
+
+
+class Request(NamedTuple):
+    """A complete request; with the certificate of the client, if it is verified."""
+    head: Head
+    body: bytes
+    sslpeer: Mapping[str, Any] | None
+
+
+class Response(NamedTuple):
+    status: int
+    body: bytes
+    is_json: bool = False
 
 
 def parse_head(raw: bytes) -> Head:
@@ -169,8 +183,9 @@ class Chunks:
             self._trailing = not size
 
 
-def build_response(status: int, body: bytes, *, is_json: bool, lasting: bool) -> bytes:
-    """Make the whole response."""
+def build_response(response: Response, *, lasting: bool) -> bytes:
+    """Make the bytes of a response, which tell if the connection can be used again."""
+    status, body, is_json = response
     phrase = http.HTTPStatus(status).phrase
     content_type = 'application/json' if is_json else 'text/plain; charset=utf-8'
     allow = 'Allow: POST\r\n' if status == 405 else ''

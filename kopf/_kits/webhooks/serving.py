@@ -2,15 +2,20 @@
 Serving: requests of HTTP on one side, reviews on the other.
 """
 import base64
+import gc
 import json
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions
-from kopf._kits.webhooks import connections, listeners
+from kopf._kits.webhooks import listeners, messages
 
 MAX_MESSAGE = 300
 """How much is told about what was wrong with a request, in characters."""
+
+
+LARGE = 1024 * 1024
+"""From what size on (bytes) a body is parsed with special care."""
 
 
 class Responder:
@@ -21,12 +26,12 @@ class Responder:
         self._fn = fn
         self._prefix = f'{root}/'
 
-    async def __call__(self, request: connections.Request) -> connections.Response:
+    async def __call__(self, request: messages.Request) -> messages.Response:
         try:
-            payload = json.loads(request.body, parse_constant=_refuse_constant)
+            payload = _parse(request.body)
         except (ValueError, RecursionError) as e:
             kind = 'too deeply nested' if isinstance(e, RecursionError) else 'not valid'
-            return connections.Response(400, f'The JSON is {kind}.\n'.encode())
+            return messages.Response(400, f'The JSON is {kind}.\n'.encode())
         try:
             response = await self._fn(
                 payload,
@@ -35,10 +40,22 @@ class Responder:
                 sslpeer=request.sslpeer,
             )
         except questions.UnknownResourceError as e:
-            return connections.Response(404, _shorten(e))
+            return messages.Response(404, _shorten(e))
         except questions.ReviewError as e:
-            return connections.Response(400, _shorten(e))
-        return connections.Response(200, json.dumps(response).encode(), is_json=True)
+            return messages.Response(400, _shorten(e))
+        return messages.Response(200, json.dumps(response).encode(), is_json=True)
+
+
+def _parse(body: bytes) -> Any:
+    """Parse JSON; without looking for garbage meanwhile if it is large, for there can be none."""
+    paused = len(body) > LARGE and gc.isenabled()
+    if paused:
+        gc.disable()
+    try:
+        return json.loads(body, parse_constant=_refuse_constant)
+    finally:
+        if paused:
+            gc.enable()
 
 
 def _shorten(e: Exception) -> bytes:

@@ -9,7 +9,8 @@ import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
-from kopf._core.reactor import observation
+from kopf._core.intents import registries
+from kopf._core.reactor import observation, queueing
 from kopf._core.reactor.admitting import Admission
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',
@@ -79,3 +80,22 @@ async def test_the_absence_of_a_server_is_a_failure_of_the_startup(admission):
     with pytest.raises(ActivityError, match="need a server"):
         admission.start(None)
     await admission.stop()
+
+
+async def test_lines_are_found_by_the_uids_of_their_objects():
+    settings = kopf.OperatorSettings()
+
+    async def process(line):
+        pass
+
+    lines = queueing.Lines(settings=settings, process=process)
+    for namespace in ('ns1', 'ns2'):
+        stream = lines.sink(RESOURCE, namespace, registries.ResourceHandlers())
+        stream.begin(restored=False)
+        stream.listed({'metadata': {'name': 'x', 'namespace': namespace, 'uid': namespace}})
+        stream.end()
+    assert lines.find(RESOURCE, 'ns1').stream is not lines.find(RESOURCE, 'ns2').stream
+    assert lines.find(RESOURCE, 'ns3') is None
+    assert lines.find(OTHER, 'ns1') is None
+    await lines.stop()
+    settings.execution.executor.shutdown()

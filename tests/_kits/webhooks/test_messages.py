@@ -2,7 +2,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from kopf._kits.webhooks.messages import MAX_BODY, Chunks, HTTPError, build_response, parse_head
+from kopf._kits.webhooks.messages import (
+    MAX_BODY,
+    Chunks,
+    HTTPError,
+    Response,
+    build_response,
+    parse_head,
+)
 
 GOOD = b'POST /path/id?timeout=10s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5'
 
@@ -129,9 +136,9 @@ def test_malformed_chunks_are_refused(raw, status):
 
 
 def test_responses_tell_all_that_clients_need():
-    raw = build_response(200, b'{}', is_json=True, lasting=True)
+    raw = build_response(Response(200, b'{}', is_json=True), lasting=True)
     assert raw == (b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n'
                    b'Connection: keep-alive\r\n\r\n{}')
-    raw = build_response(405, b'', is_json=False, lasting=False)
+    raw = build_response(Response(405, b''), lasting=False)
     assert b'\r\nAllow: POST\r\n' in raw
     assert b'\r\nConnection: close\r\n' in raw

@@ -12,6 +12,7 @@ from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.applying import (
     comparing,
     fieldsets,
+    lastapplied,
     managers,
     merging,
     ownership,
@@ -102,6 +103,7 @@ def apply(
     The schema is the typed one. ``without`` are top-level fields that cannot be written here,
     as the status of what has it as a subresource: they stay as they are, and get no owners.
     The result has its ``managedFields``; emptied containers are ``None`` in it, as in the API.
+    For kubectl, what it has last applied by itself (see `lastapplied`) counts as its own.
 
     Raises `statuses.Conflict` with causes if others own what would be changed (unless forced),
     `statuses.BadRequest` or an error with code 500 for a configuration that is none.
@@ -110,6 +112,7 @@ def apply(
         raise statuses.BadRequest("metadata.managedFields must be nil")
     typechecks.verify(schema, applied, api_version)
     excluded = set(without)
+    whole = applied
     applied = {key: value for key, value in applied.items() if key not in excluded}
 
     own = managers.Manager(manager, 'Apply', subresource)
@@ -142,7 +145,14 @@ def apply(
         if (common := fieldsets.intersect(fields, changed))
     }
     if conflicts and not force:
-        raise _conflict(conflicts)
+        own_by_annotation = lastapplied.fields_of(live, schema) \
+            if manager == lastapplied.KUBECTL else fieldsets.EMPTY
+        refused = {
+            other: rest for other, common in conflicts.items()
+            if (rest := fieldsets.subtract(common, own_by_annotation))
+        }
+        if refused:
+            raise _conflict(refused)
     for common in conflicts.values():
         found.release(common, besides=own)
     found.release(comparison.removed, besides=own)
@@ -153,7 +163,9 @@ def apply(
     metadata = {**(merged.get('metadata') or {})}
     metadata.pop('managedFields', None)
     entries = found.encode()
-    return {**merged, 'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
+    result = {**merged,
+              'metadata': {**metadata, 'managedFields': entries} if entries else metadata}
+    return lastapplied.updated(result, whole) if manager == lastapplied.KUBECTL else result
 
 
 def _conflict(conflicts: dict[managers.Manager, fieldsets.FieldSet]) -> statuses.Conflict:

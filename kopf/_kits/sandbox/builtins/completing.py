@@ -223,6 +223,17 @@ def _complete_namespace(namespace: statuses.Obj) -> statuses.Obj:
     return {**namespace, 'metadata': metadata, 'status': status}
 
 
+def _complete_autoscaler(scaler: statuses.Obj) -> statuses.Obj:
+    spec = scaler.get('spec') or {}
+    if scaler.get('apiVersion') == 'autoscaling/v1':
+        return {**scaler, 'spec': {'targetCPUUtilizationPercentage': 80, **spec}}
+    if spec.get('metrics'):
+        return scaler
+    target = {'type': 'Utilization', 'averageUtilization': 80}
+    metric = {'type': 'Resource', 'resource': {'name': 'cpu', 'target': target}}
+    return {**scaler, 'spec': {**spec, 'metrics': [metric]}}
+
+
 _SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], statuses.Obj]] = {
     ('', 'Pod'): _complete_pod,
     ('', 'Service'): _complete_service,
@@ -232,6 +243,7 @@ _SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], statuses.Obj]] = {
     ('', 'PersistentVolume'): _complete_claim,
     ('', 'Namespace'): _complete_namespace,
     ('apps', 'DaemonSet'): _complete_daemons,
+    ('autoscaling', 'HorizontalPodAutoscaler'): _complete_autoscaler,
     ('batch', 'Job'): _complete_job,
     ('networking.k8s.io', 'NetworkPolicy'): _complete_policy,
 }

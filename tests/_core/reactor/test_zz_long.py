@@ -1,0 +1,618 @@
+"""
+Random lives of objects with daemons, timers, and indices, against a plain model of what is to be.
+"""
+import asyncio
+import collections
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kopf
+from kopf._core.intents.stopping import DaemonStoppingReason
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+NAMES = ['a', 'b']
+
+ACTIONS = st.one_of(
+    st.tuples(st.just('create'), st.sampled_from(NAMES), st.booleans()),
+    st.tuples(st.just('match'), st.sampled_from(NAMES), st.booleans()),
+    st.tuples(st.just('resize'), st.sampled_from(NAMES), st.integers(1, 3)),
+    st.tuples(st.just('delete'), st.sampled_from(NAMES), st.none()),
+    st.tuples(st.just('wait'), st.none(), st.sampled_from([0.001, 0.01, 0.02, 0.3, 1.5, 4])),
+    st.tuples(st.just('gap'), st.none(), st.none()),
+    st.tuples(st.just('look'), st.none(), st.none()),
+    st.tuples(st.just('restart'), st.none(), st.none()),
+    st.tuples(st.just('crash'), st.none(), st.none()),
+)
+
+
+class Life:
+    """The objects, the operators, and what the handlers have seen of it all."""
+
+    def __init__(self):
+        self.api = Api()
+        self.running = collections.Counter()
+        self.ticks = collections.Counter()
+        self.shorts = collections.Counter()
+        self.process = 0
+        self.registry = kopf.OperatorRegistry()
+        self.is_looking = True
+        on = {'labels': {'on': 'yes'}, 'registry': self.registry}
+
+        @kopf.daemon('kopfexamples', **on)
+        async def patient(uid, stopped, **_):
+            self.running[uid, self.process, 'patient'] += 1
+            try:
+                await stopped.wait()
+            finally:
+                self.running[uid, self.process, 'patient'] -= 1
+
+        @kopf.daemon('kopfexamples', cancellation_timeout=1, **on)
+        async def stubborn(uid, **_):
+            self.running[uid, self.process, 'stubborn'] += 1
+            try:
+                await asyncio.sleep(1_000_000)
+            finally:
+                self.running[uid, self.process, 'stubborn'] -= 1
+
+        @kopf.daemon('kopfexamples', **on)
+        async def short(uid, **_):
+            self.shorts[uid, self.process] += 1
+
+        @kopf.daemon('kopfexamples', retries=2, backoff=0.5, **on)
+        async def failing(uid, retry, **_):
+            self.shorts[uid, self.process, retry] += 1
+            raise Exception("no way")
+
+        @kopf.timer('kopfexamples', interval=1, **on)
+        async def tick(uid, **_):
+            self.ticks[uid] += 1
+
+        @kopf.index('kopfexamples', id='by_size', **on)
+        async def by_size(name, spec, **_):
+            return {spec.get('size'): name}
+
+        self.start()
+
+    def start(self):
+        self.process += 1
+        self.operator = Operator(self.api, self.registry)
+        self.operator.start()
+        self.is_looking = True
+
+    async def act(self, action, name, value):
+        match action:
+            case 'create' if name not in self.api.objects:
+                labels = {'on': 'yes'} if value else {}
+                self.api.create(name, metadata={'labels': labels}, spec={'size': 0})
+            case 'match':
+                self.api.edit({'metadata': {'labels': {'on': 'yes' if value else None}}}, name)
+            case 'resize':
+                self.api.edit({'spec': {'size': value}}, name)
+            case 'delete':
+                self.api.delete(name)
+            case 'wait':
+                await asyncio.sleep(value)
+            case 'gap' if self.is_looking:
+                await self.operator.lose_sight()
+                self.is_looking = False
+            case 'look' if not self.is_looking:
+                self.operator.start()
+                self.is_looking = True
+            case 'restart':
+                await self.operator.stop()
+                self.start()
+            case 'crash':
+                await self.operator.crash()
+                self.start()
+
+    async def end(self):
+        if not self.is_looking:
+            self.operator.start()
+        await asyncio.sleep(10)
+        return {
+            raw['metadata']['uid'] for raw in self.api.objects.values()
+            if raw['metadata'].get('labels', {}).get('on') == 'yes'
+            and 'deletionTimestamp' not in raw['metadata']}
+
+    @property
+    def index(self):
+        index = self.operator.indexers['by_size']
+        return {key: sorted(values) for key, values in index.items()}
+
+
+@given(actions=st.lists(ACTIONS, max_size=20))
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(__import__("hypothesis").HealthCheck))
+def test_in_the_end_those_who_match_are_accompanied_by_one_of_each_and_no_others_are(actions):
+    async def live():
+        life = Life()
+        for action in actions:
+            await life.act(*action)
+        matching = await life.end()
+        ticks = collections.Counter(life.ticks)
+        await asyncio.sleep(10)
+        assert +life.running == collections.Counter({
+            (uid, life.process, name): 1 for uid in matching for name in ['patient', 'stubborn']})
+        assert {uid: life.ticks[uid] - ticks[uid] for uid in life.ticks} == {
+            uid: 10 if uid in matching else 0 for uid in life.ticks}
+        assert life.ticks.keys() >= matching
+        assert set(life.shorts.values()) <= {1}
+        assert {uid for uid, process, *_ in life.shorts if process == life.process} >= matching
+        assert {raw['metadata']['uid'] for raw in life.api.objects.values()
+                if FINALIZER in raw['metadata'].get('finalizers', [])} == matching
+        assert life.index == get_index(life.api, matching)
+        await life.operator.stop()
+        assert not +life.running
+        assert not life.operator.spawner.alive and not life.operator.spawner.tasks
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    run_virtually(live())
+
+
+def get_index(api, uids):
+    index = collections.defaultdict(list)
+    for name, raw in api.objects.items():
+        if raw['metadata']['uid'] in uids:
+            index[raw['spec']['size']].append(name)
+    return {key: sorted(names) for key, names in index.items()}
+
+
+@given(actions=st.lists(ACTIONS.filter(lambda item: item[0] in (
+    'create', 'resize', 'wait', 'gap', 'look')), max_size=20))
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(__import__("hypothesis").HealthCheck))
+def test_an_indexed_object_is_in_the_index_once_at_any_moment_until_it_goes(actions):
+    async def live():
+        life = Life()
+        seen = set()
+
+        async def spy():
+            while True:
+                names = [name for names in life.index.values() for name in names]
+                assert len(names) == len(set(names))
+                assert seen <= set(names)
+                seen.update(names)
+                await asyncio.sleep(0.001)
+
+        spying = asyncio.get_running_loop().create_task(spy())
+        for action in actions:
+            await life.act(*action)
+        await life.end()
+        assert not spying.done(), spying.result()
+        spying.cancel()
+        await life.operator.stop()
+
+    run_virtually(live())
+
+
+async def _accompany(declare, **fields):
+    registry = kopf.OperatorRegistry()
+    declare(registry)
+    api = Api()
+    api.create('obj', spec={}, **fields)
+    operator = Operator(api, registry)
+    operator.start()
+    return api, operator
+
+
+@pytest.mark.parametrize('sharp, starts', [(False, [0, 1.25, 2.5]), (True, [0, 1, 2])])
+def test_intervals_are_from_end_to_start_or_if_sharp_from_start_to_start(sharp, starts):
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=1, sharp=sharp, registry=registry)
+        async def tick(**_):
+            times.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(0.25)
+
+    async def live():
+        _, operator = await _accompany(declare)
+        await asyncio.sleep(2.9)
+        await operator.stop()
+
+    run_virtually(live())
+    assert [time - times[0] for time in times] == pytest.approx(starts, abs=0.01)
+
+
+def test_sharp_timers_leave_out_what_they_have_missed():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=1, sharp=True, registry=registry)
+        async def tick(**_):
+            times.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(2.5)
+
+    async def live():
+        _, operator = await _accompany(declare)
+        await asyncio.sleep(8)
+        await operator.stop()
+
+    run_virtually(live())
+    assert [time - times[0] for time in times] == pytest.approx([0, 3, 6], abs=0.01)
+
+
+def test_retries_of_timers_go_by_the_backoff_and_the_counter_starts_anew_after_a_success():
+    calls = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=10, backoff=5, registry=registry)
+        async def tick(retry, **_):
+            calls.append((round(asyncio.get_running_loop().time()), retry))
+            if retry < 3:
+                raise Exception("not yet")
+
+    async def live():
+        _, operator = await _accompany(declare)
+        await asyncio.sleep(28)
+        await operator.stop()
+
+    run_virtually(live())
+    assert calls == [(0, 0), (5, 1), (10, 2), (15, 3), (25, 0)]
+
+
+@pytest.mark.parametrize('options', [
+    {'retries': 2, 'backoff': 1}, {'errors': kopf.ErrorsMode.PERMANENT}])
+def test_timers_that_have_failed_for_good_are_not_called_again(options):
+    calls = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=1, registry=registry, **options)
+        async def tick(retry, **_):
+            calls.append(retry)
+            raise Exception("no way")
+
+    async def live():
+        _, operator = await _accompany(declare)
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+    assert calls == [*range(options.get('retries', 1))]
+
+
+def test_idle_timers_wait_until_the_object_is_quiet_and_once_more_after_each_change():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', idle=10, registry=registry)
+        async def tick(**_):
+            times.append(round(asyncio.get_running_loop().time()))
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(6)
+        api.edit({'spec': {'size': 1}})
+        await asyncio.sleep(94)
+        api.edit({'spec': {'size': 2}})
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+    assert times == [16, 110]
+
+
+def test_idle_timers_with_an_interval_go_on_until_the_object_changes():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', idle=10, interval=3, registry=registry)
+        async def tick(**_):
+            times.append(round(asyncio.get_running_loop().time()))
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(18)
+        api.edit({'spec': {'size': 1}})
+        await asyncio.sleep(14)
+        await operator.stop()
+
+    run_virtually(live())
+    assert times == [10, 13, 16, 28, 31]
+
+
+@pytest.mark.parametrize('delay', [5, lambda spec, **_: spec['delay']])
+@pytest.mark.parametrize('decorate', [kopf.timer, kopf.daemon])
+def test_the_first_invocation_can_be_postponed(decorate, delay):
+    times = []
+
+    def declare(registry):
+        @decorate('kopfexamples', initial_delay=delay, registry=registry)
+        async def fn(**_):
+            times.append(round(asyncio.get_running_loop().time()))
+
+    async def live():
+        api, operator = await _accompany(declare)
+        api.edit({'spec': {'delay': 5}})
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+    assert times == ([5] if not callable(delay) else times)
+
+
+def test_timers_never_overlap_with_themselves():
+    running = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=0.1, sharp=True, registry=registry)
+        async def tick(**_):
+            assert not running
+            running.append(1)
+            await asyncio.sleep(1)
+            running.clear()
+
+    async def live():
+        api, operator = await _accompany(declare)
+        for size in range(10):
+            await asyncio.sleep(0.3)
+            api.edit({'spec': {'size': size}})
+        assert operator.spawner.alive
+        await operator.stop()
+
+    run_virtually(live())
+
+
+def test_results_and_patches_are_put_to_the_object():
+    def declare(registry):
+        @kopf.timer('kopfexamples', id='tick', interval=10, registry=registry)
+        async def tick(patch, **_):
+            patch.spec['field'] = 'value'
+            return {'ticked': True}
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        await operator.stop()
+        return api.objects['obj']
+
+    obj = run_virtually(live())
+    assert obj['spec'] == {'field': 'value'}
+    assert obj['status'] == {'tick': {'ticked': True}}
+
+
+def test_patches_of_daemons_are_put_to_the_object_while_they_run():
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(patch, stopped, **_):
+            patch.status['phase'] = 'one'
+            await asyncio.sleep(5)
+            patch.status['phase'] = 'two'
+            await stopped.wait()
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(3)
+        assert api.objects['obj']['status'] == {'phase': 'one'}
+        await asyncio.sleep(5)
+        assert api.objects['obj']['status'] == {'phase': 'two'}
+        await operator.stop()
+
+    run_virtually(live())
+
+
+def test_patches_survive_an_outage():
+    def declare(registry):
+        @kopf.daemon('kopfexamples', id='fn', registry=registry)
+        async def fn(**_):
+            return 'done'
+
+    async def live():
+        api, operator = await _accompany(declare)
+        api.faults[:] = [None, *['before'] * 3]
+        await asyncio.sleep(100)
+        await operator.stop()
+        return api.objects['obj']
+
+    assert run_virtually(live())['status'] == {'fn': 'done'}
+
+
+def test_bodies_are_live():
+    seen = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(spec, body, labels, stopped, **_):
+            while not stopped:
+                seen.append((spec.get('size'), body.spec.get('size'), labels.get('l')))
+                await stopped.wait(1)
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(0.5)
+        api.edit({'spec': {'size': 1}, 'metadata': {'labels': {'l': 'x'}}})
+        await asyncio.sleep(1)
+        await operator.stop()
+
+    run_virtually(live())
+    assert seen == [(None, None, None), (1, 1, 'x')]
+
+
+STOPPED = DaemonStoppingReason.RESOURCE_DELETED | DaemonStoppingReason.DAEMON_SIGNALLED
+
+
+@pytest.mark.parametrize('options, duration, reason', [
+    ({}, 30, STOPPED),
+    ({'cancellation_backoff': 5}, 30, STOPPED),
+    ({'cancellation_timeout': 7}, 0, STOPPED | DaemonStoppingReason.DAEMON_CANCELLED),
+    ({'cancellation_backoff': 5, 'cancellation_timeout': 7}, 5,
+     STOPPED | DaemonStoppingReason.DAEMON_CANCELLED),
+])
+def test_deletions_wait_for_daemons_by_their_stages(options, duration, reason):
+    reasons = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry, **options)
+        async def fn(stopped, **_):
+            try:
+                await stopped.wait()
+                await asyncio.sleep(30)
+            finally:
+                reasons.append(stopped.reason)
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        api.delete()
+        start = asyncio.get_running_loop().time()
+        while api.objects:
+            await asyncio.sleep(0.1)
+        took = asyncio.get_running_loop().time() - start
+        await operator.stop()
+        return took
+
+    assert run_virtually(live()) == pytest.approx(duration, abs=0.3)
+    assert reasons == [reason]
+
+
+def test_daemons_that_ignore_everything_are_left_alone_after_their_timeout():
+    def declare(registry):
+        @kopf.daemon(
+            'kopfexamples', cancellation_backoff=1, cancellation_timeout=2, registry=registry)
+        async def fn(stopped, **_):
+            while True:
+                try:
+                    await asyncio.sleep(50)
+                    return
+                except asyncio.CancelledError:
+                    pass
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        with pytest.warns(ResourceWarning, match="did not exit in time"):
+            api.delete()
+            await asyncio.sleep(2.9)
+            assert api.objects
+            await asyncio.sleep(0.5)
+            assert not api.objects
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+
+
+def test_daemons_that_were_being_stopped_when_they_became_due_again_start_when_they_have_ended():
+    calls = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', labels={'on': 'yes'}, registry=registry)
+        async def fn(stopped, **_):
+            calls.append(round(asyncio.get_running_loop().time()))
+            await stopped.wait()
+            await asyncio.sleep(10)
+
+    async def live():
+        api, operator = await _accompany(declare, metadata={'labels': {'on': 'yes'}})
+        await asyncio.sleep(1)
+        api.edit({'metadata': {'labels': {'on': None}}})
+        await asyncio.sleep(1)
+        api.edit({'metadata': {'labels': {'on': 'yes'}}})
+        await asyncio.sleep(30)
+        await operator.stop()
+
+    run_virtually(live())
+    assert calls == [0, 11]
+
+
+def test_at_exit_daemons_without_limits_are_cancelled_after_a_while():
+    ends = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(stopped, **_):
+            try:
+                await asyncio.sleep(1_000)
+            finally:
+                ends.append(stopped.reason)
+
+    async def live():
+        _, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        start = asyncio.get_running_loop().time()
+        await operator.stop()
+        return asyncio.get_running_loop().time() - start
+
+    assert run_virtually(live()) == pytest.approx(5, abs=0.1)
+    assert DaemonStoppingReason.OPERATOR_EXITING in ends[0]
+
+
+def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long():
+    seen = []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', id='names', registry=registry)
+        async def names(name, **_):
+            await asyncio.sleep(10 if name == 'obj' else 1)
+            return name
+
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def fn(name, names, **_):
+            seen.append((name, sorted(names[None])))
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await operator.stop()
+        api.create('other')
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        operator = Operator(api, registry)
+        operator.start()
+        await asyncio.sleep(20)
+        await operator.stop()
+
+    run_virtually(live())
+    assert sorted(seen) == [('obj', ['obj', 'other']), ('other', ['obj', 'other'])]
+
+
+@pytest.mark.parametrize('error, options, times', [
+    (Exception("boo"), {'errors': kopf.ErrorsMode.TEMPORARY, 'backoff': 5, 'retries': 3},
+     [(0, 0), (5, 1), (10, 2)]),
+    (kopf.TemporaryError("boo", delay=7), {'retries': 2}, [(0, 0), (7, 1)]),
+    (kopf.PermanentError("boo"), {}, [(0, 0)]),
+    (Exception("boo"), {'errors': kopf.ErrorsMode.PERMANENT}, [(0, 0)]),
+])
+def test_objects_are_excluded_from_indices_when_indexing_fails(error, options, times):
+    calls = []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', id='names', registry=registry, **options)
+        async def names(name, spec, retry, **_):
+            if not spec.get('bad'):
+                return name
+            calls.append((round(asyncio.get_running_loop().time()) - 1, retry))
+            raise error
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        assert dict(operator.indexers['names'])
+        api.edit({'spec': {'bad': True}})
+        await asyncio.sleep(1)
+        assert not dict(operator.indexers['names'])
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+    assert calls == times
+
+
+@pytest.mark.parametrize('spoil', [None, Exception("boo")])
+def test_values_stay_in_indices_when_there_is_no_result_or_the_error_is_ignored(spoil):
+    def declare(registry):
+        @kopf.index('kopfexamples', id='names', registry=registry)
+        async def names(name, spec, retry, **_):
+            if spec.get('bad') and spoil is not None:
+                raise spoil
+            return name if not spec.get('bad') else None
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        api.edit({'spec': {'bad': True}})
+        await asyncio.sleep(1)
+        assert list(operator.indexers['names'][None]) == ['obj']
+        await operator.stop()
+
+    run_virtually(live())
