@@ -168,8 +168,8 @@ class Api:
             time.sleep(0.02)
         return answer
 
-    def wait_gone(self, path: str) -> None:
-        self.wait(path, lambda answer: answer.status == 404)
+    def wait_gone(self, path: str, timeout: float = 45) -> None:
+        self.wait(path, lambda answer: answer.status == 404, timeout)
 
     def _connect(self) -> http.client.HTTPConnection:
         host, port = self.address

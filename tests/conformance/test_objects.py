@@ -303,3 +303,11 @@ def test_custom_bodies_must_be_of_the_kind_of_the_path(api, things, kinds):
     assert answer.causes == [('FieldValueInvalid', 'kind')]
     assert answer['message'] == (
         f'Free.{kinds.group} "one" is invalid: kind: Invalid value: "Free": must be Thing')
+
+
+def test_pods_that_are_nowhere_have_empty_logs(api, ns):
+    path = f'/api/v1/namespaces/{ns}/pods'
+    api.post(path, make('one', kind='Pod', spec={'containers': [{'name': 'a', 'image': 'x'}]})).ok
+    answer = api.get(f'{path}/one/log')
+    assert (answer.status, answer.raw) == (204, b'')
+    assert api.get(f'{path}/two/log').error == (404, 'NotFound')

@@ -124,7 +124,7 @@ def test_autoscalers_tell_their_targets(api, ns, metrics, targets):
         'scaleTargetRef': {'apiVersion': 'apps/v1', 'kind': 'Deployment', 'name': 'x'},
         'maxReplicas': 3, **({'metrics': metrics} if metrics else {})})).ok
     [row] = api.get(path, accept=TABLE).ok['rows']
-    assert row['cells'][:6] == ['one', 'Deployment/x', targets, '1', '3', 0]
+    assert row['cells'][:6] == ['one', 'Deployment/x', targets, '1', 3, 0]
 
 
 def test_namespaces_tell_their_phase(api, ns):

@@ -7,12 +7,13 @@ such webhooks are called always.
 import asyncio
 import base64
 import binascii
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
 
-from kopf._kits.sandbox import encoding, objects, patching, schemas
+from kopf._kits.sandbox import encoding, objects, patching, scaling, schemas
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
@@ -75,15 +76,27 @@ class Admission:
     async def validate(
             self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
     ) -> None:
-        """Ask all validating webhooks at once."""
-        results = await asyncio.gather(*(
-            self._ask(webhook, kind, request, operation, obj, old)
+        """Ask all validating webhooks at once; of several errors, the first one to come is told."""
+        errors: list[APIError] = []
+
+        async def ask(webhook: Webhook, kind: Kind) -> None:
+            try:
+                await self._ask(webhook, kind, request, operation, obj, old)
+            except APIError as e:
+                errors.append(e)
+
+        await asyncio.gather(*(
+            ask(webhook, kind)
             for webhook, kind in self._matching(VALIDATING, request, operation)
-            if webhook.selects(self._cluster, request, (obj, old))
-        ), return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+            if webhook.selects(self._cluster, request, (obj, old))))
+        if errors:
+            raise errors[0]
+
+    async def connect(self, request: Request, options: Obj) -> None:
+        """Ask whether the request may connect to what runs; the options are the object then."""
+        if self.concerns(request, 'CONNECT'):
+            await self.mutate(request, 'CONNECT', options, None)
+            await self.validate(request, 'CONNECT', options, None)
 
     def _matching(
             self, resource: tuple[str, str], request: Request, operation: str,
@@ -143,15 +156,23 @@ class Admission:
             self, kind: Kind, request: Request, operation: str, obj: Obj | None, old: Obj | None,
     ) -> Obj:
         def show(shown: Obj | None) -> Obj | None:
-            return None if shown is None else objects.converted(kind, shown)
+            if shown is None or operation == 'CONNECT':
+                return shown
+            if request.subresource == 'scale':
+                return scaling.scale_of(request.kind, shown)
+            return objects.converted(kind, shown)
 
         own = request.kind
+        subject, own_subject = (
+            [scaling.SCALE] * 2 if request.subresource == 'scale' else [kind, own])
+        if operation == 'CONNECT' and obj is not None:
+            subject = own_subject = dataclasses.replace(kind, kind=obj['kind'])
         name = request.name or ((obj or old or {}).get('metadata') or {}).get('name') or ''
         asked: Obj = {
             'uid': self._cluster.new_uid(),
-            'kind': {'group': kind.group, 'version': kind.version, 'kind': kind.kind},
+            'kind': _describe(subject),
             'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
-            'requestKind': {'group': own.group, 'version': own.version, 'kind': own.kind},
+            'requestKind': _describe(own_subject),
             'requestResource': {'group': own.group, 'version': own.version,
                                 'resource': own.plural},
             'name': name,
@@ -161,7 +182,7 @@ class Admission:
             'object': show(obj),
             'oldObject': show(old),
             'dryRun': request.dry_run,
-            'options': self._options(request, operation),
+            'options': None if operation == 'CONNECT' else self._options(request, operation),
         }
         if request.subresource:
             asked['subResource'] = asked['requestSubResource'] = request.subresource
@@ -203,6 +224,10 @@ class Admission:
             raise Unreachable(f"failed to call webhook: an error on the server ({text!r}) has "
                               f"prevented the request from succeeding ({code})")
         return _parsed(body, review)
+
+
+def _describe(kind: Kind) -> Obj:
+    return {'group': kind.group, 'version': kind.version, 'kind': kind.kind}
 
 
 def _fulfils(webhook: Webhook, asked: Obj) -> bool:

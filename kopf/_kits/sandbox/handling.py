@@ -232,8 +232,8 @@ async def _read(http: web.BaseRequest) -> bytes:
 
 def _respond(request: Request, code: int, body: bytes) -> web.Response:
     media_type = JSON
-    if request.subresource == 'log':
-        return _answer(body, code, 'text/plain')
+    if code == 204:
+        return web.Response(status=code, headers=HEADERS)
     if request.accepted.media_type != JSON:
         body, media_type = nonresources.as_yaml(body), request.accepted.media_type
     else:

@@ -7,21 +7,17 @@ from typing import Any
 
 from kopf._kits.sandbox import causes, encoding, objects, reading, tables
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.kinds import Kind, Scaling
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patches import Patch
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.selecting import labels_text
+from kopf._kits.sandbox.scaling import SCALE, WORKLOADS, scale_of
 from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, MethodNotAllowed, Obj
 from kopf._kits.sandbox.writing import Writer
 
-SCALE = Kind(group='autoscaling', version='v1', plural='scales', kind='Scale',
-             storage_version='v1')
 EVICTION = Kind(group='policy', version='v1', plural='evictions', kind='Eviction',
                 storage_version='v1')
 BINDING = Kind(group='', version='v1', plural='bindings', kind='Binding', storage_version='v1')
 
-#: Those of the built-in kinds that can be scaled.
-WORKLOADS = Scaling('.spec.replicas', '.status.replicas', '')
 #: What needs something to run; nothing does.
 RUNNING = ('attach', 'exec', 'log', 'portforward', 'proxy')
 
@@ -40,7 +36,8 @@ class Subresources:
         if request.subresource in RUNNING:
             self._cluster.get(request.kind, (request.namespace, request.name))
             if request.subresource == 'log':
-                return 200, b''
+                return 204, b''
+            await self._writer.admission.connect(request, _connect_options(request))
             raise BadRequest(f"pod {request.name} does not have a host assigned"
                              if request.kind.plural == 'pods' else "nothing runs in a sandbox")
         match request.subresource, request.verb:
@@ -125,39 +122,15 @@ class Subresources:
         return 201, _success(201)
 
 
-def scale_of(kind: Kind, obj: Obj) -> Obj:
-    """The scale of an object. Raises an error if the object has none (yet)."""
-    scaling = kind.scaling or WORKLOADS
-    metadata = {key: obj['metadata'][key] for key in (
-        'name', 'namespace', 'uid', 'resourceVersion', 'creationTimestamp')
-        if key in obj['metadata']}
-    replicas = _found(obj, scaling.spec_path)
-    if replicas is None:
-        if kind.custom:
-            raise APIError(
-                f"the spec replicas field {json_text(scaling.spec_path)} does not exist", reason='')
-        replicas = 1
-    if kind.custom:
-        selector = _found(obj, scaling.selector_path) if scaling.selector_path else ''
-    else:
-        selector = (obj.get('spec') or {}).get('selector')
-        selector = labels_text(selector if kind.plural != 'replicationcontrollers' else
-                               {'matchLabels': selector or {}})
-    status: Obj = {'replicas': _found(obj, scaling.status_path) or 0}
-    if selector:
-        status['selector'] = selector
-    return {
-        'kind': SCALE.kind, 'apiVersion': SCALE.api_version, 'metadata': metadata,
-        'spec': {'replicas': replicas} if replicas else {}, 'status': status,
-    }
-
-
-def json_text(value: str) -> str:
-    return encoding.encode(value).decode()
-
-
-def _found(obj: Obj, path: str) -> Any:
-    return next(iter(tables.follow(obj, tables.parse_path(path))), None)
+def _connect_options(request: Request) -> Obj:
+    names = {'exec': 'PodExecOptions', 'attach': 'PodAttachOptions',
+             'portforward': 'PodPortForwardOptions', 'proxy': f'{request.kind.kind}ProxyOptions'}
+    options: Obj = {'kind': names[request.subresource], 'apiVersion': 'v1'}
+    for name, values in request.query.items():
+        options[name] = {
+            'command': list(values), 'ports': list(values), 'path': values[0],
+            'container': values[0]}.get(name, values[0] in ('true', '1'))
+    return options
 
 
 def _success(code: int) -> bytes:

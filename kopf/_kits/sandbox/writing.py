@@ -39,7 +39,7 @@ class Writer:
 
     def __init__(self, cluster: Cluster, admission: Admission) -> None:
         self._cluster = cluster
-        self._admission = admission
+        self.admission = admission
 
     async def create(self, request: Request) -> tuple[int, bytes]:
         request.check_options('CreateOptions')
@@ -67,7 +67,7 @@ class Writer:
         if not request.applies:
             managing.track(request, None, obj, cluster.now())
         obj = rules.prepare_creation(cluster, kind, obj)
-        admission = self._admission
+        admission = self.admission
         if admission.concerns(request, 'CREATE'):
             obj = await admission.mutate(request, 'CREATE', obj, None) or obj
             obj = rules.complete(kind, obj, nulls=request.applies)
@@ -145,7 +145,7 @@ class Writer:
         new = self._completed(request, new, old)
         if not request.applies:
             managing.track(request, old, new, cluster.now())
-        admission = self._admission
+        admission = self.admission
         if admission.concerns(request, 'UPDATE'):
             new = await admission.mutate(request, 'UPDATE', new, old) or new
             new = self._completed(request, new, old)
@@ -208,7 +208,7 @@ class Writer:
             cluster.store.revision), **{k: v for k, v in metadata.items() if k == 'continue'}})
 
     async def _admit_deletion(self, request: Request, entry: Entry) -> None:
-        admission = self._admission
+        admission = self.admission
         rules.check_deletion(request, entry)
         if admission.concerns(request, 'DELETE'):
             old = self._cluster.load(request.kind, entry)
