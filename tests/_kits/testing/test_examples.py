@@ -2,11 +2,14 @@ import pathlib
 import subprocess
 import sys
 
-EXAMPLE = pathlib.Path(__file__).parents[3] / 'examples' / '02-testing'
+import pytest
+
+EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 
 
-def test_the_example_of_tests_passes():
-    options = ['-q', '-c', '/dev/null', '--rootdir', EXAMPLE]
-    command = [sys.executable, '-m', 'pytest', *options, EXAMPLE]
-    result = subprocess.run(command, cwd=EXAMPLE, capture_output=True, text=True, timeout=50)
+@pytest.mark.parametrize('name', ['02-testing', '03-admission'])
+def test_the_tests_in_the_examples_pass(name):
+    folder = EXAMPLES / name
+    command = [sys.executable, '-m', 'pytest', '-q', '-c', '/dev/null', '--rootdir', folder, folder]
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50)
     assert result.returncode == 0, result.stdout
