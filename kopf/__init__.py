@@ -97,6 +97,11 @@ from kopf.on import daemon, index, register, subhandler, timer
 
 if TYPE_CHECKING:
     from kopf._cogs.clients.kubeconfigs import login_with_kubeconfig
+    from kopf._cogs.clients.piggybacking import (
+        login_via_async_client,
+        login_via_client,
+        login_via_pykube,
+    )
     from kopf._cogs.clients.serviceaccounts import login_with_service_account
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
@@ -126,6 +131,9 @@ _LAZY = {
     'info': 'kopf._core.engines.posting',
     'warn': 'kopf._core.engines.posting',
     'execute': 'kopf._core.reactor.subhandling',
+    'login_via_async_client': 'kopf._cogs.clients.piggybacking',
+    'login_via_client': 'kopf._cogs.clients.piggybacking',
+    'login_via_pykube': 'kopf._cogs.clients.piggybacking',
     'login_with_kubeconfig': 'kopf._cogs.clients.kubeconfigs',
     'login_with_service_account': 'kopf._cogs.clients.serviceaccounts',
     'operator': 'kopf._core.reactor.running',
@@ -229,6 +237,9 @@ __all__ = [
     'info',
     'label',
     'lifecycles',
+    'login_via_async_client',
+    'login_via_client',
+    'login_via_pykube',
     'login_with_kubeconfig',
     'login_with_service_account',
     'none_',

@@ -12,5 +12,6 @@ A request comes in by `handling`, is parsed (`requests`), told apart (`access`),
 Where it differs from a real one, knowingly: answers are never protobuf; over plain HTTP, those
 without credentials have all rights (clients do not send them there); conversion webhooks, custom
 admission policies, quotas, and aggregated APIs are stored but do nothing; services have nothing
-behind them that a webhook could be called at; descriptions are not in the schemas.
+behind them that a webhook could be called at; descriptions are not in the schemas; objects are at
+most 250 levels deep.
 """

@@ -171,3 +171,32 @@ async def test_the_same_port_cannot_be_taken_twice(sandbox):
     port = int(sandbox.url.rpartition(':')[2])
     with pytest.raises(OSError):
         await Sandbox(port=port).start()
+
+
+@pytest.mark.parametrize('levels', [300, 700, 3000, 20_000])
+async def test_too_deep_bodies_are_bad_requests(http, toys, levels):
+    deep = b'{"a":' * levels + b'1' + b'}' * levels
+    await http('POST', toys, toy('a'))
+    head = b'{"apiVersion":"sandbox.test/v1","kind":"Toy","metadata":{"name":"b"},"spec":'
+    for method, path, body, type in [
+            ('POST', toys, head + deep + b'}', 'application/json'),
+            ('POST', toys, head + deep + b'}', 'application/yaml'),
+            ('PATCH', f'{toys}/a', b'{"spec":' + deep + b'}', 'application/merge-patch+json'),
+            ('PATCH', f'{toys}/b?fieldManager=x', head + deep + b'}',
+             'application/apply-patch+yaml'),
+            ('DELETE', f'{toys}/a', b'{"a":' + deep + b'}', 'application/json')]:
+        answer = await http(method, path, body, type=type)
+        assert (answer.status, answer.body['reason']) == (400, 'BadRequest'), (method, type)
+        assert 'exceeded max depth' in answer.body['message']
+
+
+async def test_definitions_are_checked_and_warned_of_when_they_change(http, sandbox, toys):
+    path = '/apis/apiextensions.k8s.io/v1/customresourcedefinitions/toys.sandbox.test'
+    place = '/spec/versions/0/schema/openAPIV3Schema'
+    refused = await http('PATCH', path, [{'op': 'add', 'path': f'{place}/type', 'value': 'x'}],
+                         type='application/json-patch+json')
+    assert refused.status == 422
+    warned = await http(
+        'PATCH', path, [{'op': 'add', 'path': f'{place}/properties', 'value': {
+            'spec': {'type': 'string', 'format': 'strange'}}}], type='application/json-patch+json')
+    assert warned.headers['Warning'] == '299 - "unrecognized format \\"strange\\""'
