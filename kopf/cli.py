@@ -111,7 +111,8 @@ def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
     @click.option('--kubeconfig-out', type=path, metavar='FILE',
                   help="Write the kubeconfig there. [default: a file until the end]")
     @click.option('--fault', multiple=True, metavar='SPEC',
-                  help="Misbehave, as told in the docs of the sandbox. Can be repeated.")
+                  help="Misbehave, e.g. refuse:verb=patch,resource=pods,status=500,count=3. Or "
+                       "delay, drop, cut, expire, compact, lose, slow. Can be repeated.")
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         return fn(*args, **kwargs)

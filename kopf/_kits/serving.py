@@ -15,6 +15,7 @@ import click
 import yaml
 
 from kopf._cogs.structs import vaults
+from kopf._kits.sandbox import faults, keeping, statuses
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import threads
 
@@ -28,11 +29,14 @@ def serve(
     """Run a sandbox until a signal comes; the options are those of `Sandbox`."""
     async def run() -> None:
         async with Sandbox(**options) as sandbox:
-            _break(sandbox, fault)
+            for each in parsed:
+                sandbox.faults.add(each)
             with _introduce(sandbox, kubeconfig_out):
                 await _wait_signal()
 
-    asyncio.run(run())
+    parsed = _parse(fault)
+    with _explain():
+        asyncio.run(run())
 
 
 @contextlib.contextmanager
@@ -47,8 +51,12 @@ def accompany(
 
     ``$KUBECONFIG`` is its one meanwhile: for the clients that handlers use.
     """
-    with threads.run_sandbox(**options) as thread:
-        _break(thread.sandbox, fault)
+    parsed = _parse(fault)
+    with contextlib.ExitStack() as stack:
+        with _explain():
+            thread = stack.enter_context(threads.run_sandbox(**options))
+        for each in parsed:
+            thread.sandbox.faults.add(each)
         known = os.environ.get('KUBECONFIG')
         with _introduce(thread.sandbox, kubeconfig_out) as path:
             os.environ['KUBECONFIG'] = str(path)
@@ -61,11 +69,20 @@ def accompany(
                     os.environ['KUBECONFIG'] = known
 
 
-def _break(sandbox: Sandbox, specs: Sequence[str]) -> None:
-    """Have the sandbox misbehave as told."""
-    for spec in specs:
-        from kopf._kits.sandbox import faults
-        sandbox.faults.add(faults.parse(spec))
+def _parse(specs: Sequence[str]) -> list[faults.Fault]:
+    try:
+        return [faults.parse(spec) for spec in specs]
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint='--fault') from e
+
+
+@contextlib.contextmanager
+def _explain() -> Iterator[None]:
+    """Tell in a line what hinders the sandbox from starting."""
+    try:
+        yield
+    except (OSError, ValueError, keeping.StateError, statuses.APIError) as e:
+        raise click.ClickException(f"The sandbox cannot start: {e or repr(e)}") from e
 
 
 @contextlib.contextmanager

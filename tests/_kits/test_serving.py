@@ -8,6 +8,9 @@ import urllib.request
 
 import pytest
 import yaml
+from click.testing import CliRunner
+
+from kopf import cli
 
 CRD = """
 apiVersion: apiextensions.k8s.io/v1
@@ -116,3 +119,26 @@ def test_the_options_of_the_sandbox_need_it(crd):
                              capture_output=True, text=True, timeout=10)
     assert process.returncode == 2
     assert "--load, --state, --kubeconfig-out, --fault need --sandbox." in process.stderr
+
+
+@pytest.mark.parametrize('option, text, message', [
+    ('--state', 'garbage', "is damaged"),
+    ('--load', 'a: [', "The sandbox cannot start"),
+    ('--load', 'kind: Nothing\napiVersion: v1\nmetadata: {name: x}\n', "no matches for kind"),
+])
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+def test_files_of_no_use_are_told_in_a_line(tmp_path, command, option, text, message):
+    path = tmp_path / 'file'
+    path.write_text(text)
+    result = CliRunner().invoke(cli.main, [*command, option, str(path)])
+    assert result.exit_code == 1
+    assert message in result.output
+    assert 'Traceback' not in result.output
+
+
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+@pytest.mark.parametrize('spec', ['nonsense:x=1', 'nonsense', 'refuse:count=x'])
+def test_faults_of_no_sense_are_told_in_a_line(command, spec):
+    result = CliRunner().invoke(cli.main, [*command, '--fault', spec])
+    assert result.exit_code == 2
+    assert "Invalid value for --fault" in result.output
