@@ -110,6 +110,7 @@ class Processor:
         """Make a pass for the object."""
         first = line.peek()
         if first is None:
+            line.woken = False
             return
         try:
             await self._process(line)

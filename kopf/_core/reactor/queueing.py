@@ -217,7 +217,7 @@ class Lines:
             assert task is not None
             del self._tasks[task]  # here, for a callback would cost one more turn of the loop
         if not self.stopping:
-            if not line.gone and (line.pending is not None or line.events):
+            if not line.gone and (line.pending is not None or line.events or line.woken):
                 self.schedule(line)
             self._pump()
 

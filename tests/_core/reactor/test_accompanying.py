@@ -70,6 +70,11 @@ class Life:
         async def tick(uid, **_):
             self.ticks[uid] += 1
 
+        @kopf.on.delete('kopfexamples', **on)
+        @kopf.on.update('kopfexamples', **on)
+        async def handle(**_):
+            await asyncio.sleep(0.4)
+
         @kopf.index('kopfexamples', id='by_size', **on)
         async def by_size(name, spec, **_):
             return {spec.get('size'): name}
@@ -616,3 +621,31 @@ def test_values_stay_in_indices_when_there_is_no_result_or_the_error_is_ignored(
         await operator.stop()
 
     run_virtually(live())
+
+
+@pytest.mark.parametrize('daemon, handler', [(0, 0), (1, 5), (5, 1), (3, 3)])
+def test_objects_are_let_go_when_both_the_daemons_and_the_handlers_have_finished(daemon, handler):
+    ends = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(stopped, **_):
+            await stopped.wait()
+            await asyncio.sleep(daemon)
+            ends.append('daemon')
+
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def deleted(**_):
+            await asyncio.sleep(handler)
+            ends.append('handler')
+
+    async def live():
+        api, operator = await _accompany(declare)
+        await asyncio.sleep(1)
+        api.delete()
+        await asyncio.sleep(max(daemon, handler) + 0.5)
+        assert not api.objects
+        await operator.stop()
+
+    run_virtually(live())
+    assert sorted(ends) == ['daemon', 'handler']
