@@ -32,6 +32,7 @@ class Fork:
         with receiving:
             self.stdout: IO[str] = os.fdopen(os.dup(receiving.fileno()), encoding='utf-8')
         self._lock = threading.Lock()  # the exit code can be read only once
+        self._is_killed = False
 
     @property
     def pid(self) -> int:
@@ -44,7 +45,9 @@ class Fork:
 
     def poll(self) -> int | None:
         with self._lock:
-            return self._process.exitcode
+            code = self._process.exitcode
+        # The server of the forks can lose the exit code of what is killed at once.
+        return -signal.SIGKILL if code == 255 and self._is_killed else code
 
     def wait(self, timeout: float | None = None) -> None:
         connection.wait([self._process.sentinel], timeout)
@@ -56,6 +59,7 @@ class Fork:
             os.kill(self.pid, signum)
 
     def kill(self) -> None:
+        self._is_killed = True
         self.send_signal(signal.SIGKILL)
 
 
