@@ -88,6 +88,14 @@ class Process:
         await self._wait_calls()
         return int(json.loads(self._calls.read_text(encoding='utf-8'))['count'])
 
+    async def wait_calls(self, count: int, *, timeout: float = 120) -> None:
+        """Wait until the handlers have been called so many times."""
+        deadline = time.monotonic() + timeout
+        while await self.count_calls() < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The handlers are not called {count} times.")
+            await asyncio.sleep(0.5)
+
     async def _wait_calls(self) -> None:
         while not self._calls.exists():
             self.check()

@@ -258,9 +258,7 @@ async def measure_ticks(bench: Bench, *, count: int, seconds: float = 10) -> Fig
             (functools.partial(driver.create, f'object{i}', spec) for i in range(count)),
             concurrency=16)
         with bench.start('timer', kind) as process:
-            deadline = time.monotonic() + 60
-            while await process.count_calls() < count and time.monotonic() < deadline:
-                await asyncio.sleep(1)
+            await process.wait_calls(count)
             await asyncio.sleep(8)
             before, cpu, started = await process.count_calls(), process.get_cpu(), time.monotonic()
             await asyncio.sleep(seconds)
@@ -282,8 +280,7 @@ async def measure_companions(bench: Bench, *, operator: str, count: int) -> Figu
             (functools.partial(driver.create, f'object{i}', spec) for i in range(count)),
             concurrency=16)
         with bench.start(operator, kind) as process:
-            while await process.count_calls() < calls:
-                await asyncio.sleep(0.5)
+            await process.wait_calls(calls)
             await process.wait_quiet(2 * bench.scale.settle)
             cpu = process.get_cpu()
             await process.wait_quiet(bench.scale.rest)

@@ -1,4 +1,5 @@
 """In-memory containers of operators' authors, attached to objects and to the whole operator."""
+import copy
 from typing import Any, NoReturn
 
 AnyMemo = Any
@@ -32,6 +33,11 @@ class Memo(dict[Any, Any]):
             del self[key]
         except KeyError:
             _complain(key)
+
+
+def make_own(shared: AnyMemo) -> AnyMemo:
+    """The memo of an object: a copy of the operator's one, as shallow as its class makes it."""
+    return Memo(shared) if type(shared) is Memo else copy.copy(shared)
 
 
 def _complain(key: str) -> NoReturn:

@@ -1,7 +1,6 @@
 """
 Admitting: what the admission of objects takes from the rest of the operator.
 """
-import copy
 from typing import Any
 
 from kopf._cogs.clients import api
@@ -99,5 +98,4 @@ class Admission:
         line = None if uid is None else self._lines.find(resource, uid)
         if line is not None:
             return handling.get_memo(self._env, line)
-        shared = self._env.memo
-        return memos.Memo(shared) if type(shared) is memos.Memo else copy.copy(shared)
+        return memos.make_own(self._env.memo)

@@ -38,6 +38,7 @@ class Gate:
         self._is_open = index is None
         self._detained: list[tuple[Line, bool]] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._retries: dict[Line, asyncio.TimerHandle] = {}
 
     def known(self) -> None:
         """All that has to be filled at first is known."""
@@ -92,19 +93,28 @@ class Gate:
         finally:
             line.indexing = False
             line.stream.unindexed -= 1
+        self._cancel_retry(line)
         if line.gone:
             self._lines.discard(line)
         elif due is not None:
-            asyncio.get_running_loop().call_at(due, self._retry, line, raw)
+            self._retries[line] = asyncio.get_running_loop().call_at(due, self._retry, line, raw)
         self._lines.check_filled(line.stream)
         if line.pending is not None or line.events or line.woken or line.gone:
             self._lines.schedule(line, urgent=line.stream.epoch > 1 or not line.stream.listing)
 
     def _retry(self, line: Line, raw: bodies.RawBody) -> None:
         """Try a failed state again, unless there is a newer one."""
+        del self._retries[line]
         if not line.gone and not line.indexing:
             newest = line.pending if line.pending is not None else line.recall()
             self.index(line, newest if newest is not None else raw)
 
+    def _cancel_retry(self, line: Line) -> None:
+        handle = self._retries.pop(line, None)
+        if handle is not None:
+            handle.cancel()
+
     async def stop(self) -> None:
+        for line in list(self._retries):
+            self._cancel_retry(line)
         await tasks.cancel(self._tasks)

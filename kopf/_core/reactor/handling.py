@@ -4,7 +4,6 @@ Turns of handling: from one state of an object, through its handlers, to the nex
 A turn ends when the handlers are done or have to wait, when something else has happened to
 the object, or when the own changes have to be seen as the server has stored them.
 """
-import copy
 import dataclasses
 import datetime
 from collections.abc import Mapping, Sequence
@@ -526,8 +525,7 @@ class Turn:
 def get_memo(env: Environment, line: lines.Line) -> Any:
     """The object's own memo: made of the operator's when it is asked for first."""
     if line.memo is None:
-        shared = env.memo
-        line.memo = memos.Memo(shared) if type(shared) is memos.Memo else copy.copy(shared)
+        line.memo = memos.make_own(env.memo)
     return line.memo
 
 

@@ -88,8 +88,8 @@ class Stream:
             body: bodies.RawBody,
             packed: bytes | None = None,
     ) -> None:
-        is_known = lines.get_uid(body) in self.by_uid
-        if type == 'DELETED' and not is_known and not self.handlers.watching:
+        if type == 'DELETED' and not self.handlers.watching and (
+                lines.get_uid(body) not in self.by_uid):
             return
         line, new = self._find(body, initial=False)
         if type == 'DELETED':

@@ -217,7 +217,7 @@ class Companion:
                 if not await self._back_off(e, logger):
                     return True
                 merged = patches.combine(taken, patches.Patch(patch))
-                patch.update(merged if merged is not None else taken)
+                patch.update(merged if merged is not None else {**taken, **patch})
                 patch.fns[:0] = taken.fns
                 continue
             self._throttler = None

@@ -2,18 +2,28 @@
 Daemons: functions that run as long as they want, or as long as the object exists.
 """
 import asyncio
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.structs import patches
 from kopf._core.engines.daemons.companions import Companion
 from kopf._core.intents import handlers
 
+if TYPE_CHECKING:
+    from kopf._core.engines.daemons import spawning
+
 
 class Daemon(Companion):
     """A function that runs as long as it wants; when it returns, it is done."""
     sort = 'Daemon'
-    __slots__ = ()
+    __slots__ = ('_flushing', '_is_refused')
     handler: handlers.DaemonHandler
+
+    def __init__(
+            self, companions: 'spawning.Companions', handler: handlers.SpawningHandler,
+    ) -> None:
+        super().__init__(companions, handler)
+        self._flushing: asyncio.Task[None] | None = None
+        self._is_refused = False
 
     def get_cancellation(self) -> tuple[float | None, float | None, float | None]:
         handler = self.handler
@@ -34,11 +44,18 @@ class Daemon(Companion):
 
     def flush(self) -> None:
         """Carry over what is in the patch by now, though the function still runs."""
-        if self._patch:
-            logger = self.companions.logger
-            task = asyncio.get_running_loop().create_task(self._flush(self._patch, logger))
-            self.spawner.tasks.add(task)
-            task.add_done_callback(self.spawner.tasks.discard)
+        if self._patch and self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush(self._patch))
+            self.spawner.tasks.add(self._flushing)
+            self._flushing.add_done_callback(self.spawner.tasks.discard)
 
-    async def _flush(self, patch: patches.Patch, logger: Any) -> None:
-        await self._save(patch, logger)
+    async def _flush(self, patch: patches.Patch) -> None:
+        try:
+            self._is_refused |= not await super()._save(patch, self.companions.logger)
+        finally:
+            self._flushing = None
+
+    async def _save(self, patch: patches.Patch, logger: Any) -> bool:
+        if self._flushing is not None:  # the older ones first
+            await asyncio.wait([self._flushing])
+        return await super()._save(patch, logger) and not self._is_refused

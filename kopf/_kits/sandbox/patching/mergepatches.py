@@ -1,5 +1,6 @@
 from typing import Any
 
+from kopf._cogs.structs import patches
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.patching import decoding
 from kopf._kits.sandbox.schemas.depths import guarded
@@ -16,16 +17,4 @@ def apply_merge_patch(obj: statuses.Obj, patch: Any) -> statuses.Obj:
         raise statuses.BadRequest("Invalid JSON Patch")
     if not isinstance(patch, dict):
         raise decoding.unmarshalling_error(patch, 'value', 'map[string]interface {}')
-    return _merge(obj, patch)
-
-
-def _merge(target: Any, patch: dict[str, Any]) -> dict[str, Any]:
-    result: dict[str, Any] = dict(target) if isinstance(target, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            result.pop(key, None)
-        elif isinstance(value, dict):
-            result[key] = _merge(result.get(key), value)
-        else:
-            result[key] = value
-    return result
+    return patches.merge(obj, patch)
