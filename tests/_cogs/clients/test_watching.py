@@ -535,7 +535,7 @@ async def test_metadata_alone_are_asked_for_if_nothing_else_is_needed(server, wa
 
 
 async def test_huge_lists_do_not_block_the_loop(server, watch, sink):
-    server.script(show(*[f'n{n}' for n in range(20_000)]))
+    server.script(show(*[f'n{n}' for n in range(60_000)]))  # much longer than one step
     server.script(flow(), on=WATCH)
     ticks = 0
 
@@ -550,7 +550,7 @@ async def test_huge_lists_do_not_block_the_loop(server, watch, sink):
         ticking = asyncio.create_task(tick())
         await sink.wait('end')
         ticking.cancel()
-    assert len(sink.bodies) == 20_000
+    assert len(sink.bodies) == 60_000
     assert ticks >= 5
 
 

@@ -129,6 +129,8 @@ def _merge_ordered(
 def _merge_lists(
         original: list[Any], patch: list[Any], schema: nodes.Schema,
 ) -> list[Any]:
+    if any(isinstance(item, list) for item in patch):
+        raise _failure(f"list element types are not identical: {_shown([original, patch])}")
     if not any(isinstance(item, dict) for item in (*original, *patch)):
         return list(dict.fromkeys([*original, *patch]))
     merge_key = schema.merge_key

@@ -2,7 +2,7 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kopf._kits.sandbox import builtins, kinds, patching, schemas, statuses
@@ -80,6 +80,7 @@ JUNK = st.recursive(
 
 
 @given(JUNK)
+@example({'finalizers': [[]]})
 def test_no_junk_in_a_patch_breaks_anything(junk):
     for patch in (junk, containers(junk), {'spec': junk}, {'metadata': junk}):
         try:
