@@ -112,8 +112,8 @@ def parse_list(
     if not isinstance(metadata, dict) or not isinstance(metadata.get('resourceVersion'), str):
         raise errors.APIServerError("The API has answered with a list without a version.")
     kind = resource.kind or str(fields.get('kind', '')).removesuffix('List')
-    version = f'{resource.group}/{resource.version}' if resource.group else resource.version
-    return metadata, _iterate_items(text, start, {'apiVersion': version, 'kind': kind})
+    return metadata, _iterate_items(
+        text, start, {'apiVersion': resource.api_version, 'kind': kind})
 
 
 def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:

@@ -102,6 +102,11 @@ class Resource:
     def __repr__(self) -> str:
         return '.'.join(part for part in (self.plural, self.version, self.group) if part)
 
+    @property
+    def api_version(self) -> str:
+        """The version with the group, as in the manifests: ``"apps/v1"``, ``"v1"``."""
+        return f'{self.group}/{self.version}' if self.group else self.version
+
     def get_url(
             self,
             *,
@@ -129,7 +134,7 @@ class Resource:
             raise ValueError("Only objects have subresources: the name of an object is needed.")
 
         url = '' if server is None else server.rstrip('/')
-        url += f'/apis/{self.group}/{self.version}' if self.group else f'/api/{self.version}'
+        url += f"/{'apis' if self.group else 'api'}/{self.api_version}"
         if namespace is not None:
             url += f'/namespaces/{namespace}'
         url += f'/{self.plural}'

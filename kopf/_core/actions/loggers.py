@@ -52,16 +52,12 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
     @property
     def extra(self) -> Mapping[str, object]:  # type: ignore[override]
         """What is added to every record."""
-        self.detach()
-        return self._extra
-
-    def detach(self) -> None:
-        """Remember the reference instead of the object itself."""
         if self._body is not None:
             reference = bodies.build_object_reference(self._body)
             self._extra = {
                 'settings': self._settings, 'k8s_skip': self._skip, 'k8s_ref': reference}
             self._body = None
+        return self._extra
 
     def process(
             self,

@@ -47,7 +47,8 @@ class Processor:
         self.env = env
         self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
         self.spawner = spawning.Spawner(
-            client=env.client, settings=env.settings, clock=env.clock, indices=env.indices)
+            client=env.client, settings=env.settings, clock=env.clock, indices=env.indices,
+            get_memo=functools.partial(handling.get_memo, env))
 
     def is_congested(self) -> bool:
         """Whether there is enough at work, so that what is not urgent should wait."""
@@ -149,9 +150,10 @@ class Processor:
     async def _handle(self, line: lines.Line, raw: bodies.RawBody, logger: Any) -> None:
         """Turn by turn, until there is nothing more to do; newer states of others come first."""
         state: bodies.RawBody | None = raw
+        backlog = line.initial
         rounds = 0
         while state is not None:
-            line.kept = state  # should anything fail
+            line.keep(state)  # should anything fail
             accompanied = self._accompany(line, state)
             turn = handling.Turn(self.env, line, state, logger, accompanied=accompanied)
             try:
@@ -171,6 +173,8 @@ class Processor:
                 state = line.take()
         if line.cycle is None:
             line.drop()
+        if backlog:
+            line.pack()  # there are thousands of them at a time
 
     def _accompany(self, line: lines.Line, raw: bodies.RawBody) -> bool:
         """
@@ -183,8 +187,7 @@ class Processor:
             return False
         if line.companions is None:
             line.companions = spawning.Companions(
-                self.spawner, line, line.stream.resource, raw,
-                functools.partial(handling.get_memo, self.env, line))
+                self.spawner, line, line.stream.resource, raw)
         if decisions.is_deleting(raw):
             line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
             return line.companions.alive

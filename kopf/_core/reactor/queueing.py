@@ -190,10 +190,6 @@ class Lines:
             self._start(self._backlog.popleft())
         self._pumping = loop.call_soon(self._pump_backlog)
 
-    @property
-    def backlog_size(self) -> int:
-        return len(self._backlog)
-
     def _start(self, line: Line) -> None:
         line.queued = False
         if not line.events and not line.gone and self._settle(line):

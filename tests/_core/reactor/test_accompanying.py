@@ -3,6 +3,7 @@ Random lives of objects with daemons, timers, and indices, against a plain model
 """
 import asyncio
 import collections
+import gc
 
 import pytest
 from hypothesis import given, settings
@@ -695,3 +696,52 @@ def test_failed_indexing_is_tried_again_once_however_often_the_object_changes():
 
     assert run_virtually(live()) == 1
     assert calls == [(0, 0), (10, 1), (20, 2), (30, 3)]
+
+
+def test_an_object_with_a_timer_is_a_handful_of_objects_for_the_garbage_collector():
+    # A full collection looks at all of them at once: that is the longest stall of the event loop.
+    async def check():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.timer('kopfexamples', interval=1000, registry=registry)
+        async def tick(**_):
+            pass
+
+        api = Api()
+        operator = Operator(api, registry)
+        operator.start()
+        counts = []
+        for batch in range(3):
+            for number in range(100):
+                api.create(f'{batch}-{number}')
+            await asyncio.sleep(30)
+            gc.collect()
+            counts.append(collections.Counter(
+                str(type(item)) for item in gc.get_objects() if not isinstance(item, list | dict)))
+        await operator.stop()
+        return (counts[2] - counts[1]).total() / 100
+
+    assert run_virtually(check()) < 9
+
+
+def test_the_state_of_an_object_is_kept_as_bytes_while_only_its_timer_looks_at_it():
+    async def check():
+        registry = kopf.OperatorRegistry()
+
+        @kopf.timer('kopfexamples', interval=7, registry=registry)
+        async def tick(**_):
+            pass
+
+        api = Api()
+        api.create('early')
+        operator = Operator(api, registry)
+        operator.start()
+        await asyncio.sleep(1)
+        api.create('late')
+        api.edit({'spec': {'size': 1}}, 'late')
+        await asyncio.sleep(30)
+        kept = [type(line.kept) for line in operator.stream.by_uid.values()]
+        await operator.stop()
+        return kept
+
+    assert run_virtually(check()) == [bytes, bytes]

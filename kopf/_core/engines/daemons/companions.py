@@ -58,8 +58,8 @@ class Companion:
     """What it is called in the log."""
 
     __slots__ = (
-        '_ended', '_patch', '_throttler', '_timer', 'companions', 'handler', 'state', 'stopper',
-        'task')
+        '_ended', '_patch', '_throttler', '_timer', 'companions', 'due', 'handler', 'state',
+        'stopper', 'task')
 
     def __init__(
             self, companions: 'spawning.Companions', handler: handlers.SpawningHandler,
@@ -69,8 +69,10 @@ class Companion:
         self.state: progression.HandlerState | None = None
         self.stopper = stopping.DaemonStopper()
         self.task: asyncio.Task[None] | None = None
+        self.due: float | None = None
+        """When it wakes up, if it is asleep."""
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
-        """The next wake-up; or the next stage of stopping."""
+        """The next stage of stopping."""
         self._patch: patches.Patch | None = None
         self._throttler: throttlers.Throttler | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -124,10 +126,10 @@ class Companion:
         """The object has changed."""
 
     def _sleep(self, until: float) -> None:
-        self._timer = asyncio.get_running_loop().call_at(until, self._wake_up)
+        self.spawner.wakeups.sleep(self, until)
 
-    def _wake_up(self) -> None:
-        self._timer = None
+    def wake_up(self) -> None:
+        """Its time has come."""
         self.spawner.start(self)
 
     def begin(self) -> None:
@@ -182,6 +184,7 @@ class Companion:
             if outcome is not None and outcome.result is not None:
                 dicts.ensure(cause.patch, ('status', handler.id), outcome.result)
             is_saved = await self._save(cause.patch, cause.logger)
+            self._patch = None
         return self._judge(outcome, cause, invoked=now.mono) if is_saved else None
 
     @property
@@ -307,6 +310,7 @@ class Companion:
         self.companions.forget(self, done=done)
 
     def _cancel_timer(self) -> None:
+        self.spawner.wakeups.cancel(self)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from kopf._cogs.aiokits import clocks, threads
+from kopf._cogs.aiokits import clocks, threads, wakeups
 from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, patches, references
@@ -23,6 +23,9 @@ EXIT_TIMEOUT = 5.0
 """How long (seconds) companions without a limit of their own have to end at exit."""
 
 
+NONE: frozenset[object] = frozenset()
+
+
 class Spawner:
     """All the companions of all the objects of an operator."""
 
@@ -33,8 +36,11 @@ class Spawner:
             settings: configuration.OperatorSettings,
             clock: clocks.Clock,
             indices: Any,
+            get_memo: Callable[[Any], Any],
     ) -> None:
+        """The memo of an object is got by its host."""
         super().__init__()
+        self.get_memo = get_memo
         self.client = client
         self.settings = settings
         self.clock = clock
@@ -42,6 +48,7 @@ class Spawner:
         self.stopping: stopping.DaemonStoppingReason | None = None
         self.alive: set[Companion] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        self.wakeups = wakeups.Wakeups()
         self._due: collections.deque[Companion] = collections.deque()
         self._pumping: asyncio.Handle | None = None
         self._running: set[Daemon] = set()
@@ -100,6 +107,7 @@ class Spawner:
             task.cancel()
         if self.tasks:
             await asyncio.wait(list(self.tasks), timeout=EXIT_TIMEOUT)
+        self.wakeups.close()
 
     async def _wait_for(self, companions: Iterable['Companion'], timeout: float | None) -> None:
         futures = [companion.ended for companion in companions]
@@ -108,10 +116,14 @@ class Spawner:
 
 
 class Companions:
-    """The daemons and timers of one object, and the live view of it that they share."""
+    """
+    The daemons and timers of one object, and the live view of it that they share.
+
+    There are as many of these as there are objects, most of the time at rest: so they consist of
+    as few other objects as possible.
+    """
     __slots__ = (
-        '_alive', '_done', '_get_memo', '_identity', '_live', 'changed', 'host', 'logger',
-        'resource', 'spawner')
+        '_alive', '_done', '_identity', '_live', 'changed', 'host', 'resource', 'spawner')
 
     def __init__(
             self,
@@ -119,21 +131,26 @@ class Companions:
             host: Host,
             resource: references.Resource,
             raw: bodies.RawBody,
-            get_memo: Callable[[], Any],
     ) -> None:
         self.spawner = spawner
-        self._get_memo = get_memo
         meta = raw['metadata']
         self._identity = meta.get('uid'), meta['name'], meta.get('namespace')
-        self.logger = loggers.ObjectLogger(body=bodies.Body(raw), settings=spawner.settings)
-        self.logger.detach()
         self.host = host
         self.resource = resource
         self.changed = spawner.clock.mono()
         """When the object was changed for the last time, or was seen first."""
-        self._alive: dict[object, Companion] = {}
-        self._done: set[object] = set()
+        self._alive: tuple[Companion, ...] = ()
+        self._done = NONE
         self._live: bodies.Body | None = None
+
+    @property
+    def logger(self) -> loggers.ObjectLogger:
+        """A logger that knows the object, but does not hold its state."""
+        uid, name, namespace = self._identity
+        known: Any = {
+            'apiVersion': self.resource.api_version, 'kind': self.resource.kind,
+            'metadata': {'name': name, 'namespace': namespace, 'uid': uid}}
+        return loggers.ObjectLogger(body=bodies.Body(known), settings=self.spawner.settings)
 
     @property
     def alive(self) -> bool:
@@ -164,17 +181,18 @@ class Companions:
     def adjust(self, selected: Collection[handlers.SpawningHandler]) -> None:
         """Start those that are selected, stop the others; those being stopped are left alone."""
         keys = {handler.key for handler in selected}
-        for key, companion in list(self._alive.items()):
-            if key not in keys:
+        for companion in self._alive:
+            if companion.handler.key not in keys:
                 companion.stop(Reason.FILTERS_MISMATCH)
+        keys = {companion.handler.key for companion in self._alive}
         for handler in selected:
-            if handler.key not in self._alive and self.spawner.stopping is None:
+            if handler.key not in keys and self.spawner.stopping is None:
                 companion = get_class(handler)(self, handler)
-                self._alive[handler.key] = companion
+                self._alive += (companion,)
                 companion.spawn()
 
     def stop(self, reason: stopping.DaemonStoppingReason) -> None:
-        for companion in list(self._alive.values()):
+        for companion in self._alive:
             companion.stop(reason)
 
     def show(self, raw: bodies.RawBody) -> None:
@@ -182,7 +200,7 @@ class Companions:
         self.changed = self.spawner.clock.mono()
         if self._live is not None:
             self._live._replace_with(raw)
-        for companion in self._alive.values():
+        for companion in self._alive:
             companion.note_change()
 
     def get_body(self) -> bodies.Body:
@@ -195,7 +213,7 @@ class Companions:
         return causes.SpawningCause(
             logger=self.logger,
             identity=self._identity,
-            memo=self._get_memo(),
+            memo=self.spawner.get_memo(self.host),
             indices=self.spawner.indices,
             resource=self.resource,
             body=body,
@@ -204,17 +222,15 @@ class Companions:
 
     def forget(self, companion: 'Companion', *, done: bool) -> None:
         """It has ended; if it is done, it is not to be started again."""
-        if self._alive.get(companion.handler.key) is companion:
-            del self._alive[companion.handler.key]
+        self._alive = tuple(other for other in self._alive if other is not companion)
         if done:
-            self._done.add(companion.handler.key)
-        if not any(other.task is not None for other in self._alive.values()):
-            self._live = None
+            self._done |= {companion.handler.key}
+        self.rest()
         self.host.wake_up()
 
     def rest(self) -> None:
         """A function has returned: without any other one running, nobody looks at the object."""
-        if not any(companion.task is not None for companion in self._alive.values()):
+        if not any(companion.task is not None for companion in self._alive):
             self._live = None
 
 
