@@ -74,7 +74,7 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> Results:
                 continue
             for _ in range(1 if args.quick else args.rounds):
                 for subject in chosen:
-                    if subject.is_bare and not row.bare:
+                    if subject.name not in row.subjects:
                         continue
                     started = time.monotonic()
                     rounds = results.setdefault(key, {}).setdefault(subject.name, [])
