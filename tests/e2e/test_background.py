@@ -328,6 +328,63 @@ async def test_deletion_handlers_run_while_daemons_are_being_stopped(
     assert journal == ['begins', 'deleted', 'ends']
 
 
+@pytest.mark.parametrize('options', [
+    pytest.param({'initial_delay': 1000}, id='before_its_first_call'),
+    pytest.param({'backoff': 1000}, id='between_its_tries'),
+])
+async def test_objects_are_let_go_at_once_while_their_daemons_sleep(
+        kube, kind, journal, embedded, options):
+
+    @kopf.daemon(*kind.selector, **options)
+    async def daemon(**_):
+        journal.append('tried')
+        raise Exception("again")
+
+    embedded()
+    await kube.create(kind, 'x')
+    if 'backoff' in options:
+        await journal.wait('tried')
+    await kube.wait_for(kind, 'x', is_finalized)
+    await kube.delete(kind, 'x')
+    await kube.wait_gone(kind, 'x')
+    assert journal == (['tried'] if 'backoff' in options else [])
+
+
+STAGES = {
+    'told': "cancellation_backoff=1000, cancellation_timeout=1",
+    'cancelled': "cancellation_timeout=1000",
+    'polled': "cancellation_polling=1000",
+}
+
+
+@pytest.mark.parametrize('stage', STAGES)
+async def test_after_a_kill_the_object_is_let_go_if_its_daemon_was(stage, kube, kind, operator):
+    text = f'''
+import asyncio
+
+@kopf.daemon(*KIND, {STAGES[stage]})
+async def daemon(stopped, **_):
+    print("begins")
+    try:
+        await stopped.wait()
+        print("told")
+        await asyncio.sleep(1000)
+    except asyncio.CancelledError:
+        print("cancelled")
+        await asyncio.sleep(1000)
+'''
+    first = operator(text, kind=kind)
+    await kube.create(kind, 'x')
+    await first.wait_for("begins")
+    await kube.delete(kind, 'x')
+    await first.wait_for({'polled': "is still exiting"}.get(stage, stage))
+    first.kill()
+    assert is_finalized(await kube.get(kind, 'x'))
+    second = operator(text, kind=kind)
+    await kube.wait_gone(kind, 'x')
+    assert not second.find("begins")
+
+
 @pytest.mark.filterwarnings('ignore:.*did not exit in time:ResourceWarning')
 async def test_stubborn_daemons_are_cancelled_and_then_abandoned(
         kube, kind, journal, embedded, caplog):
