@@ -31,7 +31,7 @@ R = TypeVar('R')
 
 DEV_PRIORITY = 666
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass

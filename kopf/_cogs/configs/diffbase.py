@@ -30,7 +30,8 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
 
     def __init__(self, ignored_fields: Iterable[dicts.FieldSpec] | None = None) -> None:
         super().__init__()
-        self.ignored_fields = tuple(dicts.parse_field(field) for field in ignored_fields or ())
+        self.ignored_fields: tuple[dicts.FieldPath, ...] = tuple(
+            dicts.parse_field(field) for field in ignored_fields or ())
 
     def build(
             self,
@@ -147,7 +148,8 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
     ) -> None:
         super().__init__(prefix=prefix, v1=v1)
         self.key = key
-        self.ignored_fields = tuple(dicts.parse_field(field) for field in ignored_fields or ())
+        self.ignored_fields: tuple[dicts.FieldPath, ...] = tuple(
+            dicts.parse_field(field) for field in ignored_fields or ())
 
     def build(
             self,

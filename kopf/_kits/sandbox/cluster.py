@@ -32,8 +32,8 @@ class Cluster:
     """
 
     def __init__(self, *, history: int = 10_000, clock: Clock = utcnow) -> None:
-        self.store = Store(history=history)
-        self.kinds = Kinds(builtin_kinds())
+        self.store: Store = Store(history=history)
+        self.kinds: Kinds = Kinds(builtin_kinds())
         self.clock = clock
 
     def now(self) -> str:

@@ -97,7 +97,7 @@ class Kinds:
     def __init__(self, kinds: Iterable[Kind] = ()) -> None:
         self._by_version: dict[tuple[str, str], dict[str, Kind]] = {}
         #: Rises with every change, so that what is derived from the kinds can be kept until then.
-        self.generation = 0
+        self.generation: int = 0
         for kind in kinds:
             self.add(kind)
 

@@ -53,7 +53,7 @@ class Sandbox(Direct):
             load: Sequence[Path] = (),
             history: int = 10_000,
     ) -> None:
-        self.faults = Faults()
+        self.faults: Faults = Faults()
         self._host = host
         self._port = port
         self._tls = tls

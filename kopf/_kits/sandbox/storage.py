@@ -31,11 +31,11 @@ class Entry:
     def __init__(
             self, key: Key, uid: str, revision: int, raw: bytes, labels: dict[str, str] | None,
     ) -> None:
-        self.key = key
-        self.uid = uid
-        self.revision = revision
-        self.raw = raw
-        self.labels = labels
+        self.key: Key = key
+        self.uid: str = uid
+        self.revision: int = revision
+        self.raw: bytes = raw
+        self.labels: dict[str, str] | None = labels
 
     def decode(self) -> Obj:
         """A copy of the object, for the caller to keep."""
@@ -86,9 +86,9 @@ class Store:
         self._changes: collections.deque[Change] = collections.deque()
         self._history = history
         #: The latest revision given; the next one is higher.
-        self.revision = 1
+        self.revision: int = 1
         #: Nothing from before this revision can be watched.
-        self.compacted = 0
+        self.compacted: int = 0
         #: Those who hear of all changes, of all resources, at once and in order.
         self.listeners: list[Listener] = []
 

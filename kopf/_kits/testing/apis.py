@@ -30,8 +30,8 @@ class API:
         super().__init__()
         self.kubeconfig = kubeconfig
         self.sandbox = sandbox
-        self.credentials = read_credentials(kubeconfig)
-        self.client = clients.Client(self.credentials)
+        self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)
+        self.client: clients.Client = clients.Client(self.credentials)
 
     def operator(self, *sources: Any, **options: Any) -> operators.Operator:
         """An operator on this API, to be entered; see `kopf.testing.Operator`."""

@@ -38,7 +38,7 @@ class Client:
         super().__init__()
         settings = configuration.OperatorSettings()
         settings.networking.error_backoffs = BACKOFFS
-        self.namespace = origin.default_namespace or 'default'
+        self.namespace: str = origin.default_namespace or 'default'
         self.created: list[tuple[references.Resource, Obj]] = []
         """Everything that was created by this client, in that order."""
         self._api = api.Client(credentials=origin, settings=settings)

@@ -50,7 +50,8 @@ class Operator:
         super().__init__()
         self.log: list[str] = []
         """The messages of the log, all levels, in their order; those about objects name them."""
-        self.settings = settings if settings is not None else configuration.OperatorSettings()
+        self.settings: configuration.OperatorSettings = (
+            settings if settings is not None else configuration.OperatorSettings())
         self._owns_settings = settings is None
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._sources = sources

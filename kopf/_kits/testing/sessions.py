@@ -37,8 +37,8 @@ class Session:
         except BaseException:
             self._runner.close()
             raise
-        self.client = clients.SyncClient(self._api.client, self.run)
-        self.time = Time(self)
+        self.client: clients.SyncClient = clients.SyncClient(self._api.client, self.run)
+        self.time: Time = Time(self)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -24,7 +24,7 @@ class SandboxThread:
         """The sandbox itself: its methods are for the loop in the thread, see `run`."""
         self._loop = loop
         self._api = apis.API(sandbox.kubeconfig(), sandbox)
-        self.client = clients.SyncClient(self._api.client, self.run)
+        self.client: clients.SyncClient = clients.SyncClient(self._api.client, self.run)
 
     @property
     def url(self) -> str:

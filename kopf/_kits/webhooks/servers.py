@@ -195,17 +195,17 @@ class WebhookServer(contexts.WebhookContextManager):
 
 class WebhookK3dServer(WebhookServer):
     """A server for K3d/K3s on the same machine: they know it by a name of their own."""
-    DEFAULT_HOST = 'host.k3d.internal'
+    DEFAULT_HOST: ClassVar[str | None] = 'host.k3d.internal'
 
 
 class WebhookMinikubeServer(WebhookServer):
     """A server for Minikube on the same machine: it knows it by a name of its own."""
-    DEFAULT_HOST = 'host.minikube.internal'
+    DEFAULT_HOST: ClassVar[str | None] = 'host.minikube.internal'
 
 
 class WebhookDockerDesktopServer(WebhookServer):
     """A server for Docker Desktop on the same machine: it knows it by a name of its own."""
-    DEFAULT_HOST = 'host.docker.internal'
+    DEFAULT_HOST: ClassVar[str | None] = 'host.docker.internal'
 
 
 def _get_reachable(addr: str | None) -> str:
