@@ -1,0 +1,138 @@
+"""What type checkers should have nothing to say about."""
+import dataclasses
+import datetime
+import functools
+import logging
+from collections.abc import Mapping
+from typing import Any, assert_type
+
+import kopf
+
+
+@kopf.on.startup()
+async def configure(settings: kopf.OperatorSettings, memo: kopf.Memo, **_: Any) -> None:
+    settings.posting.level = logging.WARNING
+    settings.watching.server_timeout = 600
+    memo.started = datetime.datetime.now(datetime.UTC)
+
+
+@kopf.on.login(retries=3)
+def log_in(**kwargs: Any) -> kopf.ConnectionInfo | None:
+    return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+@kopf.on.probe(id='now')
+def tell_time(**_: Any) -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat()
+
+
+@kopf.on.create('kopfexamples', when=lambda spec, **_: bool(spec.get('field')))
+@kopf.on.update('kopfexamples', field='spec.field', old=kopf.PRESENT, new='value')
+@kopf.on.resume('kopfexamples', labels={'some': kopf.PRESENT, 'other': lambda value, **_: value})
+@kopf.on.delete('kopfexamples', optional=True)
+def handle(
+        name: str, namespace: str | None, uid: str, spec: kopf.Spec, meta: kopf.Meta,
+        status: Mapping[str, Any], body: kopf.Body, patch: kopf.Patch, diff: kopf.Diff,
+        old: Any, new: Any, labels: kopf.Labels, annotations: Mapping[str, str],
+        reason: str, retry: int, started: datetime.datetime, runtime: datetime.timedelta,
+        logger: kopf.Logger, memo: kopf.Memo, resource: kopf.Resource, **_: object,
+) -> dict[str, int]:
+    patch.status['children'] = len(spec)
+    for op, field, before, after in diff:
+        logger.info(f"{op} {field}: {before} to {after}")
+    if retry > 10 or runtime > datetime.timedelta(hours=1):
+        raise kopf.PermanentError("Enough is enough.")
+    if not labels:
+        raise kopf.TemporaryError("Not yet.", delay=60)
+    return {'retries': retry}
+
+
+# Functions remain what they were.
+assert_type(handle(
+    name='', namespace=None, uid='', spec=kopf.Body({}).spec, meta=kopf.Body({}).metadata,
+    status={}, body=kopf.Body({}), patch=kopf.Patch(), diff=kopf.Diff([]), old=None, new=None,
+    labels={}, annotations={}, reason='', retry=0, started=datetime.datetime.now(),
+    runtime=datetime.timedelta(), logger=logging.getLogger(), memo=kopf.Memo(),
+    resource=kopf.Resource(group='', version='', plural='')), dict[str, int])
+
+
+@kopf.on.create('pods')
+async def annotated_by_those_who_know(
+        namespace: str, logger: logging.Logger, memo: Any, **_: Any) -> None:
+    logger.info(namespace)
+
+
+def scale(factor: int, spec: kopf.Spec, **_: Any) -> int:
+    return factor * int(spec['size'])
+
+
+kopf.on.create('kopfexamples', id='twice')(functools.partial(scale, 2))
+
+
+@dataclasses.dataclass
+class Handler:
+    limit: int
+
+    def __call__(self, spec: kopf.Spec, **_: Any) -> bool:
+        return len(spec) < self.limit
+
+
+kopf.on.create('kopfexamples', id='limited')(Handler(5))
+kopf.on.create('kopfexamples', id='limited too')(Handler(5).__call__)
+
+
+@kopf.on.event('', 'v1', 'pods')
+def see(event: kopf.RawEvent, type: str | None, body: kopf.Body, **_: Any) -> None:
+    assert_type(event['object'], kopf.RawBody)
+
+
+@kopf.index('pods')
+async def by_label(name: str, labels: kopf.Labels, **_: Any) -> dict[str, str]:
+    return {value: name for value in labels.values()}
+
+
+@kopf.daemon('kopfexamples', cancellation_timeout=10, initial_delay=lambda **_: 5)
+async def accompany(stopped: kopf.DaemonStopped, **_: Any) -> None:
+    while not stopped:
+        await stopped.wait(10)
+
+
+@kopf.daemon('kopfexamples')
+def accompany_in_a_thread(stopped: kopf.SyncDaemonStopperChecker, **_: Any) -> None:
+    while not stopped:
+        stopped.wait(10)
+
+
+@kopf.timer('kopfexamples', interval=10, idle=5, sharp=True)
+async def tick(body: kopf.Body, **_: Any) -> None:
+    assert_type(body.spec, kopf.Spec)
+    assert_type(body.metadata.name, str | None)
+
+
+@kopf.on.validate('kopfexamples', operation='CREATE')
+def validate(
+        warnings: list[str], userinfo: kopf.UserInfo, sslpeer: Mapping[str, Any] | None,
+        headers: Mapping[str, str], dryrun: bool, subresource: str | None, **_: Any,
+) -> None:
+    if not dryrun and 'system:masters' not in userinfo['groups']:
+        raise kopf.AdmissionError("Not for you.", code=403)
+
+
+@kopf.on.mutate('kopfexamples')
+async def mutate(patch: kopf.Patch, **_: Any) -> None:
+    patch.spec['field'] = 'value'
+
+
+@kopf.on.create('kopfexamples', id='parent')
+async def with_children(spec: Mapping[str, Any], **_: Any) -> None:
+    @kopf.subhandler(id='child')
+    async def child(**_: Any) -> None:
+        pass
+
+    await kopf.execute(fns={'other': mutate})
+
+
+def use_an_index(by_label: kopf.Index[str, str], **_: Any) -> None:
+    for value, store in by_label.items():
+        assert_type(value, str)
+        assert_type(list(store), list[str])

@@ -1,0 +1,59 @@
+"""What type checkers should refuse: exactly the lines that are marked."""
+from typing import Any
+
+import kopf
+
+
+@kopf.on.create('kopfexamples')  # refused
+def without_the_rest(spec: kopf.Spec) -> None:
+    pass
+
+
+@kopf.on.create('kopfexamples')  # refused
+def of_another_type(spec: int, **_: Any) -> None:
+    pass
+
+
+@kopf.on.update('kopfexamples')  # refused
+async def views_are_no_dicts(body: dict[str, Any], **_: Any) -> None:
+    pass
+
+
+@kopf.on.event('pods')  # refused
+def names_are_no_numbers(name: int, **_: Any) -> None:
+    pass
+
+
+@kopf.on.startup()  # refused
+def settings_are_no_dict(settings: dict[str, Any], **_: Any) -> None:
+    pass
+
+
+@kopf.timer('kopfexamples', interval='10')  # refused
+def tick(**_: Any) -> None:
+    pass
+
+
+@kopf.on.validate('kopfexamples')  # refused
+def warnings_are_a_list(warnings: str, **_: Any) -> None:
+    pass
+
+
+@kopf.index('kopfexamples', errors='ignored')  # refused
+def index(**_: Any) -> None:
+    pass
+
+
+@kopf.daemon('kopfexamples')  # refused
+async def accompany(retry: str, **_: Any) -> None:
+    pass
+
+
+@kopf.on.login()
+def log_in(**_: Any) -> kopf.ConnectionInfo:
+    return kopf.ConnectionInfo('https://localhost')  # refused
+
+
+kopf.TemporaryError("Not yet.", delay="soon")  # refused
+kopf.run(clusterwide='yes')  # refused
+kopf.Patch().spec = {}  # refused
