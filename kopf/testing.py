@@ -3,6 +3,7 @@ Testing of operators: see "Testing" in the docs. It has to be imported explicitl
 """
 from kopf._cogs.clients.errors import APIError
 from kopf._kits.runner import KopfRunner
+from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
@@ -17,6 +18,7 @@ __all__ = [
     'API',
     'APIError',
     'Client',
+    'Fault',
     'Invocation',
     'KopfRunner',
     'Operator',
