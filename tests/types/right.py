@@ -88,7 +88,7 @@ def see(event: kopf.RawEvent, type: str | None, body: kopf.Body, **_: Any) -> No
 
 @kopf.index('pods')
 async def by_label(name: str, labels: kopf.Labels, **_: Any) -> dict[str, str]:
-    return {value: name for value in labels.values()}
+    return dict.fromkeys(labels.values(), name)
 
 
 @kopf.daemon('kopfexamples', cancellation_timeout=10, initial_delay=lambda **_: 5)
