@@ -97,7 +97,10 @@ class Storm:
         """Begin something bad; returns how to end it."""
         match = self.random.choice([None, is_watch, is_list, is_patch])
         proxy, chance = self.proxy, self.random.random
-        some = (lambda request: chance() < 0.5 and (match is None or match(request)))
+
+        def some(request):
+            return chance() < 0.5 and (match is None or match(request))
+
         kind = self.random.randrange(8)
         if kind == 0:
             return proxy.refuse().end
