@@ -18,7 +18,9 @@ from multiprocessing import connection
 from typing import IO
 
 CONTEXT = multiprocessing.get_context('forkserver')
-CONTEXT.set_forkserver_preload(['kopf.cli', 'kopf._core.reactor.running', 'aiohttp'])
+CONTEXT.set_forkserver_preload([
+    'kopf.cli', 'kopf._core.reactor.running', 'aiohttp', 'pykube', 'kubernetes.client',
+    'kubernetes.config'])
 
 
 class Fork:

@@ -3,7 +3,6 @@ The API client: requests with retries, streams, and credentials that may be repl
 """
 import asyncio
 import contextlib
-import datetime
 import io
 import json
 import logging
@@ -67,8 +66,8 @@ class Client:
         """Paths of lists whose first state the server does not stream."""
         self._in_flight = 0
         self._deadlines = deadlines.Deadlines()
-        self._connection: connections.Connection | None = None
         self._connecting = asyncio.Lock()
+        self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
         self._connections: set[connections.Connection] = set()
         self._warnings: set[str] = set()
         self._timeouts: dict[tuple[float | None, float | None], aiohttp.ClientTimeout] = {}
@@ -82,7 +81,7 @@ class Client:
     async def close(self) -> None:
         """Close all connections, also those in use."""
         self._deadlines.close()
-        self._connection = None
+        self._current = {}
         opened, self._connections = self._connections, set()
         for connection in opened:
             await connection.close()
@@ -202,6 +201,8 @@ class Client:
                     **connection.options,
                 ) as response:
                     if response.status != 401:
+                        if self.vault.on_trial and response.status < 500:
+                            self.vault.accept(connection.origin)
                         if response.status != 200:
                             raise await _make_error(response)
                         if 'Warning' in response.headers:
@@ -237,6 +238,8 @@ class Client:
                 connection.users -= 1
                 if connection.users == 0:
                     await connection.release()
+            if self.vault.on_trial and answer.status != 401 and answer.status < 500:
+                self.vault.accept(connection.origin)
             if answer.warnings:
                 self._log_warnings(answer.warnings)
             if 200 <= answer.status < 300:
@@ -279,24 +282,26 @@ class Client:
                 response.headers.get('Retry-After'))
 
     async def _connect(self) -> connections.Connection:
-        """The current connection; a new one if there is none, or if its credentials expired."""
-        connection = self._connection
-        if connection is not None and (
-            connection.origin.expiration is None or not _is_expired(connection)
-        ):
-            return connection
-        async with self._connecting:
-            connection = self._connection
-            if connection is not None and not _is_expired(connection):
-                return connection
+        """A connection for any of the best credentials; a new one if there is none yet."""
+        while True:
+            connection = self._get_current()
             if connection is not None:
-                await self._drop(connection)
-            connection = await self._open()
-            self._connections.add(connection)
-            self._connection = connection
-            return connection
+                return connection
+            async with self._connecting:
+                connection = self._get_current()
+                if connection is not None:
+                    return connection
+                await self._open()
 
-    async def _open(self) -> connections.Connection:
+    def _get_current(self) -> connections.Connection | None:
+        origin = self.vault.select()
+        connection = self._current.get(id(origin)) if origin is not None else None
+        if connection is None:
+            return None
+        connection.follow_files()
+        return None if connection.outdated else connection
+
+    async def _open(self) -> None:
         """Connect with any credentials that can be used for that."""
         failure: credentials.LoginError | None = None
         while True:
@@ -306,25 +311,39 @@ class Client:
                 if failure is not None:
                     raise failure from None
                 raise
+            known = self._current.get(id(origin))
             try:
-                return connections.Connection(
+                connection = connections.Connection(
                     origin, trust_env=self.settings.networking.trust_env)
             except credentials.LoginError as e:
+                if known is not None:  # e.g. the files are being replaced right now
+                    self.logger.warning(f"{e} The former ones are used until that is mended.")
+                    known.keep_certificates()
+                    return
                 failure = e
                 self.vault.invalidate(origin)
+                continue
+            self._connections.add(connection)
+            for former in list(self._current.values()):
+                if former is known or not self.vault.holds(former.origin):
+                    await self._drop(former)
+            self._current[id(origin)] = connection
+            return
 
     async def _reject(
             self, connection: connections.Connection, headers: Mapping[str, str],
     ) -> None:
         """Be prepared to make the request again with other credentials: these are rejected."""
-        if connection.renew_token(headers):
+        if self._current.get(id(connection.origin)) is not connection:
+            return  # others have been told already, and there is something newer
+        if connection.renew_token(headers) or connection.has_new_certificates():
             return
         self.vault.invalidate(connection.origin)
         await self._drop(connection)
 
     async def _drop(self, connection: connections.Connection) -> None:
-        if self._connection is connection:
-            self._connection = None
+        if self._current.get(id(connection.origin)) is connection:
+            del self._current[id(connection.origin)]
         await connection.retire()
         self._connections = {opened for opened in self._connections if not opened.closed}
 
@@ -339,7 +358,7 @@ class Client:
             self, logger: Logger, which: str, method: str, path: str, error: errors.APIError,
     ) -> None:
         if logger.isEnabledFor(logging.DEBUG):
-            server = '' if self._connection is None else self._connection.shown
+            server = next((current.shown for current in self._current.values()), '')
             logger.debug(
                 f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 
@@ -372,7 +391,3 @@ async def _make_error(response: aiohttp.ClientResponse) -> errors.APIError:
         raw = await response.read()
     retry_after = response.headers.get('Retry-After')
     return errors.make_error(response.status, raw, retry_after=retry_after)
-
-
-def _is_expired(connection: connections.Connection) -> bool:
-    return connection.origin.is_expired(datetime.datetime.now(datetime.UTC))

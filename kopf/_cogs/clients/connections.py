@@ -18,8 +18,11 @@ USER_AGENT = 'kopf'
 KEEPALIVE = 60.0  # less than the 90 seconds of the API servers, which so never hang up first
 POOL_SIZE = 16
 READ_BUFFER = 256 * 1024
-TOKEN_CHECK_INTERVAL = 1.0
+FILES_CHECK_INTERVAL = 1.0
 TOKEN_READ_INTERVAL = 60.0
+
+Mark = tuple[tuple[int, ...], ...]
+"""Something that changes with files: empty for those that are absent."""
 
 
 class Options(TypedDict, total=False):
@@ -47,17 +50,22 @@ class Connection:
         self.options: Options = {}
         self.wire: wires.Wire | None = None
         """For writes; None where these have to go as all other requests."""
+        self.outdated = False
+        """Whether the files of its certificates have changed since it was made."""
         self._retired = False
+        self._has_files = False
         self._headers: dict[str, Mapping[str, str]] = {}
         self._auth: dict[str, str] = {}
-        self._token_time = self._token_checked = time.monotonic()
-        self._token_mark: tuple[int, ...] | None = None
+        self._token_time = self._files_checked = time.monotonic()
+        self._token_mark: Mark = ()
+        self._tls_mark: Mark = ()
 
         if isinstance(origin, credentials.AiohttpSession):
             self.regular = self.streaming = origin.aiohttp_session
             return
 
-        self._token_mark = self._look_at_token()
+        self._token_mark, self._tls_mark = self._look_at_token(), self._look_at_tls()
+        self._has_files = bool(self._token_mark or self._tls_mark)
         self._auth = origin.as_http_headers()
         trust_env = trust_env or origin.trust_env
         if origin.tls_server_name:
@@ -85,8 +93,6 @@ class Connection:
 
     def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
         """Headers of a request, prepared once; anew when the file of the token changes."""
-        if self._token_mark is not None:
-            self._follow_token()
         key = f'{accept} {content_type}'
         headers = self._headers.get(key)
         if headers is None:
@@ -132,24 +138,52 @@ class Connection:
         await self.regular.close()
         await self.streaming.close()
 
-    def _follow_token(self) -> None:
-        now = time.monotonic()
-        if now - self._token_checked < TOKEN_CHECK_INTERVAL:
+    def follow_files(self) -> None:
+        """Look at the files of the credentials now and then: at most once a second."""
+        if not self._has_files:
             return
-        self._token_checked = now
-        old = now - self._token_time >= TOKEN_READ_INTERVAL
-        if old or self._look_at_token() != self._token_mark:
+        now = time.monotonic()
+        if now - self._files_checked < FILES_CHECK_INTERVAL:
+            return
+        self._files_checked = now
+        self.outdated = self._look_at_tls() != self._tls_mark
+        if self._token_mark and (
+            now - self._token_time >= TOKEN_READ_INTERVAL
+            or self._look_at_token() != self._token_mark
+        ):
             self.renew_token()
 
-    def _look_at_token(self) -> tuple[int, ...] | None:
-        """Something that changes with the file; None if there is no such file to look at."""
-        if isinstance(self.origin, credentials.AiohttpSession) or self.origin.token_path is None:
-            return None
-        try:
-            stat = os.stat(os.path.expanduser(os.fsdecode(self.origin.token_path)))
-        except OSError:
-            return ()
-        return stat.st_mtime_ns, stat.st_ino, stat.st_size
+    def has_new_certificates(self) -> bool:
+        """Look at the files of the certificates right now, and tell whether they have changed."""
+        self.outdated = self._look_at_tls() != self._tls_mark
+        return self.outdated
+
+    def keep_certificates(self) -> None:
+        """Take no notice of the files as they are now, only of the next change of them."""
+        self._tls_mark = self._look_at_tls()
+        self.outdated = False
+
+    def _look_at_token(self) -> Mark:
+        origin = self.origin
+        return () if isinstance(origin, credentials.AiohttpSession) else _look_at(origin.token_path)
+
+    def _look_at_tls(self) -> Mark:
+        origin = self.origin
+        return () if isinstance(origin, credentials.AiohttpSession) else _look_at(
+            origin.ca_path, origin.certificate_path, origin.private_key_path)
+
+
+def _look_at(*paths: credentials.AnyPath | None) -> Mark:
+    marks: list[tuple[int, ...]] = []
+    for path in paths:
+        if path is not None:
+            try:
+                stat = os.stat(os.path.expanduser(os.fsdecode(path)))
+            except OSError:
+                marks.append(())
+            else:
+                marks.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
+    return tuple(marks)
 
 
 def _make_wire(

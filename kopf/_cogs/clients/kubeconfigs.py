@@ -11,6 +11,8 @@ from kopf._cogs.clients import execplugins
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 
+PRIORITY = 10
+
 _PATHS = frozenset({'certificate-authority', 'client-certificate', 'client-key', 'tokenFile'})
 
 
@@ -30,9 +32,7 @@ def login_with_kubeconfig(
     config = load_kubeconfigs()
     if config is None or not config.current_context:
         return None
-    context = config.get('contexts', config.current_context)
-    cluster = config.get('clusters', context.get('cluster') or '')
-    user = config.get('users', context['user']) if context.get('user') else {}
+    context, cluster, user = config.choose()
     if not cluster.get('server'):
         raise credentials.LoginError(
             f"No server is specified for the cluster {context.get('cluster')!r} in kubeconfigs.")
@@ -68,6 +68,7 @@ def login_with_kubeconfig(
             private_key_data=found.get('client-key-data') or None,
             default_namespace=context.get('namespace') or None,
             expiration=expiration,
+            priority=PRIORITY,
             trust_env=settings is not None and settings.networking.trust_env,
         )
     except (TypeError, ValueError) as e:
@@ -89,6 +90,17 @@ class Kubeconfig:
         except KeyError:
             raise credentials.LoginError(
                 f"There is no {name!r} in the kubeconfig's {section}.") from None
+
+    def choose(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+        """
+        The current context, its cluster, and its user (empty if there is none).
+
+        Raises `LoginError` if it chooses what is not there.
+        """
+        context = self.get('contexts', self.current_context or '')
+        cluster = self.get('clusters', context.get('cluster') or '')
+        user = self.get('users', context['user']) if context.get('user') else {}
+        return context, cluster, user
 
     def add(self, content: Mapping[str, Any], folder: str) -> None:
         """Add the content of a file: what is there already, remains."""

@@ -9,6 +9,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 
 FOLDER = '/var/run/secrets/kubernetes.io/serviceaccount'
+PRIORITY = 10
 SERVER = 'https://kubernetes.default.svc'
 
 
@@ -22,7 +23,7 @@ def login_with_service_account(
 
     The token is replaced by Kubernetes now and then: it is read again when its file changes.
     """
-    token_path = os.path.join(FOLDER, 'token')
+    token_path = get_token_path()
     ca_path = os.path.join(FOLDER, 'ca.crt')
     token = _read(token_path)
     if not token:
@@ -33,8 +34,14 @@ def login_with_service_account(
         token=token,
         token_path=token_path,
         default_namespace=_read(os.path.join(FOLDER, 'namespace')) or None,
+        priority=PRIORITY,
         trust_env=settings is not None and settings.networking.trust_env,
     )
+
+
+def get_token_path() -> str:
+    """Where the token of the pod is, if there is any."""
+    return os.path.join(FOLDER, 'token')
 
 
 def _read(path: str) -> str | None:

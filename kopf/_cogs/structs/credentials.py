@@ -46,13 +46,20 @@ class _Endpoint:
         )
         return f"{self.__class__.__name__}({shown})"
 
+    @property
+    def expires(self) -> datetime.datetime | None:
+        """The expiration with a timezone: naive times are in UTC."""
+        if self.expiration is None or self.expiration.tzinfo is not None:
+            return self.expiration
+        return self.expiration.replace(tzinfo=datetime.UTC)
+
     def is_expired(self, now: datetime.datetime) -> bool:
-        """Tell whether the credentials are of no use any more. Naive expiration times are UTC."""
-        if self.expiration is None:
-            return False
-        naive = self.expiration.tzinfo is None
-        aware = self.expiration.replace(tzinfo=datetime.UTC) if naive else self.expiration
-        return now >= aware
+        """Tell whether the credentials are of no use any more."""
+        return self.expires is not None and now >= self.expires
+
+    def is_usable(self) -> bool:
+        """Whether it makes sense to use them again after they were dropped."""
+        return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -175,6 +182,9 @@ class AiohttpSession(_Endpoint):
     use any more: when the API rejects it, or when the operator ends.
     """
     aiohttp_session: 'aiohttp.ClientSession'
+
+    def is_usable(self) -> bool:
+        return not self.aiohttp_session.closed
 
 
 Credentials = ConnectionInfo | AiohttpSession

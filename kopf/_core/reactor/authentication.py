@@ -1,53 +1,183 @@
 """
 Logging in: by the handlers of the author, or by what the environment has.
+
+All handlers are called at once, each with its retries and timeouts. Whatever they bring is used;
+those that bring nothing or fail for good do not matter beside others that bring something. Those
+that take longer are given some time, and are left then: nobody should wait for them in vain.
 """
 import asyncio
+import functools
+import importlib.util
+import inspect
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from kopf._cogs.clients import kubeconfigs, serviceaccounts
-from kopf._cogs.configs import configuration
+from kopf._cogs.clients import kubeconfigs, piggybacking, serviceaccounts
 from kopf._cogs.structs import credentials, ids, vaults
 from kopf._core.engines import activities
-from kopf._core.intents import causes, registries
+from kopf._core.intents import causes, errors, handlers, registries
 
 logger = logging.getLogger(activities.__name__)
 
+PATIENCE = 30.0
+"""How long the others are waited for once some handler has brought credentials, in seconds."""
 
-def make_login(
-        registry: registries.OperatorRegistry,
-        settings: configuration.OperatorSettings,
-        run_activity: Callable[[causes.Activity], Awaitable[Mapping[ids.HandlerId, Any]]],
-) -> vaults.LoginFn:
-    """The way for the vault to get new credentials."""
-    async def login() -> Mapping[str, credentials.Credentials]:
-        logger.info("Initial authentication has been initiated.")
-        found: Mapping[Any, Any]
-        if registry.get_activity_handlers(causes.Activity.AUTHENTICATION):
-            try:
-                found = await run_activity(causes.Activity.AUTHENTICATION)
-            except activities.ActivityError as e:
-                raise credentials.LoginError(str(e)) from e
-        else:
-            found = await log_in_by_default(settings)
-        if not found:
-            raise credentials.LoginError(
-                "Nothing to log in with: there is neither a kubeconfig ($KUBECONFIG or "
-                "~/.kube/config) nor a service account of a pod. Make one, or declare "
-                "a handler with @kopf.on.login().")
-        logger.info("Initial authentication has finished.")
-        return {str(key): value for key, value in found.items()}
-    return login
+SLOW = 60.0
+"""After how many seconds a login is named in the log as one that takes long."""
+
+LEAVING = 1.0
+"""How many seconds those have to end that are not waited for any more."""
+
+RunFn = Callable[[registries.OperatorRegistry], Awaitable[Mapping[ids.HandlerId, Any]]]
+"""Runs the login handlers of a registry to the end."""
+
+_AnyLoginFn = Callable[..., Any]
 
 
-async def log_in_by_default(
-        settings: configuration.OperatorSettings,
+def prepare(
+        vault: vaults.Vault, *, registry: registries.OperatorRegistry, run: RunFn,
+) -> None:
+    """
+    Let the vault know how to get credentials, unless it does.
+
+    If it was given with credentials, and no handlers are declared, then these credentials are all
+    that is used: those of the environment can be for another cluster.
+    """
+    declared = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
+    names = itertools.chain(["Initial authentication"], itertools.repeat("Re-authentication"))
+    if vault.login is None and (declared or vault.is_empty):
+        vault.login = lambda: _log_in(vault, declared, run, next(names))
+
+
+async def _log_in(
+        vault: vaults.Vault,
+        declared: Collection[handlers.ActivityHandler],
+        run: RunFn,
+        what: str,
 ) -> Mapping[str, credentials.Credentials]:
-    """In a pod, by its service account; elsewhere, by the kubeconfig."""
-    for login in (serviceaccounts.login_with_service_account, kubeconfigs.login_with_kubeconfig):
-        # Some read files or run programs: not in the loop.
-        info = await asyncio.to_thread(login, settings=settings)
-        if info is not None:
-            return {login.__name__: info}
+    """
+    Get all credentials that there are.
+
+    :raises LoginError: if all handlers have failed for good, or if there was nothing ever.
+    """
+    logger.info(f"{what} has been initiated.")
+    found, failures = await _call_all(declared or get_default_handlers(libraries=True), run)
+    if not found and not declared:
+        found, more = await _call_all(get_default_handlers(libraries=False), run)
+        failures = {**failures, **more}
+    if found:
+        logger.info(f"{what} has finished.")
+        return found
+    logger.warning(
+        f"{what} has failed: no credentials were retrieved from the login handlers.")
+    if declared and len(failures) == len(declared):
+        raise credentials.LoginError(
+            f"All login handlers have failed: {'; '.join(failures.values())}")
+    if not declared and not vault.proven:
+        reasons = f" ({'; '.join(failures.values())})" if failures else ""
+        raise credentials.LoginError(
+            "Nothing to log in with: there is neither a kubeconfig ($KUBECONFIG or "
+            "~/.kube/config) nor a service account of a pod. Make one, or declare "
+            f"a handler with @kopf.on.login().{reasons}")
     return {}
+
+
+def get_default_handlers(*, libraries: bool) -> Collection[handlers.ActivityHandler]:
+    """
+    What to log in by if the author has declared nothing: client libraries if they are installed
+    (of the two official ones, one is enough); or else, what Kopf can do by itself.
+    """
+    return [
+        handlers.ActivityHandler(
+            id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
+            errors=errors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
+            activity=causes.Activity.AUTHENTICATION)
+        for fn in (_find_libraries() if libraries else _find_files())
+    ]
+
+
+def _find_libraries() -> Iterator[_AnyLoginFn]:
+    if importlib.util.find_spec('pykube') is not None:
+        yield piggybacking.login_via_pykube
+    if importlib.util.find_spec('kubernetes') is not None:
+        yield piggybacking.login_via_client
+    elif importlib.util.find_spec('kubernetes_asyncio') is not None:
+        yield piggybacking.login_via_async_client
+
+
+def _find_files() -> Iterator[_AnyLoginFn]:
+    """In a pod, its service account; elsewhere, the kubeconfig."""
+    is_pod = os.path.exists(serviceaccounts.get_token_path())
+    yield (serviceaccounts.login_with_service_account if is_pod
+           else kubeconfigs.login_with_kubeconfig)
+
+
+def _make_final(fn: _AnyLoginFn) -> _AnyLoginFn:
+    """Trying again brings nothing new, and a traceback of the framework's own says nothing."""
+    @functools.wraps(fn)
+    def call(**kwargs: Any) -> Any:
+        try:
+            return fn(**kwargs)
+        except credentials.LoginError as e:
+            raise errors.PermanentError(str(e)) from None
+
+    @functools.wraps(fn)
+    async def call_async(**kwargs: Any) -> Any:
+        try:
+            return await fn(**kwargs)
+        except credentials.LoginError as e:
+            raise errors.PermanentError(str(e)) from None
+
+    return call_async if inspect.iscoroutinefunction(fn) else call
+
+
+async def _call_all(
+        called: Collection[handlers.ActivityHandler], run: RunFn,
+) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
+    """Call the handlers; return the credentials and the failures by the handlers' ids."""
+    found: dict[str, credentials.Credentials] = {}
+    failures: dict[str, str] = {}
+    tasks = {asyncio.create_task(_call(handler, run)): handler.id for handler in called}
+    pending = set(tasks)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(
+                pending, timeout=PATIENCE if found else SLOW, return_when=asyncio.FIRST_COMPLETED)
+            names = ', '.join(repr(tasks[task]) for task in pending)
+            if not done and found:
+                logger.warning(f"Not waiting any more for the login by {names}: there are others.")
+                break
+            if not done:
+                logger.warning(f"The login by {names} takes long, and is still waited for.")
+            for task in done:
+                try:
+                    found.update(task.result())
+                except activities.ActivityError as e:
+                    failures.update({
+                        id_: f"{id_}: {outcome.message}" for id_, outcome in e.outcomes.items()})
+    finally:
+        for task in pending:
+            task.cancel()
+        if pending:  # those in threads cannot be stopped
+            await asyncio.wait(pending, timeout=LEAVING)
+    return found, failures
+
+
+async def _call(
+        handler: handlers.ActivityHandler, run: RunFn,
+) -> Mapping[str, credentials.Credentials]:
+    registry = registries.OperatorRegistry()
+    registry._activities.append(handler)
+    results = await run(registry)
+    return {id_: _check(id_, result) for id_, result in results.items()}
+
+
+def _check(id: str, result: object) -> credentials.Credentials:
+    if isinstance(result, credentials.Credentials):
+        return result
+    raise credentials.LoginError(
+        f"The login handler {id!r} has returned {type(result).__name__}, which is no "
+        f"kopf.ConnectionInfo (nor kopf.AiohttpSession, nor None).")

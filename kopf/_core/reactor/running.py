@@ -238,7 +238,9 @@ async def _run_core(
     queue = reports.EventQueue(settings)
     posting.event_queue_var.set(queue)
     vault = vault if vault is not None else vaults.Vault()
-    vault.login = vault.login or authentication.make_login(registry, settings, run_activity)
+    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
+        registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION, clock=clock,
+        memo=memo, indices=indices))
     client = api.Client(credentials=vault, settings=settings)
     env = handling.Environment(
         client=client, settings=settings, clock=clock, memo=memo, indices=indices,
@@ -258,7 +260,7 @@ async def _run_core(
         admission.start(client)
         if ready_flag is not None:
             flags.raise_flag(ready_flag)
-        await aiotasks.gather(admission.serve(), orchestration.serve(
+        await aiotasks.gather(vault.guard(), admission.serve(), orchestration.serve(
             client=client, settings=settings, registry=registry, lines=lines,
             namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger))
     finally:

@@ -251,14 +251,14 @@ async def test_connections_are_kept_for_the_next_requests(server, client):
     server.script(say({}))
     for _ in range(10):
         await client.request('GET', '/')
-    connector = client._connection.regular.connector
+    connector = next(iter(client._connections)).regular.connector
     assert sum(len(pool) for pool in connector._conns.values()) == 1
 
 
 async def test_requests_at_once_share_a_small_pool(server, client):
     server.script(say({}))
     await asyncio.gather(*[client.request('GET', '/') for _ in range(100)])
-    connector = client._connection.regular.connector
+    connector = next(iter(client._connections)).regular.connector
     assert sum(len(pool) for pool in connector._conns.values()) <= connections.POOL_SIZE
 
 
@@ -397,7 +397,7 @@ async def test_requests_under_way_survive_the_change_of_credentials(server, sett
 async def test_tokens_in_files_are_read_again_when_they_change(
         server, settings, tmp_path, monkeypatch,
 ):
-    monkeypatch.setattr(connections, 'TOKEN_CHECK_INTERVAL', 0)
+    monkeypatch.setattr(connections, 'FILES_CHECK_INTERVAL', 0)
     path = tmp_path / 'token'
     path.write_text('one\n')
     server.script(say({}))
