@@ -158,6 +158,9 @@ async def _call_all(
                 except activities.ActivityError as e:
                     failures.update({
                         id_: f"{id_}: {outcome.message}" for id_, outcome in e.outcomes.items()})
+                except credentials.LoginError as e:
+                    logger.error(f"Activity {tasks[task]!r} failed permanently: {e}")
+                    failures[tasks[task]] = f"{tasks[task]}: {e}"
     finally:
         for task in pending:
             task.cancel()
@@ -172,12 +175,9 @@ async def _call(
     registry = registries.OperatorRegistry()
     registry._activities.append(handler)
     results = await run(registry)
-    return {id_: _check(id_, result) for id_, result in results.items()}
-
-
-def _check(id: str, result: object) -> credentials.Credentials:
-    if isinstance(result, credentials.Credentials):
-        return result
-    raise credentials.LoginError(
-        f"The login handler {id!r} has returned {type(result).__name__}, which is no "
-        f"kopf.ConnectionInfo (nor kopf.AiohttpSession, nor None).")
+    for result in results.values():
+        if not isinstance(result, credentials.Credentials):
+            raise credentials.LoginError(
+                f"it has returned {type(result).__name__}, which is no kopf.ConnectionInfo "
+                f"(nor kopf.AiohttpSession, nor None).")
+    return {str(id_): result for id_, result in results.items()}
