@@ -1,0 +1,339 @@
+"""
+How operators log in to a real API, and go on when their credentials change, expire, or are refused.
+"""
+import asyncio
+import base64
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+from tests.e2e.proxy import Proxy
+
+DURATION = float(os.environ.get('KOPF_E2E_LOAD_SECONDS', '12'))
+"""How long the load lasts, in seconds."""
+
+PERIOD = 3.0
+"""How often the tokens change under load, in seconds."""
+
+RATE = 100
+"""How many changes there are in a second."""
+
+OBJECTS = 50
+
+NOTHING = '''
+@kopf.on.event(*KIND)
+def fn(name, **_):
+    print(f"seen: {name}", flush=True)
+'''
+
+
+@pytest.fixture()
+def proxy(cluster):
+    with Proxy(cluster) as proxy:
+        yield proxy
+
+
+@pytest.fixture()
+def config(cluster):
+    return yaml.safe_load(pathlib.Path(cluster).read_text(encoding='utf-8'))
+
+
+@pytest.fixture()
+def declare(config):
+    """The text of a login handler for the cluster; in words, the admin's token is ``TOKEN``."""
+    cluster, user = config['clusters'][0]['cluster'], config['users'][0]['user']
+    return lambda body, server=cluster['server']: f'''
+SERVER = dict(server={server!r}, ca_data={cluster['certificate-authority-data']!r})
+TOKEN = {user['token']!r}
+{body}
+'''
+
+
+@pytest.mark.parametrize('library', ['pykube', 'kubernetes'])
+async def test_libraries_work_in_handlers_without_a_login_of_their_own(
+        operator, kind, kube, library,
+):
+    pytest.importorskip(library)
+    call = ("[x.name for x in pykube.Namespace.objects("
+            "pykube.HTTPClient(pykube.KubeConfig.from_env()))]" if library == 'pykube' else
+            "[x.metadata.name for x in kubernetes.client.CoreV1Api().list_namespace().items]")
+    op = operator(f'''
+import {library}
+@kopf.on.create(*KIND)
+def fn(name, **_):
+    print("found:", {call}, flush=True)
+''', kind=kind)
+    await kube.create(kind, 'one')
+    await op.wait_for("found: .*'kube-system'")
+
+
+async def test_wrong_credentials_end_the_operator_at_once(operator, declare, kind):
+    op = operator(declare(f'''
+@kopf.on.login()
+def login(**_):
+    return kopf.ConnectionInfo(**SERVER, token='wrong')
+{NOTHING}
+'''), kind=kind)
+    assert await op.wait() == 1
+    assert op.find('Error: The API rejects the credentials')
+    assert len(op.find("Activity 'login' succeeded")) == 2
+
+
+async def test_failed_logins_end_the_operator(operator, kind):
+    op = operator('''
+@kopf.on.login(retries=2)
+def one(**_):
+    raise kopf.TemporaryError("no luck", delay=0.1)
+@kopf.on.login()
+async def two(**_):
+    raise kopf.PermanentError("no key")
+''', kind=kind)
+    assert await op.wait() == 1
+    assert op.find('Error: All login handlers have failed: .*no key')
+    assert not op.find('Traceback')
+
+
+async def test_good_credentials_are_used_beside_wrong_ones(operator, declare, kind, kube):
+    op = operator(declare(f'''
+@kopf.on.login()
+def failing(**_):
+    raise kopf.PermanentError("no key")
+@kopf.on.login()
+def wrong(**_):
+    return kopf.ConnectionInfo(**SERVER, token='wrong', priority=100)
+@kopf.on.login()
+def good(**_):
+    return kopf.ConnectionInfo(**SERVER, token=TOKEN)
+{NOTHING}
+'''), kind=kind)
+    await kube.create(kind, 'one')
+    await op.wait_for('seen: one')
+    assert len(op.find("Activity 'good' succeeded")) == 1
+
+
+async def test_a_moment_without_authentication_is_survived(
+        operator, proxy, kind, kube, tmp_path,
+):
+    op = operator(NOTHING, kind=kind, kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
+    await kube.create(kind, 'one')
+    await op.wait_for('seen: one')
+    fault = proxy.fail(401, times=None)
+    proxy.cut_streams()
+    await op.wait_for('The API rejects all credentials. Trying again in')
+    await asyncio.sleep(2)
+    fault.end()
+    await op.wait_for('The API accepts the credentials again.')
+    await kube.create(kind, 'two')
+    await op.wait_for('seen: two')
+    rejected = [request for request in proxy.requests if request.status == 401]
+    assert len(rejected) < 20
+
+
+async def test_secrets_get_neither_into_logs_nor_into_errors(
+        operator, declare, config, kind, kube, tmp_path,
+):
+    op = operator(declare(f'''
+@kopf.on.login()
+def wrong(logger, **_):
+    info = kopf.ConnectionInfo(**SERVER, token='wr0ng-t0ken', password='pa55word', priority=9)
+    logger.info(f"This is {{info}}, and {{info!r}}.")
+    return info
+@kopf.on.login()
+def good(logger, **_):
+    return kopf.ConnectionInfo(**SERVER, token=TOKEN)
+{NOTHING}
+@kopf.on.create(*KIND)
+def failing(**_):
+    raise kopf.PermanentError("boo!")
+'''), '--debug', kind=kind)
+    await kube.create(kind, 'one')
+    await op.wait_for('boo!')
+    op.stop()
+    secrets = ['wr0ng-t0ken', 'pa55word', config['users'][0]['user']['token'],
+               config['clusters'][0]['cluster']['certificate-authority-data'], 'Bearer']
+    assert [secret for secret in secrets if secret in op.text] == []
+
+
+@pytest.mark.parametrize('code', [0, 1])
+async def test_what_plugins_print_does_not_get_into_logs(
+        operator, cluster, config, kind, tmp_path, code,
+):
+    config['users'][0]['user'] = {'exec': {
+        'apiVersion': 'client.authentication.k8s.io/v1', 'command': sys.executable,
+        'interactiveMode': 'Never', 'env': [{'name': 'KEY', 'value': 's3cret-env'}],
+        'args': ['-c', 'import sys; print("s3cret-output"); print("s3cret-error", '
+                       f'file=sys.stderr); sys.exit({code})'],
+    }}
+    path = tmp_path / 'config'
+    path.write_text(yaml.safe_dump(config))
+    op = operator('', '--debug', kind=kind, kubeconfig=str(path))
+    assert await op.wait() == 1
+    assert op.find('Error: Nothing to log in with.*credential plugin')
+    assert 's3cret' not in op.text
+
+
+async def test_tokens_in_files_are_rotated_without_a_restart(
+        operator, proxy, kind, kube, tmp_path,
+):
+    (tmp_path / 'token').write_text('first')
+    path = pathlib.Path(proxy.write_kubeconfig(tmp_path / 'proxied'))
+    config = yaml.safe_load(path.read_text())
+    config['users'][0]['user'] = {'tokenFile': 'token'}
+    path.write_text(yaml.safe_dump(config))
+    op = operator(NOTHING, kind=kind, kubeconfig=str(path))
+    await kube.create(kind, 'one')
+    await op.wait_for('seen: one')
+    (tmp_path / 'token').write_text('second')
+    proxy.fail(401, match=lambda request: request.headers['Authorization'] != 'Bearer second',
+               times=None)
+    proxy.cut_streams()
+    await kube.create(kind, 'two')
+    await op.wait_for('seen: two')
+    assert not op.find('Re-authentication')
+
+
+async def test_certificates_in_files_are_rotated_without_a_restart(
+        operator, declare, config, kind, kube, tmp_path,
+):
+    if all(user['name'] != 'cert' for user in config['users']):
+        pytest.skip("The cluster has no user with a certificate.")
+    user = next(user['user'] for user in config['users'] if user['name'] == 'cert')
+    good = {'crt': base64.b64decode(user['client-certificate-data']),
+            'key': base64.b64decode(user['client-key-data'])}
+    bad = make_certificate(tmp_path)
+    replace_certificate(tmp_path, good)
+    op = operator(declare(f'''
+@kopf.on.login()
+def login(**_):
+    return kopf.ConnectionInfo(
+        **SERVER, certificate_path={str(tmp_path / 'tls.crt')!r},
+        private_key_path={str(tmp_path / 'tls.key')!r})
+@kopf.on.create(*KIND)
+def fn(name, **_):
+    return 'done'
+'''), kind=kind)
+    await kube.create(kind, 'one')
+    await kube.wait_for(kind, 'one', lambda obj: obj['status']['fn'])
+
+    replace_certificate(tmp_path, bad)
+    await asyncio.sleep(1.1)
+    await kube.create(kind, 'two')
+    await op.wait_for('The API rejects all credentials. Trying again in')
+
+    replace_certificate(tmp_path, good)
+    await kube.wait_for(kind, 'two', lambda obj: obj['status']['fn'], timeout=20)
+    assert op.find('The API accepts the credentials again.')
+
+
+def replace_certificate(folder, parts):
+    for name, content in parts.items():
+        (folder / f'new.{name}').write_bytes(content)
+        os.replace(folder / f'new.{name}', folder / f'tls.{name}')
+
+
+def make_certificate(folder):
+    subprocess.run(
+        ['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-subj', '/CN=nobody',
+         '-keyout', str(folder / 'bad.key'), '-out', str(folder / 'bad.crt')],
+        check=True, capture_output=True)
+    return {name: (folder / f'bad.{name}').read_bytes() for name in ['crt', 'key']}
+
+
+@pytest.mark.timeout(max(120, DURATION * 3))
+@pytest.mark.parametrize('expiring', [False, True], ids=['rejected', 'expiring'])
+async def test_nothing_is_lost_while_tokens_change_under_load(
+        operator, proxy, kind, kube, tmp_path, expiring,
+):
+    token, log = tmp_path / 'token', tmp_path / 'log'
+    token.write_text('token0')
+    log.touch()
+    valid = {'token0'}
+    proxy.fail(401, times=None, match=lambda request: (
+        request.headers['Authorization'].removeprefix('Bearer ') not in valid))
+    op = operator(f'''
+import datetime, pathlib
+LOG = open({str(log)!r}, 'a', buffering=1)
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+@kopf.on.login()
+def login(**_):
+    expiration = (datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds={PERIOD})
+                  if {expiring} else None)
+    LOG.write("login\\n")
+    return kopf.ConnectionInfo(server={proxy.url!r}, expiration=expiration,
+                               token=pathlib.Path({str(token)!r}).read_text())
+@kopf.on.event(*KIND)
+def seen(name, spec, **_):
+    LOG.write(f"seen {{name}} {{spec['n']}}\\n")
+@kopf.on.create(*KIND)
+@kopf.on.update(*KIND)
+def handled(name, spec, **_):
+    LOG.write(f"handled {{name}} {{spec['n']}}\\n")
+''', kind=kind, scope=('--all-namespaces', '--standalone', '--quiet'))
+
+    def read(word):
+        lines = [tuple(line.split()) for line in log.read_text().splitlines()]
+        return [line[1:] for line in lines if line[0] == word]
+
+    async def wait_until(fn):
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline and not fn():
+            await asyncio.sleep(0.2)
+
+    changes = dict.fromkeys([f'obj{number}' for number in range(OBJECTS)], 0)
+    for name in changes:
+        await kube.create(kind, name, spec={'n': 0})
+    await wait_until(lambda: len(read('handled')) == OBJECTS)
+    changing = asyncio.create_task(rotate(token, valid))
+    started = time.monotonic()
+    count = 0
+    while time.monotonic() < started + DURATION:
+        names = [f'obj{(count + number) % OBJECTS}' for number in range(RATE // 20)]
+        for name in names:
+            changes[name] += 1
+        await asyncio.gather(*(
+            kube.patch(kind, name, {'spec': {'n': changes[name]}}) for name in names))
+        count += len(names)
+        await asyncio.sleep(max(0, started + count / RATE - time.monotonic()))
+    took = time.monotonic() - started
+    changing.cancel()
+    rotations = int(token.read_text().removeprefix('token'))
+
+    def find_lost():
+        handled = set(read('handled'))
+        return [name for name, n in changes.items() if (name, str(n)) not in handled]
+
+    await wait_until(lambda: not find_lost())
+    lost, seen = find_lost(), set(read('seen'))
+    unseen = [(name, n) for name, last in changes.items() for n in range(1, last + 1)
+              if (name, str(n)) not in seen]
+    logins = len(read('login'))
+    rejected = sum(request.status == 401 for request in proxy.requests)
+    print(json.dumps({
+        'seconds': round(took, 1), 'changes': count, 'rate': round(count / took),
+        'rotations': rotations, 'logins': logins, 'rejected': rejected,
+        'requests': len(proxy.requests), 'lost': len(lost), 'unseen': len(unseen)}))
+    assert lost == []
+    assert unseen == []
+    assert count / took > RATE * 0.9
+    expected = took / PERIOD
+    assert expected * 0.6 <= logins <= expected * 2 + 3
+    assert op.text == '' or 'rror' not in op.text
+
+
+async def rotate(path, valid):
+    """Make a new token now and then; the former one is not valid from then on."""
+    number = 0
+    while True:
+        await asyncio.sleep(PERIOD)
+        number += 1
+        path.write_text(f'token{number}')
+        valid.clear()
+        valid.add(f'token{number}')
