@@ -15,7 +15,7 @@ import aiohttp
 import yarl
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, pausing, wires
+from kopf._cogs.clients import connections, errors, outages, pausing, wires
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, vaults
 
@@ -65,6 +65,7 @@ class Client:
         self.unstreamable: set[str] = set()
         """Paths of lists whose first state the server does not stream."""
         self._in_flight = 0
+        self._outage = outages.Outage()
         self._deadlines = deadlines.Deadlines()
         self._connecting = asyncio.Lock()
         self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
@@ -81,6 +82,7 @@ class Client:
     async def close(self) -> None:
         """Close all connections, also those in use."""
         self._deadlines.close()
+        self._outage.end()
         self._current = {}
         opened, self._connections = self._connections, set()
         for connection in opened:
@@ -113,9 +115,10 @@ class Client:
         Make a request, and return the parsed JSON of its response.
 
         It is tried again after network errors, 5xx, and 429, as ``settings.networking`` says; with
-        ``retry=False`` it is not; with ``backoffs``, these replace the ones of the settings. Other
-        errors are raised at once, see `errors`. The timeout is for one try, in seconds; by default,
-        it is ``settings.networking.request_timeout``.
+        ``retry=False`` it is not; with ``backoffs``, these replace the ones of the settings. The
+        pauses are longer if many requests are in the same trouble, see `outages`. Other errors are
+        raised at once, see `errors`. The timeout is for one try, in seconds; by default, it is
+        ``settings.networking.request_timeout``.
         """
         raw = await self.fetch(
             method, path, body=body, content_type=content_type, accept=accept, params=params,
@@ -148,9 +151,12 @@ class Client:
         attempt = 0
         while True:
             attempt += 1
+            if self._outage.ongoing and retry:
+                await self._outage.wait_turn()
             try:
                 return await self._try(method, path, body, content_type, accept, timeout)
             except REPEATABLE as error:
+                self._outage.begin()
                 if not retry:
                     raise
                 networking = self.settings.networking
@@ -205,6 +211,7 @@ class Client:
                             self.vault.accept(connection.origin)
                         if response.status != 200:
                             raise await _make_error(response)
+                        self._outage.end()
                         if 'Warning' in response.headers:
                             self._log_warnings(response.headers.getall('Warning'))
                         yield response.content
@@ -243,10 +250,15 @@ class Client:
             if answer.warnings:
                 self._log_warnings(answer.warnings)
             if 200 <= answer.status < 300:
+                if self._outage.ongoing:
+                    self._outage.end()
                 return answer.body
             if answer.status != 401:
-                raise errors.make_error(
+                error = errors.make_error(
                     answer.status, answer.body, retry_after=answer.retry_after)
+                if self._outage.ongoing and not isinstance(error, REPEATABLE):
+                    self._outage.end()
+                raise error
             await self._reject(connection, headers)
 
     async def _exchange(

@@ -1,0 +1,186 @@
+"""
+Whole operators whose API goes away for long, and comes back. The time is virtual.
+"""
+import asyncio
+import dataclasses
+import datetime
+
+import pytest
+
+import kopf
+from kopf import testing
+from kopf._cogs.structs import vaults
+from kopf._kits.sandbox.faults import Fault
+from kopf.testing import virtual_time
+from tests._kits.conftest import CRD
+
+HOUR = 3600
+WATCHES = 2  # of the kind itself, and of CRDs
+PENDING = 30  # objects whose handlers succeed in the outage
+
+
+@dataclasses.dataclass(kw_only=True, eq=False)
+class Outage(Fault):
+    """A fault that remembers the times of what it has hit."""
+    times: list = dataclasses.field(default_factory=list)
+
+    def hit(self, target):
+        hit = super().hit(target)
+        if hit:
+            self.times.append(asyncio.get_running_loop().time())
+        return hit
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    @kopf.on.update('kopfexamples', id='fn', registry=registry)
+    async def fn(spec, logger, **_):
+        await asyncio.sleep(spec.get('takes', 0))
+        logger.info(f"done with {spec['n']}")
+        return spec['n']
+
+    return registry
+
+
+async def create(api, name, **spec):
+    await api.client.create('kopfexamples', name, spec=spec)
+
+
+async def wait_handled(api, name, n, *, timeout=60):
+    await api.client.wait(
+        'kopfexamples', name, lambda obj: obj['status']['fn'] == n, timeout=timeout)
+
+
+OUTAGES = [
+    {'action': 'drop'},
+    {'action': 'refuse', 'status': 503},
+    {'action': 'refuse', 'status': 500},
+    {'action': 'refuse', 'status': 429},
+]
+
+
+@pytest.mark.parametrize(
+    'outage', OUTAGES, ids=lambda outage: str(outage.get('status', outage['action'])))
+def test_an_hour_without_the_api_is_survived_with_few_requests(registry, outage):
+    @virtual_time
+    async def live():
+        loop = asyncio.get_running_loop()
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            async with api.operator(registry=registry) as operator:
+                await create(api, 'one', n=1)
+                for number in range(PENDING):
+                    await create(api, f'pending{number}', n=2, takes=10)
+                await wait_handled(api, 'one', 1)
+                fault = api.sandbox.faults.add(Outage(**outage))
+                api.sandbox.faults.add(Fault(action='cut', verb='watch'))
+                await asyncio.sleep(HOUR)
+                api.sandbox.faults.clear()
+                back = loop.time()
+                await create(api, 'new', n=3)
+                await wait_handled(api, 'new', 3)
+                for number in range(PENDING):
+                    await wait_handled(api, f'pending{number}', 2, timeout=700)
+                print(f"{len(fault.times)} requests; all is well in {loop.time() - back:.0f}s")
+        return operator.log, fault.times
+
+    log, times = live()
+    assert len(times) <= HOUR * (WATCHES + 1)
+    for start in range(0, HOUR, 60):
+        assert sum(start <= time - times[0] < start + 60 for time in times) <= 60 * (WATCHES + 1)
+    assert log.count("[default/pending0] done with 2") == 1
+    warnings = [line for line in log if 'has failed, and will be tried again' in line]
+    assert len(warnings) == WATCHES
+    assert len([line for line in log if 'works again, after' in line]) == WATCHES
+
+
+def test_operators_do_not_come_back_in_step(registry):
+    @virtual_time
+    async def live():
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            async with api.operator(registry=registry), api.operator(registry=registry):
+                await asyncio.sleep(10)
+                fault = api.sandbox.faults.add(Outage(action='drop'))
+                api.sandbox.faults.add(Fault(action='cut', verb='watch'))
+                await asyncio.sleep(HOUR)
+                api.sandbox.faults.clear()
+        return fault.times
+
+    times = live()[-50:]
+    pauses = {round(after - before, 2) for before, after in zip(times, times[1:], strict=False)}
+    assert len(pauses) > 15
+
+
+def test_half_a_minute_without_authentication_is_survived(registry):
+    @virtual_time
+    async def live():
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            async with api.operator(registry=registry) as operator:
+                await create(api, 'one', n=1, takes=10)
+                await operator.wait_log("Handler 'fn' is invoked")
+                fault = api.sandbox.faults.add(Outage(action='refuse', status=401))
+                await asyncio.sleep(30)
+                api.sandbox.faults.clear()
+                await wait_handled(api, 'one', 1)
+        return operator.log, fault.times
+
+    log, times = live()
+    assert "The API accepts the credentials again." in log
+    assert len(times) <= 30
+
+
+def test_credentials_that_stay_invalid_end_the_operator(registry):
+    @virtual_time
+    async def live():
+        loop = asyncio.get_running_loop()
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            operator = api.operator(registry=registry)
+            await operator.start()
+            await create(api, 'one', n=1, takes=10)
+            await operator.wait_log("Handler 'fn' is invoked")
+            # The watches stay open: it is the patching that is refused.
+            api.sandbox.faults.add(Outage(action='refuse', status=401))
+            await testing.wait_for(operator._task.done, timeout=HOUR)
+            ended = loop.time()
+            api.sandbox.faults.clear()
+            with pytest.raises(kopf.LoginError, match="rejects"):
+                await operator.stop()
+        return ended
+
+    assert 60 <= live() <= 100
+
+
+def test_credentials_that_expire_in_an_outage_are_renewed_after_it(registry):
+    logins = []
+
+    @virtual_time
+    async def live():
+        async with testing.open_api('sandbox') as api:
+            async def login():
+                logins.append(asyncio.get_running_loop().time())
+                expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.01)
+                return {'id': dataclasses.replace(api.credentials, expiration=expiration)}
+
+            await api.client.load(CRD)
+            vault = vaults.Vault(login=login)
+            async with api.operator(registry=registry, vault=vault):
+                await create(api, 'one', n=1, takes=10)
+                await asyncio.sleep(5)
+                api.sandbox.faults.add(Outage(action='drop'))
+                api.sandbox.faults.add(Fault(action='cut', verb='watch'))
+                await asyncio.sleep(HOUR)
+                api.sandbox.faults.clear()
+                await wait_handled(api, 'one', 1, timeout=700)
+
+    live()
+    assert len(logins) > 10
