@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -395,6 +396,9 @@ def wrap_network_errors() -> Iterator[None]:
         yield
     except (aiohttp.ClientError, wires.WireError, OSError, TimeoutError) as e:
         text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
+        if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in (e, e.__cause__)):
+            text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
+                     "in the credentials (ca_path, ca_data), and the name of the server.")
         raise errors.APIConnectionError(text) from e
 
 

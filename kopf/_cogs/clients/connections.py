@@ -11,7 +11,7 @@ from typing import TypedDict
 
 import aiohttp
 
-from kopf._cogs.clients import wires
+from kopf._cogs.clients import sockets, wires
 from kopf._cogs.structs import credentials
 
 USER_AGENT = 'kopf'
@@ -82,11 +82,13 @@ class Connection:
         netrc = trust_env and not self._auth
         self.regular = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                ssl=ssl or True, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE),
+                ssl=ssl or True, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE,
+                socket_factory=sockets.make_socket),
             cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
         )
         self.streaming = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=ssl or True, limit=0, force_close=True),
+            connector=aiohttp.TCPConnector(
+                ssl=ssl or True, limit=0, force_close=True, socket_factory=sockets.make_socket),
             cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
             read_bufsize=READ_BUFFER,
         )

@@ -12,6 +12,8 @@ import ssl
 from collections.abc import Mapping
 from typing import NamedTuple, cast
 
+from kopf._cogs.clients import sockets
+
 MAX_HEAD = 64 * 1024
 """The longest head of a response, in bytes."""
 
@@ -99,6 +101,10 @@ class Wire:
                     connection = await self._connect(connect_timeout)
                 try:
                     response = await connection.exchange(head + body)
+                except asyncio.CancelledError:
+                    if is_kept:
+                        self._drop_idle()
+                    raise
                 except _Silence:
                     if not is_kept or method == 'POST':
                         raise
@@ -130,6 +136,11 @@ class Wire:
                 turn.set_result(None)
                 return
         self._vacant += 1
+
+    def _drop_idle(self) -> None:
+        """If nothing comes over a kept connection, the others kept with it can be dead, too."""
+        while self._idle:
+            self._idle.pop().abort()
 
     def _take(self) -> '_Connection | None':
         oldest = asyncio.get_running_loop().time() - self._keepalive
@@ -190,6 +201,7 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         self._registry.add(self)
+        sockets.probe_silence(transport.get_extra_info('socket'))
 
     def data_received(self, data: bytes) -> None:
         try:

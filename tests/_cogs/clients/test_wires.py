@@ -1,10 +1,12 @@
 import asyncio
 import contextlib
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopf._cogs.clients.sockets import SILENCE
 from kopf._cogs.clients.wires import Wire, WireError, _Parser
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'
@@ -255,3 +257,29 @@ def test_responses_of_known_length_can_come_in_pieces_of_any_size(body, sizes):
         raw = raw[size:]
     assert not any(results[:-1])
     assert results[-1].body == body
+
+
+async def test_after_a_request_without_an_answer_no_other_kept_connection_is_used():
+    async with serve(limit=5) as (server, wire):
+        server.gate.clear()
+        together = [asyncio.create_task(send(wire)) for _ in range(3)]
+        await asyncio.sleep(0.05)
+        server.gate.set()
+        await asyncio.gather(*together)
+        assert server.connections == 3
+        server.gate.clear()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await send(wire)
+        server.gate.set()
+        await send(wire)
+        assert server.connections == 4
+
+
+async def test_connections_notice_that_the_other_side_is_gone():
+    async with serve() as (_, wire):
+        await send(wire)
+        sock = next(iter(wire._open))._transport.get_extra_info('socket')
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, 'TCP_USER_TIMEOUT'):
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SILENCE * 1000
