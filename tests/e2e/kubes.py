@@ -81,12 +81,13 @@ class Kube:
     All methods raise `KubeError` when refused.
     """
 
-    def __init__(self, kubeconfig: str) -> None:
+    def __init__(self, kubeconfig: str, *, user: str = 'admin') -> None:
         with open(kubeconfig, encoding='utf-8') as file:
             config = yaml.safe_load(file)
         cluster = config['clusters'][0]['cluster']
+        token = next(item['user']['token'] for item in config['users'] if item['name'] == user)
         self._server = cluster['server']
-        self._headers = {'Authorization': f"Bearer {config['users'][0]['user']['token']}"}
+        self._headers = {'Authorization': f'Bearer {token}'}
         self._ssl = ssl.create_default_context(
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
         self._session: aiohttp.ClientSession | None = None

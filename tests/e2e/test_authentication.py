@@ -224,11 +224,10 @@ def fn(name, **_):
     replace_certificate(tmp_path, bad)
     await asyncio.sleep(1.1)
     await kube.create(kind, 'two')
-    await op.wait_for('The API rejects all credentials. Trying again in')
+    await op.wait_for('The API rejects all credentials|PATCH .* APIConnectionError')
 
     replace_certificate(tmp_path, good)
     await kube.wait_for(kind, 'two', lambda obj: obj['status']['fn'], timeout=20)
-    assert op.find('The API accepts the credentials again.')
 
 
 def replace_certificate(folder, parts):

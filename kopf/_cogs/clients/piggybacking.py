@@ -180,18 +180,17 @@ def _translate_errors(name: str, *expected: type[Exception]) -> Iterator[None]:
 @contextlib.contextmanager
 def _hush() -> Iterator[None]:
     """The clients log what credential plugins print when they fail: there can be secrets in it."""
+    def is_harmless(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith('exec:')
+
     hushed = [logging.getLogger(name) for name in (None, 'kubernetes_asyncio.config.kube_config')]
     for logger in hushed:
-        logger.addFilter(_is_harmless)
+        logger.addFilter(is_harmless)
     try:
         yield
     finally:
         for logger in hushed:
-            logger.removeFilter(_is_harmless)
-
-
-def _is_harmless(record: logging.LogRecord) -> bool:
-    return not str(record.msg).startswith('exec:')
+            logger.removeFilter(is_harmless)
 
 
 def _convert(
