@@ -45,9 +45,9 @@ class Vault:
     ) -> None:
         super().__init__()
         self.login = login
-        self.proven = False
+        self.proven: bool = False
         """Whether the API has ever accepted anything from here."""
-        self.on_trial = True
+        self.on_trial: bool = True
         """Whether the API has accepted nothing since the latest rejection; `accept` tells of it."""
         self.waiting_since: float | None = None
         """Since when new credentials are waited for, in seconds of the event loop's time; None if
