@@ -66,7 +66,7 @@ class Client:
         self.unstreamable: set[str] = set()
         """Paths of lists whose first state the server does not stream."""
         self._in_flight = 0
-        self._outage = outages.Outage()
+        self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
         self._connecting = asyncio.Lock()
         self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
@@ -83,7 +83,7 @@ class Client:
     async def close(self) -> None:
         """Close all connections, also those in use."""
         self._deadlines.close()
-        self._outage.end()
+        self._outages.end_all()
         self._current = {}
         opened, self._connections = self._connections, set()
         for connection in opened:
@@ -152,12 +152,12 @@ class Client:
         attempt = 0
         while True:
             attempt += 1
-            if self._outage.ongoing and retry:
-                await self._outage.wait_turn()
+            if self._outages and retry:
+                await self._outages.wait_turn(path)
             try:
                 return await self._try(method, path, body, content_type, accept, timeout)
             except REPEATABLE as error:
-                self._outage.begin()
+                self._outages.begin(path)
                 if not retry:
                     raise
                 networking = self.settings.networking
@@ -212,7 +212,7 @@ class Client:
                             self.vault.accept(connection.origin)
                         if response.status != 200:
                             raise await _make_error(response)
-                        self._outage.end()
+                        self._outages.end(path)
                         if 'Warning' in response.headers:
                             self._log_warnings(response.headers.getall('Warning'))
                         yield response.content
@@ -251,14 +251,14 @@ class Client:
             if answer.warnings:
                 self._log_warnings(answer.warnings)
             if 200 <= answer.status < 300:
-                if self._outage.ongoing:
-                    self._outage.end()
+                if self._outages:
+                    self._outages.end(path)
                 return answer.body
             if answer.status != 401:
                 error = errors.make_error(
                     answer.status, answer.body, retry_after=answer.retry_after)
-                if self._outage.ongoing and not isinstance(error, REPEATABLE):
-                    self._outage.end()
+                if self._outages and not isinstance(error, REPEATABLE):
+                    self._outages.end(path)
                 raise error
             await self._reject(connection, headers)
 

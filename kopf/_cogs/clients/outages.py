@@ -1,38 +1,65 @@
 """
-Outages: the pace of requests while the API gives no proper answers to any of them.
+Outages: the pace of requests about one kind of objects while none of them is properly answered.
 
 Each request has its own backoffs, but there can be one for each of thousands of objects. An API
-that is out, or that just tries to come up, should not be stormed by all of them.
+that is out, or that just tries to come up, should not be stormed by all of them. Kinds are apart:
+one whose webhook is broken does not hold the others up.
 """
 import asyncio
 import collections
 import random
+import re
 
 BURST = 10
 """How many tries are made without waiting, so that backoffs of single requests are kept."""
 
 INTERVAL = 1.0
-"""How many seconds (or a bit more) are between the next ones, of all requests together."""
+"""How many seconds (or a bit more) are between the next ones, of all requests about the kind."""
+
+_KIND = re.compile(r'(/(?:api|apis/[^/?]+)/[^/?]+)/(?:namespaces/[^/?]+/)?([^/?]+)')
 
 
-class Outage:
-    """The outage of one API, as one client sees it; most of the time there is none."""
+class Outages:
+    """The outages as one client sees them; most of the time there are none, and this is false."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ongoing = False
+        self._outages: dict[str, _Outage] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._outages)
+
+    def begin(self, path: str) -> None:
+        """A request has failed in a way in which others are expected to fail, too."""
+        self._outages.setdefault(_get_kind(path), _Outage())
+
+    def end(self, path: str) -> None:
+        """There is a proper answer: those who wait can go on."""
+        outage = self._outages.pop(_get_kind(path), None)
+        if outage is not None:
+            outage.end()
+
+    def end_all(self) -> None:
+        while self._outages:
+            self._outages.popitem()[1].end()
+
+    async def wait_turn(self, path: str) -> None:
+        """Wait until there may be another try, or until the outage is over."""
+        outage = self._outages.get(_get_kind(path))
+        if outage is not None:
+            await outage.wait_turn()
+
+
+class _Outage:
+
+    def __init__(self) -> None:
+        super().__init__()
         self._credit = float(BURST)
-        self._counted = 0.0
+        self._counted = asyncio.get_running_loop().time()
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def begin(self) -> None:
-        """A request has failed in a way in which others are expected to fail, too."""
-        self.ongoing = True
-
     def end(self) -> None:
-        """There is a proper answer: those who wait can go on."""
-        self.ongoing = False
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -40,9 +67,6 @@ class Outage:
             self._let_go()
 
     async def wait_turn(self) -> None:
-        """Wait until there may be another try, or until the outage is over."""
-        if not self.ongoing:
-            return
         self._count()
         if self._credit >= 1 and not self._waiting:
             self._credit -= 1
@@ -64,8 +88,8 @@ class Outage:
 
     def _go_on(self) -> None:
         self._timer = None
-        self._count()
-        self._credit = max(0.0, self._credit - 1)
+        self._credit = 0.0
+        self._counted = asyncio.get_running_loop().time()
         self._let_go()
         self._schedule()
 
@@ -76,3 +100,9 @@ class Outage:
             if not turn.done():
                 turn.set_result(None)
                 return
+
+
+def _get_kind(path: str) -> str:
+    """What the path is about, whatever the namespace and the name."""
+    found = _KIND.match(path)
+    return f'{found[1]}/{found[2]}' if found else ''

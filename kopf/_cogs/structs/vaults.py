@@ -48,7 +48,7 @@ class Vault:
         self.proven: bool = False
         """Whether the API has ever accepted anything from here."""
         self.on_trial: bool = True
-        """Whether the API has accepted nothing since the latest rejection; `accept` tells of it."""
+        """Whether the API has accepted nothing since the latest login; `accept` tells of it."""
         self.waiting_since: float | None = None
         """Since when new credentials are waited for, in seconds of the event loop's time; None if
         they are not. It is counted from the last success, however many tries there were since."""
@@ -60,6 +60,7 @@ class Vault:
         self._lost_since: float | None = None
         self._lock = asyncio.Lock()
         self._failed = asyncio.Event()
+        self._failure = ''
         self.populate(items or {})
 
     def __repr__(self) -> str:
@@ -131,7 +132,7 @@ class Vault:
     async def guard(self) -> None:
         """Wait until there are no credentials, and will be none; then raise `LoginError`."""
         await self._failed.wait()
-        raise self._make_error()
+        raise credentials.LoginError(self._failure)
 
     async def _renew(self) -> credentials.Credentials:
         if self._lost_since is None:
@@ -142,7 +143,8 @@ class Vault:
                 if self._setbacks > 0:
                     pause = PAUSES[self._setbacks - 1] * random.uniform(1.0, 1.2)
                     logger.warning(
-                        f"The API rejects all credentials. Trying again in {pause:.1f} seconds.")
+                        f"There are no credentials that the API accepts. "
+                        f"Logging in again in {pause:.1f} seconds.")
                     await asyncio.sleep(pause)
                 if self.login is not None:
                     self.populate(await self.login())
@@ -150,17 +152,18 @@ class Vault:
                     self._forgive()
                 chosen = self.select()
                 if chosen is not None:
+                    self.on_trial = True
                     return chosen
                 if not self.proven:
                     break
                 self._setbacks = max(0, self._setbacks) + 1
-        except credentials.LoginError:
+            raise self._make_error()
+        except credentials.LoginError as e:
+            self._failure = str(e)
             self._failed.set()
             raise
         finally:
             self.waiting_since = None
-        self._failed.set()
-        raise self._make_error()
 
     def _forgive(self) -> None:
         """Give one more chance to the latest ones of each key: the API could have been wrong."""

@@ -299,6 +299,37 @@ async def test_failed_chances_do_not_make_the_waiting_shorter():
     await obtaining
 
 
+@pytest.mark.looptime
+async def test_every_expiration_is_a_new_waiting():
+    async def login():
+        await asyncio.sleep(3)
+        return {'a': info('a', expiration=soon(0.01))}
+
+    vault = Vault(login=login)
+    for _ in range(3):
+        now = asyncio.get_running_loop().time()
+        obtaining = asyncio.create_task(vault.obtain())
+        await asyncio.sleep(1)
+        assert vault.waiting_since == now
+        item = await obtaining
+        if vault.on_trial:
+            vault.accept(item)
+        await asyncio.sleep(10)
+        time.sleep(0.01)
+
+
+@pytest.mark.looptime
+async def test_what_the_login_has_failed_with_is_told_to_those_who_watch_over_it():
+    async def login():
+        raise LoginError("boo!")
+
+    vault = Vault(login=login)
+    with pytest.raises(LoginError, match="boo!"):
+        await vault.obtain()
+    with pytest.raises(LoginError, match="boo!"):
+        await vault.guard()
+
+
 def test_late_answers_for_rejected_credentials_change_nothing():
     vault = Vault({'a': info('a')})
     late = vault.select()
