@@ -16,7 +16,7 @@ import aiohttp
 import yarl
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, outages, pausing, wires
+from kopf._cogs.clients import connections, errors, outages, pausing, pools, wires
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, vaults
 
@@ -68,9 +68,7 @@ class Client:
         self._in_flight = 0
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
-        self._connecting = asyncio.Lock()
-        self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
-        self._connections: set[connections.Connection] = set()
+        self._pool = pools.Pool(self.vault, settings=settings, logger=logger)
         self._warnings: set[str] = set()
         self._timeouts: dict[tuple[float | None, float | None], aiohttp.ClientTimeout] = {}
 
@@ -84,10 +82,7 @@ class Client:
         """Close all connections, also those in use."""
         self._deadlines.close()
         self._outages.end_all()
-        self._current = {}
-        opened, self._connections = self._connections, set()
-        for connection in opened:
-            await connection.close()
+        await self._pool.close()
 
     @property
     def congested(self) -> bool:
@@ -96,7 +91,7 @@ class Client:
 
     async def get_default_namespace(self) -> str | None:
         """The namespace by the credentials, for where none is given."""
-        return (await self._connect()).origin.default_namespace
+        return (await self._pool.connect()).origin.default_namespace
 
     async def request(
             self,
@@ -196,7 +191,7 @@ class Client:
         connect = networking.connect_timeout if connect is None else connect
         connect = networking.request_timeout if connect is None else connect
         while True:
-            connection = await self._connect()
+            connection = await self._pool.connect()
             connection.users += 1
             headers = connection.get_headers(accept, None)
             try:
@@ -220,7 +215,7 @@ class Client:
             finally:
                 connection.users -= 1
                 await connection.release()
-            await self._reject(connection, headers)
+            await self._pool.reject(connection, headers)
 
     async def _try(
             self,
@@ -234,7 +229,7 @@ class Client:
         networking = self.settings.networking
         timeout = networking.request_timeout if timeout is None else timeout
         while True:
-            connection = await self._connect()
+            connection = await self._pool.connect()
             connection.users += 1
             self._in_flight += 1
             headers = connection.get_headers(accept, content_type)
@@ -260,7 +255,7 @@ class Client:
                 if self._outages and not isinstance(error, REPEATABLE):
                     self._outages.end(path)
                 raise error
-            await self._reject(connection, headers)
+            await self._pool.reject(connection, headers)
 
     async def _exchange(
             self,
@@ -294,72 +289,6 @@ class Client:
                 response.status, await response.read(), response.headers.getall('Warning', ()),
                 response.headers.get('Retry-After'))
 
-    async def _connect(self) -> connections.Connection:
-        """A connection for any of the best credentials; a new one if there is none yet."""
-        while True:
-            connection = self._get_current()
-            if connection is not None:
-                return connection
-            async with self._connecting:
-                connection = self._get_current()
-                if connection is not None:
-                    return connection
-                await self._open()
-
-    def _get_current(self) -> connections.Connection | None:
-        origin = self.vault.select()
-        connection = self._current.get(id(origin)) if origin is not None else None
-        if connection is None:
-            return None
-        connection.follow_files()
-        return None if connection.outdated else connection
-
-    async def _open(self) -> None:
-        """Connect with any credentials that can be used for that."""
-        failure: credentials.LoginError | None = None
-        while True:
-            try:
-                origin = await self.vault.obtain()
-            except credentials.LoginError:
-                if failure is not None:
-                    raise failure from None
-                raise
-            known = self._current.get(id(origin))
-            try:
-                connection = connections.Connection(
-                    origin, trust_env=self.settings.networking.trust_env)
-            except credentials.LoginError as e:
-                if known is not None:  # e.g. the files are being replaced right now
-                    self.logger.warning(f"{e} The former ones are used until that is mended.")
-                    known.keep_certificates()
-                    return
-                failure = e
-                self.vault.invalidate(origin)
-                continue
-            self._connections.add(connection)
-            for former in list(self._current.values()):
-                if former is known or not self.vault.holds(former.origin):
-                    await self._drop(former)
-            self._current[id(origin)] = connection
-            return
-
-    async def _reject(
-            self, connection: connections.Connection, headers: Mapping[str, str],
-    ) -> None:
-        """Be prepared to make the request again with other credentials: these are rejected."""
-        if self._current.get(id(connection.origin)) is not connection:
-            return  # others have been told already, and there is something newer
-        if connection.renew_token(headers) or connection.has_new_certificates():
-            return
-        self.vault.invalidate(connection.origin)
-        await self._drop(connection)
-
-    async def _drop(self, connection: connections.Connection) -> None:
-        if self._current.get(id(connection.origin)) is connection:
-            del self._current[id(connection.origin)]
-        await connection.retire()
-        self._connections = {opened for opened in self._connections if not opened.closed}
-
     def _get_timeout(self, total: float | None, connect: float | None) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get((total, connect))
         if timeout is None:
@@ -371,7 +300,7 @@ class Client:
             self, logger: Logger, which: str, method: str, path: str, error: errors.APIError,
     ) -> None:
         if logger.isEnabledFor(logging.DEBUG):
-            server = next((current.shown for current in self._current.values()), '')
+            server = self._pool.shown
             logger.debug(
                 f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 

@@ -251,14 +251,14 @@ async def test_connections_are_kept_for_the_next_requests(server, client):
     server.script(say({}))
     for _ in range(10):
         await client.request('GET', '/')
-    connector = next(iter(client._connections)).regular.connector
+    connector = next(iter(client._pool._opened)).regular.connector
     assert sum(len(pool) for pool in connector._conns.values()) == 1
 
 
 async def test_requests_at_once_share_a_small_pool(server, client):
     server.script(say({}))
     await asyncio.gather(*[client.request('GET', '/') for _ in range(100)])
-    connector = next(iter(client._connections)).regular.connector
+    connector = next(iter(client._pool._opened)).regular.connector
     assert sum(len(pool) for pool in connector._conns.values()) <= connections.POOL_SIZE
 
 
@@ -390,7 +390,7 @@ async def test_requests_under_way_survive_the_change_of_credentials(server, sett
         await asyncio.sleep(0.1)
         await client.request('GET', '/')
         assert await slow == []
-        assert len(client._connections) <= 2
+        assert len(client._pool._opened) <= 2
     assert sum(request.path == '/slow' for request in server.requests) == 1
 
 

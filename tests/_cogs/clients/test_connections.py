@@ -85,7 +85,7 @@ async def test_client_certificates_are_read_again_when_their_files_change(
         assert await client.request(method, '/', body=body) == 'one'
         put('two')
         assert await client.request(method, '/', body=body) == 'two'
-        assert len(client._connections) == 1
+        assert len(client._pool._opened) == 1
 
 
 async def test_streams_survive_the_change_of_certificates(secure, settings, ca, put):
@@ -97,7 +97,7 @@ async def test_streams_survive_the_change_of_certificates(secure, settings, ca, 
             put('two')
             assert await client.request('GET', '/') == 'two'
             assert await content.readany() == b'b'
-        assert len([item for item in client._connections if not item.closed]) == 1
+        assert len([item for item in client._pool._opened if not item.closed]) == 1
 
 
 async def test_half_written_certificates_do_not_matter_until_they_are_complete(
@@ -125,7 +125,7 @@ async def test_rejected_certificates_are_replaced_by_new_ones_from_their_files(
     secure.script(reply)
     info = make_info(secure, ca_data=ca.cert_pem.bytes(), certificate_path=put('one'))
     async with make_client(settings, info) as client:
-        await client._connect()
+        await client._pool.connect()
         put('two')
         assert await client.request('GET', '/') == '"two"'
 
@@ -173,7 +173,7 @@ async def test_users_of_the_same_priority_take_requests_at_random(server, settin
     async with make_client(settings, *infos) as client:
         for _ in range(50):
             await client.request('GET', '/')
-        assert len(client._connections) == 2
+        assert len(client._pool._opened) == 2
     sent = {request.headers['Authorization'] for request in server.requests}
     assert sent == {'Bearer a', 'Bearer b'}
 
@@ -212,7 +212,7 @@ async def test_a_rejection_amid_many_requests_makes_one_login_and_all_go_on(serv
         await asyncio.gather(*[
             client.request(method, '/', body=body)
             for method, body in [('GET', None), ('PATCH', b'{}')] * 50])
-        assert len([item for item in client._connections if not item.closed]) == 1
+        assert len([item for item in client._pool._opened if not item.closed]) == 1
     assert logins == 1
 
 

@@ -1,0 +1,116 @@
+"""
+Pools: the connections of a client, for all the credentials that it may use at the time.
+"""
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from kopf._cogs.clients import connections
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, vaults
+
+
+class Pool:
+    """
+    One connection for each of the best credentials of a vault; any of them is as good.
+
+    They are made when first needed, and anew when the files of their certificates change. Those
+    whose credentials are rejected or expired take no new requests, and are closed after the last
+    one. `close` them all at the end.
+    """
+
+    def __init__(
+            self,
+            vault: vaults.Vault,
+            *,
+            settings: configuration.OperatorSettings,
+            logger: logging.Logger | logging.LoggerAdapter[Any],
+    ) -> None:
+        super().__init__()
+        self._vault = vault
+        self._settings = settings
+        self._logger = logger
+        self._opening = asyncio.Lock()
+        self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
+        self._opened: set[connections.Connection] = set()
+
+    @property
+    def shown(self) -> str:
+        """The URL of a server, fit for logs; empty if there is no connection."""
+        return next((connection.shown for connection in self._current.values()), '')
+
+    async def close(self) -> None:
+        """Close all connections, also those in use."""
+        self._current = {}
+        opened, self._opened = self._opened, set()
+        for connection in opened:
+            await connection.close()
+
+    async def connect(self) -> connections.Connection:
+        """A connection for any of the best credentials; a new one if there is none yet."""
+        while True:
+            connection = self._get_current()
+            if connection is not None:
+                return connection
+            async with self._opening:
+                connection = self._get_current()
+                if connection is not None:
+                    return connection
+                await self._open()
+
+    def _get_current(self) -> connections.Connection | None:
+        origin = self._vault.select()
+        connection = self._current.get(id(origin)) if origin is not None else None
+        if connection is None:
+            return None
+        connection.follow_files()
+        return None if connection.outdated else connection
+
+    async def _open(self) -> None:
+        """Connect with any credentials that can be used for that."""
+        failure: credentials.LoginError | None = None
+        while True:
+            try:
+                origin = await self._vault.obtain()
+            except credentials.LoginError:
+                if failure is not None:
+                    raise failure from None
+                raise
+            known = self._current.get(id(origin))
+            if known is not None and not known.outdated:
+                return
+            try:
+                connection = connections.Connection(
+                    origin, trust_env=self._settings.networking.trust_env)
+            except credentials.LoginError as e:
+                if known is not None:  # e.g. the files are being replaced right now
+                    self._logger.warning(f"{e} The former ones are used until that is mended.")
+                    known.keep_certificates()
+                    return
+                failure = e
+                self._vault.invalidate(origin)
+                continue
+            self._opened.add(connection)
+            for former in list(self._current.values()):
+                if former is known or not self._vault.holds(former.origin):
+                    await self._drop(former)
+            self._current[id(origin)] = connection
+            return
+
+    async def reject(
+            self, connection: connections.Connection, headers: Mapping[str, str],
+    ) -> None:
+        """Be prepared to make the request again with other credentials: these are rejected."""
+        if self._current.get(id(connection.origin)) is not connection:
+            return  # others have been told already, and there is something newer
+        if connection.renew_token(headers) or connection.has_new_certificates():
+            return
+        self._vault.invalidate(connection.origin)
+        await self._drop(connection)
+
+    async def _drop(self, connection: connections.Connection) -> None:
+        if self._current.get(id(connection.origin)) is connection:
+            del self._current[id(connection.origin)]
+        await connection.retire()
+        self._opened = {opened for opened in self._opened if not opened.closed}
