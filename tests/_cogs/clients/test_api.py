@@ -344,23 +344,6 @@ async def test_rejected_streams_are_tried_with_other_credentials(server, setting
             assert await content.readany() == b'x'
 
 
-async def test_a_new_login_is_made_once_for_all_rejected_requests(server, settings):
-    logins = 0
-
-    async def login():
-        nonlocal logins
-        logins += 1
-        await asyncio.sleep(0.01)
-        return {'a': credentials.ConnectionInfo(server=server.url, token=f'token{logins}')}
-
-    server.script(*[refuse(401)] * 5, say({}))
-    vault = vaults.Vault(
-        {'a': credentials.ConnectionInfo(server=server.url, token='old')}, login=login)
-    async with api.Client(credentials=vault, settings=settings) as client:
-        await asyncio.gather(*[client.request('GET', '/') for _ in range(5)])
-    assert logins == 1
-
-
 async def test_expired_credentials_are_replaced_before_they_are_used(server, settings):
     async def login():
         return {'a': credentials.ConnectionInfo(server=server.url, token='new')}
