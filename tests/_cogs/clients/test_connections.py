@@ -20,8 +20,10 @@ from tests._cogs.clients.servers import Server, drop, flow, hang, refuse, say
 
 
 @pytest.fixture(autouse=True)
-def _eager(monkeypatch):
+async def _eager(monkeypatch):
     monkeypatch.setattr(connections, 'FILES_CHECK_INTERVAL', 0)
+    yield
+    await asyncio.sleep(0.05)  # let the transports of TLS be closed, also those that have failed
 
 
 @pytest.fixture(scope='module')

@@ -5,6 +5,7 @@ import logging
 import pytest
 
 import kopf
+from kopf._cogs.structs import vaults
 from kopf._cogs.structs.credentials import LoginError
 from kopf._core.reactor import orchestration
 from tests._cogs.clients.conftest import Recorder
@@ -228,7 +229,8 @@ async def test_resources_that_cannot_be_watched_are_not(watched, serve_all, hand
     assert all('/things' not in request.path for request in watched.requests)
 
 
-async def test_rejected_credentials_end_it(watched, serve_all, handle, lines):
+async def test_rejected_credentials_end_it(watched, serve_all, handle, lines, monkeypatch):
+    monkeypatch.setattr(vaults, 'PAUSES', (0.01, 0.01))
     watched.script(refuse(401), on='/apis/g.test/v1/things')
     handle('g.test', 'things')
     async with serve_all() as task:
