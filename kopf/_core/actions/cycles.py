@@ -47,6 +47,8 @@ class Cycle:
     """What a finished handler saw that is not the above, because of foreign changes in between."""
     ahead: bodies.BodyEssence | None = None
     """What some have seen in the previous cycle beyond the state that is last-handled now."""
+    closing: tuple[bodies.BodyEssence, bodies.BodyEssence | None] | None = None
+    """What the commit leaves as the last-handled state and ahead of it, once it is being sent."""
 
     @property
     def horizon(self) -> bodies.BodyEssence | None:
@@ -198,6 +200,16 @@ class Cycle:
         """Take the own patches, as the server has stored them, into the state that was seen."""
         if self.seen is not None:
             self.seen = advance(self.seen, contributed, essence)
+
+    def is_closed(
+            self, *, old: bodies.BodyEssence | None, body: bodies.Body,
+            settings: configuration.OperatorSettings,
+    ) -> bool:
+        """Whether the commit has arrived, though its answer has not."""
+        if self.closing is None:
+            return False
+        essence, ahead = self.closing
+        return old == essence and load_views(body, settings) == ([] if ahead is None else [ahead])
 
     def unsent_results(self) -> list[patches.Patch]:
         """The results of handlers that are not on the object yet, each as a patch of its own."""

@@ -65,6 +65,9 @@ class Turn:
     async def run(self) -> bodies.RawBody | None:
         """Handle the state; return the next one to look at, or None if there is nothing more."""
         line, view = self.line, self.view
+        if line.cycle is not None and line.cycle.is_closed(
+                old=view.old, body=view.body, settings=self.env.settings):
+            line.cycle = None
         if line.cycle is None:
             line.cycle = self._restore_cycle()
         self._reason, self._diff = decisions.detect(view, initial=line.initial)
@@ -332,6 +335,7 @@ class Turn:
                 merged = patches.merge(merged, result)
             essence = cycles.advance(essence, results, self._build_essence(merged))
         line.cycle = cycle
+        cycle.closing = (essence, ahead) if essence != view.old or ahead is not None else None
         newest = await self.saver.close(
             [handler.id for handler in self.handlers.changing],
             essence=None if essence == view.old else essence, ahead=ahead)
