@@ -6,9 +6,6 @@ Root tasks run forever; when any of them ends, the operator ends. What they have
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import threading
 import warnings
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
@@ -27,6 +24,7 @@ from kopf._core.reactor import (
     admitting,
     authentication,
     handling,
+    leaving,
     observation,
     orchestration,
     processing,
@@ -34,9 +32,6 @@ from kopf._core.reactor import (
 )
 
 logger = logging.getLogger(__name__)
-
-HUNG_TASKS_TIMEOUT = 5.0
-"""How long (seconds) the tasks that handlers have left behind can live when the operator exits."""
 
 
 def run(
@@ -172,14 +167,14 @@ async def spawn_tasks(
         settings.peering.priority = priority
 
     loop = asyncio.get_running_loop()
-    signalled: asyncio.Future[signal.Signals] = loop.create_future()
     core = _command if _command is not None else _run_core(
         lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
         insights=insights, clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag,
         vault=vault, memo=memo)
     core_task = loop.create_task(core, name="operator")
-    _handle_signals(signalled, until=core_task)
-    stopper = _wait_for_stop(stop_flag, signalled, settings)
+    signals = leaving.Signals()
+    signals.handle(until=core_task)
+    stopper = leaving.wait_for_stop(stop_flag, signals, settings)
     return [core_task, loop.create_task(stopper, name="stop-flag checker")]
 
 
@@ -200,11 +195,7 @@ async def run_tasks(
         await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await aiotasks.cancel(root_tasks)
-        current = asyncio.current_task()
-        hung = [task for task in asyncio.all_tasks() if task not in ignored and task is not current]
-        if hung:
-            await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
-            await aiotasks.cancel([task for task in hung if not task.done()])
+        await leaving.finish_tasks(ignored=ignored)
     for task in root_tasks:
         if not task.cancelled():
             task.result()
@@ -295,59 +286,3 @@ def _complain(registry: registries.OperatorRegistry) -> None:
         repr(handler.id) for handler in registry.get_activity_handlers(causes.Activity.PROBE))
     if names:
         logger.warning(f"This version of Kopf does not run probes yet; ignored: {names}.")
-
-
-async def _wait_for_stop(
-        stop_flag: flags.Flag | None,
-        signalled: 'asyncio.Future[signal.Signals]',
-        settings: configuration.OperatorSettings,
-) -> None:
-    waiting: set[asyncio.Future[Any]] = {signalled}
-    if stop_flag is not None:
-        waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
-    if signalled.done():
-        logger.info(f"Signal {signalled.result().name} is received. Operator is stopping.")
-        _limit_exiting(settings.process.ultimate_exiting_timeout)
-    else:
-        logger.info("Stop-flag is raised. Operator is stopping.")
-
-
-def _handle_signals(
-        signalled: 'asyncio.Future[signal.Signals]', *, until: asyncio.Task[Any],
-) -> None:
-    """Tell of the first signal; the others change nothing: they must not kill what is finishing."""
-    if threading.current_thread() is not threading.main_thread():
-        logger.warning("OS signals are ignored: running not in the main thread.")
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
-            loop.add_signal_handler(number, _raise_once, signalled, number)
-            until.add_done_callback(
-                lambda _, number=number: loop.remove_signal_handler(number))  # type: ignore[misc]
-
-
-def _raise_once(signalled: 'asyncio.Future[signal.Signals]', number: signal.Signals) -> None:
-    if not signalled.done():
-        signalled.set_result(number)
-
-
-def _limit_exiting(timeout: float | None) -> None:
-    """Leave in any case, even if something hangs: Python would wait for its threads forever."""
-    if timeout is None:
-        return
-    timer = threading.Timer(timeout, _exit_hard, [timeout])
-    timer.daemon = True
-    timer.start()
-
-
-def _exit_hard(timeout: float) -> None:
-    names = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
-    logger.error(f"The operator has not exited in {timeout} seconds; leaving regardless. "
-                 f"These threads are still running: {', '.join(names)}.")
-    logging.shutdown()
-    os._exit(1)
