@@ -27,6 +27,9 @@ LOOP_TIMEOUT = 10.0
 ANSWER_TIMEOUT = 10.0
 """How long (seconds) a request waits for the probe handlers; they go on for the next requests."""
 
+SETTLING_TURNS = 5
+"""In how many turns of its loop what is accepted becomes a client that can be dropped."""
+
 
 class Server:
     """
@@ -104,8 +107,12 @@ class Server:
         self._started.set_result(self._endpoint._replace(port=port))
         monitor = asyncio.create_task(self._monitor())
         await stopping.wait()
-        server.close()
         monitor.cancel()
+        for sock in server.sockets:  # asyncio loses what is accepted in the same turn
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        for _ in range(SETTLING_TURNS):
+            await asyncio.sleep(0)
+        server.close()
         await responder.close()
 
     async def _get_answer(self) -> Answer:
