@@ -4,6 +4,7 @@ Leaving: what tells an operator to stop, and how it is made sure that it does.
 It is told by a signal, a flag, or the cancellation of its tasks. It has no time limit of its own,
 but from the first signal to the end of the process; and what it waits for is said in the log.
 """
+import _thread
 import asyncio
 import contextlib
 import contextvars
@@ -54,7 +55,8 @@ class Exiting:
         self._owns_process = owns_process_var.get()
         self._holders = 0
         self._handled: list[signal.Signals] = []
-        self._timer: threading.Timer | None = None
+        self._is_limited = False
+        self._over = threading.Event()
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -72,9 +74,8 @@ class Exiting:
         if not self._holders:
             for number in self._handled:
                 self._loop.remove_signal_handler(number)
-            if self._timer is not None and not self._owns_process:
-                self._timer.cancel()
-                self._timer.join()
+            if not self._owns_process:
+                self._over.set()
 
     def handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -84,6 +85,10 @@ class Exiting:
             with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
                 self._loop.add_signal_handler(number, self._receive, number)
                 self._handled.append(number)
+                # The loop is woken up by other means than this. But if it is blocked, this is
+                # all that is called.
+                signal.signal(number, self._limit)
+                signal.siginterrupt(number, False)
 
     async def wait(self, stop_flag: flags.Flag | None) -> None:
         """Wait until the operator has to stop, for whatever reason, and tell of it."""
@@ -106,11 +111,17 @@ class Exiting:
                         f"{describe_waiting(self._known, self._loop)}")
             return
         self.signalled.set_result(number)
+
+    def _limit(self, *_: object) -> None:
         timeout = self._settings.process.ultimate_exiting_timeout
-        if timeout is not None:
-            self._timer = threading.Timer(timeout, self._exit_hard, [timeout])
-            self._timer.daemon = True
-            self._timer.start()
+        if not self._is_limited and timeout is not None:
+            self._is_limited = True
+            # Not by `threading`: it has locks, and a signal can come when they are taken.
+            _thread.start_new_thread(self._exit_in, (timeout,))
+
+    def _exit_in(self, timeout: float) -> None:
+        if not self._over.wait(timeout):
+            self._exit_hard(timeout)
 
     def _exit_hard(self, timeout: float) -> None:
         """Leave in any case, even if something hangs: Python would wait for its threads forever."""

@@ -89,7 +89,7 @@ async def test_failed_functions_are_known_no_longer(known, executor):
 async def test_functions_that_wait_for_a_thread_are_known_as_such(known, executor, gate):
     handler = declare(lambda **_: gate.wait(), id='fn')
     tasks = [asyncio.create_task(invocation.invoke(handler, {}, executor)) for _ in range(2)]
-    await until(lambda: len(known) == 2 and list(known)[0].began is not None)
+    await until(lambda: len(known) == 2 and next(iter(known)).began is not None)
     assert list(known)[1].describe(list(known)[1].requested + 3) == (
         "'fn' (waits for a thread 3 s)")
     gate.set()
@@ -107,7 +107,7 @@ async def test_functions_are_stuck_if_others_wait_for_their_threads_for_too_long
     second = asyncio.create_task(invocation.invoke(handler, {}, executor))
     await until(lambda: len(known) == 2)
     assert not known.find_stuck(now, 10)
-    assert known.find_stuck(now + 11, 10) == [list(known)[0]]
+    assert known.find_stuck(now + 11, 10) == [next(iter(known))]
     gate.set()
     await asyncio.gather(first, second)
     assert not known.find_stuck(now + 100, 10)
