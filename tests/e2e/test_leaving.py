@@ -310,3 +310,21 @@ async def fn(**_):
     assert op.stop(timeout=20) == 0
     assert op.find(
         r"Operator is still stopping. Handlers: 'fn' \(10 s, at .+handlers0.py:\d+ fn\(\)")
+
+
+async def test_a_daemon_that_holds_its_thread_is_named_and_waited_for(kube, kind, operator):
+    op = operator('''
+import time
+
+@kopf.daemon(*KIND)
+def fn(**_):
+    print("begun")
+    time.sleep(22)
+''', kind=kind)
+    await kube.create(kind, 'obj')
+    await op.wait_for("begun")
+    await asyncio.sleep(1)
+    op.send(signal.SIGTERM)
+    line, = await op.wait_for("left behind", timeout=20)
+    assert re.search(r"'fn' for default/obj \(\d+ s, at .+handlers0.py:\d+ fn\(\)", line)
+    assert await op.wait(timeout=20) == 0

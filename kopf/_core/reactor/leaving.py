@@ -49,7 +49,7 @@ class Exiting:
     def __init__(self, known: calls.Calls, settings: configuration.OperatorSettings) -> None:
         super().__init__()
         self.signalled: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
-        self._known = known
+        self.known = known
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._owns_process = owns_process_var.get()
@@ -108,7 +108,7 @@ class Exiting:
     def _receive(self, number: signal.Signals) -> None:
         if self.signalled.done():
             logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
-                        f"{describe_waiting(self._known, self._loop)}")
+                        f"{describe_waiting(self.known, self._loop)}")
             return
         self.signalled.set_result(number)
 
@@ -127,7 +127,7 @@ class Exiting:
         """Leave in any case, even if something hangs: Python would wait for its threads forever."""
         if not self._holders and not is_interpreter_exiting():
             return  # the operator is gone, and whoever has called it goes on
-        what = describe_waiting(self._known, self._loop, everything=True)
+        what = describe_waiting(self.known, self._loop, everything=True)
         logger.error(
             f"The operator has not exited in {timeout} seconds; leaving regardless. {what}")
         logging.shutdown()
@@ -149,13 +149,13 @@ def start(
 
 
 @contextlib.contextmanager
-def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[None]:
-    """The operator of these tasks leaves not before the end of the block."""
+def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[calls.Calls]:
+    """The operator of these tasks leaves not before the end of the block. These are its calls."""
+    exitings = [_exitings[task] for task in root_tasks if task in _exitings]
     with contextlib.ExitStack() as stack:
-        for task in root_tasks:
-            if task in _exitings:
-                stack.enter_context(_exitings[task].held())
-        yield
+        for exiting in exitings:
+            stack.enter_context(exiting.held())
+        yield exitings[0].known if exitings else calls.Calls()
 
 
 @contextlib.contextmanager
@@ -176,8 +176,12 @@ def remind(known: calls.Calls) -> Iterator[None]:
             timer.cancel()
 
 
-async def finish_tasks(*, ignored: Collection[asyncio.Task[Any]]) -> None:
+async def finish_tasks(
+        *, ignored: Collection[asyncio.Task[Any]], known: calls.Calls | None = None,
+) -> None:
     """Let all other tasks of the loop end; cancel them, and those they start, if it takes long."""
+    known = calls.Calls() if known is None else known
+
     def find() -> list[asyncio.Task[Any]]:
         current = asyncio.current_task()
         return [task for task in asyncio.all_tasks()
@@ -186,13 +190,15 @@ async def finish_tasks(*, ignored: Collection[asyncio.Task[Any]]) -> None:
     if hung := find():
         await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
     if hung := find():
-        logger.warning(f"Cancelling the tasks that are left behind: {_describe_tasks(hung)}.")
+        names = _describe_tasks(hung, known)
+        logger.warning(f"Cancelling the tasks that are left behind: {names}.")
     while hung := find():
         for task in hung:
             task.cancel()
         _, pending = await asyncio.wait(hung, timeout=REMINDER_INTERVAL)
         if pending:
-            logger.warning(f"The tasks do not end though cancelled: {_describe_tasks(pending)}.")
+            names = _describe_tasks(pending, known)
+            logger.warning(f"The tasks do not end though cancelled: {names}.")
         for task in hung:
             if task.done() and not task.cancelled():
                 task.exception()
@@ -211,7 +217,7 @@ def describe_waiting(
         parts.append(f"Handlers: {calls.describe(known, loop.time())}.")
     with contextlib.suppress(RuntimeError):  # from another thread, it can fail
         others = asyncio.all_tasks(loop) - known.get_tasks()
-        if tasks := _describe_tasks(others, everything=everything):
+        if tasks := _describe_tasks(others, known, everything=everything):
             parts.append(f"Tasks: {tasks}.")
     frames = sys._current_frames()
     places = {
@@ -225,11 +231,18 @@ def describe_waiting(
     return ' '.join(parts) or "There is nothing left of the handlers."
 
 
-def _describe_tasks(tasks: Iterable[asyncio.Task[Any]], *, everything: bool = True) -> str:
-    places = {task: tracebacks.find_awaiting(task) for task in tasks}
-    return _name(
-        (task.get_name(), tracebacks.locate(frame, own=not everything))
-        for task, frame in places.items() if everything or tracebacks.locate(frame, own=True))
+def _describe_tasks(
+        tasks: Iterable[asyncio.Task[Any]], known: calls.Calls, *, everything: bool = True,
+) -> str:
+    called = {call.task: call for call in known}
+    items: list[tuple[str, str | None]] = []
+    for task in tasks:
+        frame = tracebacks.find_awaiting(task)
+        if task in called:
+            items.append((called[task].describe(task.get_loop().time()), None))
+        elif everything or tracebacks.locate(frame, own=True):
+            items.append((task.get_name(), tracebacks.locate(frame, own=not everything)))
+    return _name(items)
 
 
 def _name(items: Iterable[tuple[str, str | None]]) -> str:

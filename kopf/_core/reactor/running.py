@@ -200,12 +200,12 @@ async def run_tasks(
 
     :raises Exception: the first of the errors of the root tasks.
     """
-    with leaving.prolong(root_tasks):
+    with leaving.prolong(root_tasks) as known:
         try:
             await asyncio.wait(root_tasks, return_when=return_when)
         finally:
             await aiotasks.cancel(root_tasks)
-            await leaving.finish_tasks(ignored=ignored)
+            await leaving.finish_tasks(ignored=ignored, known=known)
     for task in root_tasks:
         if not task.cancelled():
             task.result()
