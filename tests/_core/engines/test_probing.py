@@ -404,3 +404,15 @@ async def test_a_server_that_was_not_started_can_be_stopped(probes):
     server = serving.Server(
         endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=probes.make_answerer().answer)
     await server.stop()
+
+
+async def test_a_server_that_is_starting_can_be_stopped(probes):
+    before = threading.active_count()
+    server = serving.Server(
+        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=probes.make_answerer().answer)
+    starting = asyncio.create_task(server.start())
+    await asyncio.sleep(0)
+    starting.cancel()
+    await asyncio.wait([starting])
+    await server.stop()
+    assert threading.active_count() == before

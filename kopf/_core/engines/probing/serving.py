@@ -3,6 +3,7 @@ Serving: the thread of the health checks, and how it sees that the loop of the o
 """
 import asyncio
 import concurrent.futures
+import contextlib
 import logging
 import os
 import sys
@@ -67,16 +68,20 @@ class Server:
         :raises EndpointError: if it cannot be served there.
         """
         self._thread.start()
-        self._endpoint = await asyncio.wrap_future(self._started)
+        self._endpoint = await asyncio.shield(asyncio.wrap_future(self._started))
         logger.info(f"The health checks are served at {self._endpoint}")
 
     async def stop(self) -> None:
+        """Serve no longer; it can also be called before it has started, or if it has failed to."""
+        if self._thread.ident is None:
+            return
+        await asyncio.gather(asyncio.wrap_future(self._started), return_exceptions=True)
         if self._serving is not None:
             loop, stopping = self._serving
-            loop.call_soon_threadsafe(stopping.set)
-        if self._thread.ident is not None:
-            await asyncio.wrap_future(self._ended)
-            self._thread.join()
+            with contextlib.suppress(RuntimeError):  # it has ended by itself
+                loop.call_soon_threadsafe(stopping.set)
+        await asyncio.wrap_future(self._ended)
+        self._thread.join()
 
     def _run(self) -> None:
         try:
