@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.e2e.journals import is_handled
+from tests.e2e.proxy import Proxy
 
 STUCK = '''
 import asyncio, threading, time, warnings
@@ -328,3 +329,24 @@ def fn(**_):
     line, = await op.wait_for("left behind", timeout=20)
     assert re.search(r"'fn' for default/obj \(\d+ s, at .+handlers0.py:\d+ fn\(\)", line)
     assert await op.wait(timeout=20) == 0
+
+
+@pytest.mark.parametrize('method', ['POST', 'PATCH'])
+async def test_requests_that_are_never_answered_are_given_up(
+        cluster, kube, kind, operator, tmp_path, method):
+    with Proxy(cluster) as proxy:
+        op = operator('''
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.queueing.exit_timeout = 0.5
+
+@kopf.on.create(*KIND)
+def fn(**_):
+    print("called")
+''', kind=kind, kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
+        await op.wait_for("authentication has finished")
+        proxy.hang(match=lambda request: request.method == method, times=None)
+        await kube.create(kind, 'obj')
+        await op.wait_for("called")
+        await asyncio.sleep(0.5)
+        assert op.stop(timeout=20) == 0

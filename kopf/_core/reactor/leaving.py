@@ -228,7 +228,9 @@ def describe_waiting(
     threads = _name((name, place) for name, place in places.items() if everything or place)
     if threads:
         parts.append(f"Threads: {threads}.")
-    return ' '.join(parts) or "There is nothing left of the handlers."
+    if not parts and not everything:
+        return f"No handlers. {describe_waiting(known, loop, everything=True)}"
+    return ' '.join(parts)
 
 
 def _describe_tasks(
