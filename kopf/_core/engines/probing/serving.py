@@ -25,7 +25,7 @@ TICK = 0.5
 LOOP_TIMEOUT = 10.0
 """How long (seconds) the event loop can be blocked until the operator is not healthy."""
 
-ANSWER_TIMEOUT = 10.0
+ANSWER_TIMEOUT = 15.0
 """How long (seconds) a request waits for the probe handlers; they go on for the next requests."""
 
 SETTLING_TURNS = 5
