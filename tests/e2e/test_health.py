@@ -1,5 +1,8 @@
 import asyncio
+import dataclasses
+import datetime
 import json
+import re
 import signal
 import threading
 import time
@@ -11,6 +14,7 @@ import kopf
 from kopf._core.engines.probing import answering, serving
 from kopf._core.reactor import health
 from tests.e2e.conftest import find_free_ports
+from tests.e2e.journals import wait_handled
 from tests.e2e.proxy import Proxy
 
 
@@ -133,6 +137,36 @@ async def test_a_watch_that_was_ended_is_started_again_and_all_is_well(
     assert await wait_for(url, 200) == {}
     await kube.create(kind, 'obj2')
     await journal.wait('obj2')
+
+
+async def test_a_lost_login_is_told_of_in_its_time_and_then_all_is_well_again(
+        kube, kind, embedded, url, monkeypatch, journal):
+    monkeypatch.setattr(health, 'LOGIN_TIMEOUT', 1.0)
+    is_lost = False
+
+    @kopf.on.login()
+    def login(**_):
+        if is_lost:
+            raise kopf.TemporaryError("password=secret", delay=0.5)
+        expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=1)
+        return dataclasses.replace(kopf.login_with_kubeconfig(), expiration=expiration)
+
+    @kopf.on.create(*kind.selector)
+    def fn(name, **_):
+        journal.append(name)
+
+    embedded(liveness_endpoint=url)
+    await wait_for(url, 200)
+    is_lost = True
+    await asyncio.sleep(1)  # it expires
+    await kube.create(kind, 'obj')  # handling it needs a request
+    body = await wait_for(url, 503)
+    assert body['problems'].keys() == {'login'}
+    assert re.fullmatch(r"no credentials for \d+ s; see the log\.", body['problems']['login'])
+    is_lost = False
+    assert await wait_for(url, 200) == {}
+    await wait_handled(kube, kind, 'obj')
+    assert journal == ['obj']
 
 
 async def test_stuck_threads_are_told_of_in_their_time_and_then_all_is_well_again(

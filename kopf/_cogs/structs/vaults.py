@@ -29,6 +29,8 @@ class Vault:
     ) -> None:
         super().__init__()
         self.login = login
+        self.waiting_since: float | None = None
+        """Since when new credentials are waited for, in the time of the event loop; or None."""
         self._items: dict[str, credentials.Credentials] = {}
         self._invalid: set[credentials.Credentials] = set()
         self._lock = asyncio.Lock()
@@ -67,7 +69,11 @@ class Vault:
             async with self._lock:
                 chosen = self.select()
                 if chosen is None:
-                    self.populate(await self.login())
+                    self.waiting_since = asyncio.get_running_loop().time()
+                    try:
+                        self.populate(await self.login())
+                    finally:
+                        self.waiting_since = None
                     chosen = self.select()
         if chosen is None and self._invalid:
             raise credentials.LoginError("The API rejects the credentials; there are no others.")

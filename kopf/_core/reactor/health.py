@@ -46,7 +46,7 @@ class Monitor:
 
     def add_vault(self, vault: vaults.Vault) -> None:
         def check(now: float) -> str | None:
-            since: float | None = getattr(vault, 'waiting_since', None)
+            since = vault.waiting_since
             if since is None or now - since < LOGIN_TIMEOUT:
                 return None
             return f"no credentials for {now - since:.0f} s; see the log."

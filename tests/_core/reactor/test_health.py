@@ -6,7 +6,7 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits import clocks, pulses
-from kopf._cogs.structs import vaults
+from kopf._cogs.structs import credentials, vaults
 from kopf._core.actions import calls, invocation
 from kopf._core.reactor import health
 
@@ -22,13 +22,6 @@ def known():
 @pytest.fixture()
 def monitor(known):
     return health.Monitor(known=known, clock=clocks.Clock())
-
-
-@pytest.fixture()
-def vault():
-    vault = vaults.Vault()
-    vault.waiting_since = None
-    return vault
 
 
 @pytest.mark.looptime
@@ -58,15 +51,23 @@ async def test_complaints_are_told_by_aspects(monitor):
 
 
 @pytest.mark.looptime
-async def test_waiting_for_credentials_is_well_for_some_time_only(monitor, vault):
+async def test_waiting_for_credentials_is_well_for_some_time_only(monitor):
+    over = asyncio.Event()
+
+    async def login():
+        await over.wait()
+        return {'': credentials.ConnectionInfo(server='http://localhost')}
+
+    vault = vaults.Vault(login=login)
     monitor.add_vault(vault)
     assert monitor.diagnose() == {}
-    vault.waiting_since = 0.0
+    waiting = asyncio.create_task(vault.obtain())
     await asyncio.sleep(health.LOGIN_TIMEOUT - 1)
     assert monitor.diagnose() == {}
     await asyncio.sleep(1)
     assert monitor.diagnose() == {'login': "no credentials for 90 s; see the log."}
-    vault.waiting_since = None
+    over.set()
+    await waiting
     assert monitor.diagnose() == {}
 
 
