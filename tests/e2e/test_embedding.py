@@ -177,6 +177,19 @@ with warnings.catch_warnings():
     asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 kopf.run(**options)
 ''',
+    'stopped by a signal, after which the program goes on': '''
+@kopf.on.startup()
+def startup_fn(settings, **_):
+    settings.process.ultimate_exiting_timeout = 2
+
+def send():
+    stop.wait()
+    os.kill(os.getpid(), signal.SIGTERM)
+
+threading.Thread(target=send).start()
+kopf.run(clusterwide=True, standalone=True)
+time.sleep(2.5)
+''',
     'one after another, with the same settings': '''
 settings = kopf.OperatorSettings()
 ready = threading.Event()

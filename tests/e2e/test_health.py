@@ -192,6 +192,16 @@ async def test_stuck_threads_are_told_of_in_their_time_and_then_all_is_well_agai
     assert await wait_for(url, 200) == {}
 
 
+async def test_kinds_that_are_absent_are_no_reason_for_a_new_start(embedded, url):
+    @kopf.on.create('absent.test', 'v1', 'nothings')
+    def fn(**_):
+        pass
+
+    embedded(liveness_endpoint=url)
+    await asyncio.sleep(1)
+    assert await check(url) == (200, {})
+
+
 async def test_an_api_that_cannot_be_reached_is_no_reason_for_a_new_start(
         cluster, kube, kind, operator, url, tmp_path):
     with Proxy(cluster) as proxy:
