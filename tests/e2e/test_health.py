@@ -209,13 +209,13 @@ async def test_an_api_that_cannot_be_reached_is_no_reason_for_a_new_start(
             '@kopf.on.create(*KIND)\ndef fn(**_): pass', f'--liveness={url}', kind=kind,
             kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
         await kube.create(kind, 'obj')
-        await op.wait_for("Handler 'fn' succeeded")
+        await op.wait_for("Handling cycle is finished")
         proxy.refuse()
         proxy.cut_streams()
         for _ in range(20):
             assert await check(url) == (200, {})
             await asyncio.sleep(0.1)
-        op.stop()
+        op.stop(timeout=20)
 
 
 async def test_it_answers_until_the_cleanup_is_over(operator, kind, url):
