@@ -54,7 +54,8 @@ class Exiting:
         self._loop = asyncio.get_running_loop()
         self._owns_process = owns_process_var.get()
         self._holders = 0
-        self._handled: list[signal.Signals] = []
+        self._handled: dict[signal.Signals, Any] = {}
+        """The signals, and what was done on them before."""
         self._is_limited = False
         self._over = threading.Event()
 
@@ -72,8 +73,11 @@ class Exiting:
     def release(self) -> None:
         self._holders -= 1
         if not self._holders:
-            for number in self._handled:
+            for number, previous in self._handled.items():
                 self._loop.remove_signal_handler(number)
+                if previous is not None:
+                    signal.signal(number, previous)
+            self._handled.clear()
             if not self._owns_process:
                 self._over.set()
 
@@ -83,8 +87,9 @@ class Exiting:
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
+                previous = signal.getsignal(number)
                 self._loop.add_signal_handler(number, self._receive, number)
-                self._handled.append(number)
+                self._handled[number] = previous
                 # The loop is woken up by other means than this. But if it is blocked, this is
                 # all that is called.
                 signal.signal(number, self._limit)

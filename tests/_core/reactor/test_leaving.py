@@ -125,6 +125,21 @@ async def test_signals_are_handled_as_long_as_somebody_holds_it(settings):
     assert exiting.signalled.result() == signal.SIGTERM
 
 
+async def test_signal_handlers_of_the_program_are_put_back(settings):
+    def handle(*_):
+        pass
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        exiting = leaving.Exiting(calls.Calls(), settings)
+        with exiting.held():
+            exiting.handle_signals()
+            assert signal.getsignal(signal.SIGTERM) != handle
+        assert signal.getsignal(signal.SIGTERM) == handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 async def test_the_limit_is_void_when_nobody_holds_it(settings, monkeypatch):
     settings.process.ultimate_exiting_timeout = 0.1
     exits = []
