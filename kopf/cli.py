@@ -23,8 +23,9 @@ from kopf._cogs.helpers import loaders, versions
 from kopf._cogs.structs import credentials, vaults
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
+from kopf._core.engines.probing import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import running
+from kopf._core.reactor import leaving, running
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -67,6 +68,16 @@ class LogFormatChoice(click.Choice[str]):
         if isinstance(value, loggers.LogFormat):
             return value
         return loggers.LogFormat[super().convert(value, param, ctx).upper()]
+
+
+def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Refuse what the health checks cannot be served at."""
+    try:
+        if value is not None:
+            endpoints.Endpoint.parse(value)
+    except endpoints.EndpointError as e:
+        raise click.BadParameter(str(e), ctx=ctx, param=param) from None
+    return value
 
 
 def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
@@ -150,7 +161,7 @@ def main(__controls: CLIControls) -> None:
               help="Work as if there were no other operators.")
 @click.option('--dev', is_flag=True,
               help=f"Development: take over from other operators (priority {DEV_PRIORITY}).")
-@click.option('-L', '--liveness', 'liveness_endpoint', metavar='URL',
+@click.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', callback=check_endpoint,
               help="Where to serve the health checks: http://0.0.0.0:8080/healthz")
 @click.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING',
               metavar='NAME',
@@ -196,6 +207,7 @@ def run(
             "In the future, one of them will be required.")
 
     loop = __controls.loop or _make_fast_loop()
+    owning = leaving.owns_process_var.set(True)
     try:
         with _accompany(sandboxing) if sandbox else contextlib.nullcontext(
                 __controls.vault) as vault:
@@ -213,10 +225,12 @@ def run(
                 vault=vault,
                 loop=loop,
             )
-    except (credentials.LoginError, activities.ActivityError) as e:
+    except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError) as e:
         raise click.ClickException(str(e)) from e
     finally:
+        leaving.owns_process_var.reset(owning)
         if loop is not None and loop is not __controls.loop:
+            loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
 

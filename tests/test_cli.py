@@ -231,3 +231,11 @@ def test_absence_of_credentials_ends_the_process(script, tmp_path):
     assert code == 1
     assert err.splitlines()[-1].startswith("Error: ")
     assert 'Traceback' not in err
+
+
+@pytest.mark.parametrize('url', ['https://host:1/', 'host:8080', 'http://host:99999/'])
+def test_liveness_endpoints_are_checked_at_once(invoke, script, url):
+    result = invoke('run', '-A', '--liveness', url, script(''))
+    assert result.exit_code == 2
+    assert "Invalid value for '-L' / '--liveness'" in result.output
+    assert "Use http://host:port/path." in result.output

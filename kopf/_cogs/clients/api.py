@@ -28,6 +28,9 @@ JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
 MAX_WARNINGS_REMEMBERED = 1000
 
+CLOSING_TURNS = 5
+"""In how many turns of the loop asyncio closes the sockets of what is aborted."""
+
 LARGE_BODY = 100_000
 """The bodies of requests beyond this size (bytes) are sent piece by piece."""
 
@@ -83,6 +86,8 @@ class Client:
         self._deadlines.close()
         self._outages.end_all()
         await self._pool.close()
+        for _ in range(CLOSING_TURNS):
+            await asyncio.sleep(0)
 
     @property
     def congested(self) -> bool:

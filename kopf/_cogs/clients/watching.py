@@ -20,6 +20,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 
+from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, listing, splitting, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
@@ -81,20 +82,24 @@ async def watch(
         logger: api.Logger = default_logger,
         metadata_only: bool = False,
         raising: tuple[type[errors.APIError], ...] = (),
+        pulse: pulses.Pulse | None = None,
 ) -> None:
     """
     Feed the sink for ever. Raises only `LoginError`, and the errors asked for by ``raising``.
 
-    With ``metadata_only``, the objects are nothing but their metadata.
+    With ``metadata_only``, the objects are nothing but their metadata. The ``pulse`` shows if it
+    lives.
     """
+    pulse = pulses.Pulse() if pulse is None else pulse
     where = 'cluster-wide' if namespace is None else f'in {namespace!r}'
     logger.debug(f"Starting the watch-stream for {resource} {where}.")
     watcher = _Watcher(
         client, settings=settings, resource=resource, namespace=namespace, sink=sink,
-        logger=logger, metadata_only=metadata_only, name=f"{resource} {where}")
+        logger=logger, metadata_only=metadata_only, pulse=pulse, name=f"{resource} {where}")
     try:
         while True:
             pause = await watcher.turn(raising)
+            pulse.expect(pause)
             await asyncio.sleep(pause)
     finally:
         logger.debug(f"Stopping the watch-stream for {resource} {where}.")
@@ -120,6 +125,7 @@ class _Watcher:
             sink: Sink,
             logger: api.Logger,
             metadata_only: bool,
+            pulse: pulses.Pulse,
             name: str,
     ) -> None:
         super().__init__()
@@ -131,6 +137,7 @@ class _Watcher:
         self._sink = sink
         self._logger = logger
         self._metadata_only = metadata_only
+        self._pulse = pulse
         self._name = name
         self._streak = streaks.Streak(
             f"Watching of {name}", settings=settings, logger=logger)
@@ -147,6 +154,7 @@ class _Watcher:
         backoff = self._settings.watching.reconnect_backoff
         resumed = not self._relisting
         self._proven = False
+        self._pulse.expect(self._settings.networking.request_timeout)
         failure: Exception | None = None
         try:
             await self._prepare()
@@ -206,6 +214,7 @@ class _Watcher:
 
     async def _get_version(self) -> str:
         """The version of the list as of now, without the list itself."""
+        self._pulse.expect(self._settings.networking.request_timeout)
         params = {**listing.get_selectors(self._settings, self._resource), 'limit': '1'}
         raw = await self._client.fetch(
             'GET', self._path, params=params, accept=listing.ACCEPT_METADATA_LIST, retry=False)
@@ -220,6 +229,7 @@ class _Watcher:
             self._client, resource=self._resource, namespace=self._namespace,
             settings=self._settings, metadata_only=self._metadata_only, retry=False,
         ):
+            self._pulse.expect(self._settings.networking.request_timeout)
             if not begun or page.restarted:
                 begun = True
                 version = page.resource_version
@@ -242,6 +252,7 @@ class _Watcher:
         lifetime = asyncio.timeout(watching.client_timeout)
         silence = asyncio.timeout(watching.inactivity_timeout)
         heard = started
+        self._pulse.expect(watching.inactivity_timeout)
         splitter = splitting.LineSplitter()
         breather = _Breather()
         try:
@@ -253,6 +264,7 @@ class _Watcher:
                         now = loop.time()
                         if now - heard > watching.inactivity_timeout / 100:  # timers are costly
                             silence.reschedule(now + watching.inactivity_timeout)
+                            self._pulse.expect(watching.inactivity_timeout)
                             heard = now
                     for line in complete:
                         self._handle(line)

@@ -301,6 +301,11 @@ class ExecutionSettings:
         """Whether the author has not chosen another executor."""
         return isinstance(self.executor, _DefaultExecutor)
 
+    def release_threads(self) -> None:
+        """Let the idle threads of the default executor end; there will be new ones when needed."""
+        if self.has_default_executor:
+            self.executor = _DefaultExecutor(self._max_workers)
+
     @property
     def max_workers(self) -> int | None:
         """

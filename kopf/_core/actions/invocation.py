@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
+from kopf._core.actions import calls
 from kopf._core.intents import handlers
 
 kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
@@ -23,19 +24,25 @@ async def invoke(
 ) -> Any:
     """Call the handler and return its result; it sees the context variables of the caller."""
     token = kwargs_var.set(kwargs)
+    known = calls.calls_var.get()
+    call = calls.Call(handler, kwargs, None if handler.is_async else executor)
+    if known is not None:
+        known.add(call)
     try:
         if handler.is_async:
             return await handler.fn(**kwargs)
-        return await _invoke_in_thread(handler, kwargs, executor)
+        return await _invoke_in_thread(handler, kwargs, executor, call)
     finally:
         kwargs_var.reset(token)
+        if known is not None:
+            known.discard(call)
 
 
 async def _invoke_in_thread(
-        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
+        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor, call: calls.Call,
 ) -> Any:
     context = contextvars.copy_context()
-    running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs))
+    running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs), call)
     future = asyncio.wrap_future(running)
     while not future.done():
         try:
@@ -47,7 +54,8 @@ async def _invoke_in_thread(
     return await result if inspect.isawaitable(result) else result
 
 
-def _call(fn: Callable[[], Any]) -> Any:
+def _call(fn: Callable[[], Any], call: calls.Call) -> Any:
+    call.begin()
     try:
         return fn()
     except StopIteration as e:  # futures cannot have it: their waiters would wait for ever

@@ -126,31 +126,37 @@ class LogPoster(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._queues: dict[int, EventQueue] = {}
+        self._queues: dict[int, list[EventQueue]] = {}
+        """By the settings; of several operators with the same ones, the newest posts for all."""
         self._mutex = threading.Lock()
 
     @property
     def queues(self) -> list[EventQueue]:
         """The queues of all the operators that post now."""
         with self._mutex:
-            return list(self._queues.values())
+            return [queue for queues in self._queues.values() for queue in queues]
 
     def connect(self, queue: EventQueue) -> None:
         with self._mutex:
-            self._queues[id(queue.settings)] = queue
+            known = self._queues.get(id(queue.settings), [])
+            self._queues[id(queue.settings)] = [*known, queue]
             loggers.logger.addHandler(self)
 
     def disconnect(self, queue: EventQueue) -> None:
         with self._mutex:
-            self._queues.pop(id(queue.settings), None)
+            known = self._queues.get(id(queue.settings), [])
+            self._queues[id(queue.settings)] = [other for other in known if other is not queue]
+            if not self._queues[id(queue.settings)]:
+                del self._queues[id(queue.settings)]
             if not self._queues:
                 loggers.logger.removeHandler(self)
 
     def handle(self, record: logging.LogRecord) -> bool:
         # Unlike in usual handlers, no lock is needed, nor a second step for the few that pass.
-        queue = self._queues.get(id(getattr(record, 'settings', None)))
-        if queue is None or getattr(record, 'k8s_skip', False):
+        queues = self._queues.get(id(getattr(record, 'settings', None)))
+        if not queues or getattr(record, 'k8s_skip', False):
             return False
+        queue = queues[-1]
         posting = queue.settings.posting
         if not posting.enabled or not posting.loggers or record.levelno < posting.level:
             return False

@@ -1,9 +1,12 @@
-"""Tracebacks for people: those of an author's error begin in the author's code."""
+"""Tracebacks for people: of all the frames, those in the author's code are what matters."""
+import asyncio
 import concurrent.futures.thread
 import pathlib
+import sysconfig
 import types
 
 _ROOT = str(pathlib.Path(__file__).parents[2])
+_STDLIB = sysconfig.get_path('stdlib')
 _POOL = concurrent.futures.thread.__file__
 
 
@@ -18,3 +21,42 @@ def trim(e: BaseException) -> BaseException:
 def _is_internal(tb: types.TracebackType) -> bool:
     filename = tb.tb_frame.f_code.co_filename
     return filename.startswith(_ROOT) or filename == _POOL
+
+
+def locate(frame: types.FrameType | None, *, own: bool = False) -> str | None:
+    """
+    Where the code is: the innermost line of the author, and what is called there, if anything.
+
+    With ``own``, only the author's. The lines themselves are not shown: there can be secrets.
+    """
+    frames: list[types.FrameType] = []
+    while frame is not None:
+        frames.append(frame)
+        frame = frame.f_back
+    shown = [frame for frame in frames if _is_authors(frame.f_code.co_filename)][:1]
+    if frames and frames[0] not in shown and not own:
+        shown.append(frames[0])
+    return ', in '.join(
+        f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}()" for frame in shown
+    ) or None
+
+
+def find_awaiting(task: 'asyncio.Task[object]') -> types.FrameType | None:
+    """The innermost frame of the coroutines of a task that waits for something."""
+    found: types.FrameType | None = None
+    coro: object = task.get_coro()
+    while coro is not None:
+        own = _is_authors_coroutine(coro)
+        frame = getattr(coro, 'cr_frame', None) or getattr(coro, 'gi_frame', None)
+        found = frame if frame is not None and (own or found is None) else found
+        coro = getattr(coro, 'cr_await', None) or getattr(coro, 'gi_yieldfrom', None)
+    return found
+
+
+def _is_authors_coroutine(coro: object) -> bool:
+    code = getattr(coro, 'cr_code', None) or getattr(coro, 'gi_code', None)
+    return code is not None and _is_authors(code.co_filename)
+
+
+def _is_authors(filename: str) -> bool:
+    return not filename.startswith(('<', _ROOT, _STDLIB)) and 'site-packages' not in filename

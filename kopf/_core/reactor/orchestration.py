@@ -11,12 +11,23 @@ import logging
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Protocol
 
-from kopf._cogs.aiokits import tasks
+from kopf._cogs.aiokits import pulses, tasks
 from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
-from kopf._core.reactor import observation
+from kopf._core.reactor import health, observation
+
+WATCHING_SLACK = 30.0
+"""
+How long (seconds) a watch can be late until the operator is not healthy. It is late if nothing has
+come of it for ``settings.watching.inactivity_timeout``, or if a list takes longer than
+``settings.networking.request_timeout``, and it has not reconnected. An API that cannot be reached
+makes no watch late: it goes on trying.
+"""
+
+MAX_NAMED = 5
+"""How many of the late watches are named at most."""
 
 Key = tuple[references.Resource, references.Namespace]
 _Served = tuple[registries.ResourceHandlers, frozenset[tuple[object, ...]]]
@@ -55,6 +66,7 @@ async def serve(
         clusterwide: bool,
         logger: logging.Logger,
         insights: observation.Insights | None = None,
+        monitor: health.Monitor | None = None,
 ) -> None:
     """
     Watch all that the handlers of the registry are for, as long as it is in the cluster; for ever.
@@ -66,6 +78,8 @@ async def serve(
         client=client, settings=settings, registry=registry, lines=lines, logger=logger)
     woken = ensemble.woken
     insights.subscribe(woken)
+    if monitor is not None:
+        monitor.add('watching', ensemble.diagnose)
     try:
         ensemble.start(observation.observe_resources(
             client=client, settings=settings, groups=get_groups(registry),
@@ -112,6 +126,7 @@ class Ensemble:
         self._logger = logger
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
+        self._pulses: dict[Key, pulses.Pulse] = {}
         self._served: dict[Key, _Served] = {}
         self._blamed: set[references.Selector | references.Resource] = set()
 
@@ -125,6 +140,16 @@ class Ensemble:
         for task in [*self._observers, *self._watchers.values()]:
             if task.done() and not task.cancelled():
                 task.result()
+
+    def diagnose(self, now: float) -> str | None:
+        """What does not watch though it should, if anything."""
+        if any(task.cancelled() for task in self._observers):
+            return "the resources or the namespaces of the cluster are not observed."
+        dead = [
+            f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
+            for (resource, namespace), task in self._watchers.items()
+            if task.done() or self._pulses[resource, namespace].is_late(now, slack=WATCHING_SLACK)]
+        return f"no progress: {', '.join(dead[:MAX_NAMED])}." if dead else None
 
     async def adjust(
             self,
@@ -141,6 +166,9 @@ class Ensemble:
             for resource, handlers in bound.items()
             for namespace in (namespaces if resource.namespaced else (None,))
         }
+        for key in [key for key, task in self._watchers.items() if task.done()]:
+            self._logger.warning(f"Somebody has stopped watching of {key[0]}; starting it again.")
+            del self._watchers[key]
         gone = self._watchers.keys() - needed.keys()
         outdated = {key for key in self._watchers if self._served[key] != needed.get(key)}
         await tasks.cancel([self._watchers.pop(key) for key in outdated])
@@ -157,9 +185,11 @@ class Ensemble:
             namespace: references.Namespace,
             handlers: registries.ResourceHandlers,
     ) -> None:
+        pulse = self._pulses[resource, namespace] = pulses.Pulse()
         task = asyncio.create_task(watching.watch(
             self._client, settings=self._settings, resource=resource, namespace=namespace,
-            sink=self._lines.sink(resource, namespace, handlers)))
+            sink=self._lines.sink(resource, namespace, handlers), pulse=pulse),
+            name=f"watching of {resource}")
         task.add_done_callback(lambda _: self.woken.set())
         self._watchers[resource, namespace] = task
 

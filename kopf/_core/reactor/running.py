@@ -6,9 +6,6 @@ Root tasks run forever; when any of them ends, the operator ends. What they have
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import threading
 import warnings
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
@@ -19,14 +16,18 @@ from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, memos, references, vaults
-from kopf._core.actions import lifecycles, reports
+from kopf._core.actions import calls, lifecycles, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.daemons import spawning
+from kopf._core.engines.probing import endpoints
 from kopf._core.intents import causes, registries, stopping
 from kopf._core.reactor import (
     admitting,
     authentication,
     handling,
+    health,
+    leaving,
+    liveness,
     observation,
     orchestration,
     processing,
@@ -34,9 +35,6 @@ from kopf._core.reactor import (
 )
 
 logger = logging.getLogger(__name__)
-
-HUNG_TASKS_TIMEOUT = 5.0
-"""How long (seconds) the tasks that handlers have left behind can live when the operator exits."""
 
 
 def run(
@@ -110,7 +108,11 @@ async def operator(
     by SIGINT & SIGTERM if in the main thread, or by errors that it cannot live with: a failed
     startup, no credentials. The ready flag is raised when the startup handlers have succeeded.
 
+    The health checks are served at ``liveness_endpoint``: ``http://host:port/path``; see
+    `kopf._core.engines.probing`.
+
     :raises LoginError: if there are no credentials that the API accepts.
+    :raises EndpointError: if the health checks cannot be served there.
     :raises Exception: if the startup or cleanup has failed.
     """
     existing = asyncio.all_tasks()
@@ -171,40 +173,39 @@ async def spawn_tasks(
     if priority is not None:
         settings.peering.priority = priority
 
+    endpoint = None if liveness_endpoint is None else endpoints.Endpoint.parse(liveness_endpoint)
     loop = asyncio.get_running_loop()
-    signalled: asyncio.Future[signal.Signals] = loop.create_future()
+    known = calls.Calls()
     core = _command if _command is not None else _run_core(
-        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
-        insights=insights, clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag,
-        vault=vault, memo=memo)
+        known=known, endpoint=endpoint, lifecycle=lifecycle, indexers=indexers, registry=registry,
+        settings=settings, insights=insights, clusterwide=clusterwide, namespaces=namespaces,
+        ready_flag=ready_flag, vault=vault, memo=memo)
     core_task = loop.create_task(core, name="operator")
-    _handle_signals(signalled, until=core_task)
-    stopper = _wait_for_stop(stop_flag, signalled, settings)
-    return [core_task, loop.create_task(stopper, name="stop-flag checker")]
+    exiting = leaving.start(core_task, known, settings)
+    return [core_task, loop.create_task(exiting.wait(stop_flag), name="stop-flag checker")]
 
 
 async def run_tasks(
         root_tasks: Collection[asyncio.Task[Any]],
         *,
         ignored: Collection[asyncio.Task[Any]] = frozenset(),
+        return_when: str = asyncio.FIRST_COMPLETED,
 ) -> None:
     """
     Wait until any of the root tasks ends, then stop the others, and all that they have left behind.
+    The latter has 5 seconds to end by itself, then it is cancelled.
 
     All tasks of the loop that are not ignored are considered as left behind: nobody can tell
     who has started them. So, do not run operators in the same loop with anything else.
 
     :raises Exception: the first of the errors of the root tasks.
     """
-    try:
-        await asyncio.wait(root_tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await aiotasks.cancel(root_tasks)
-        current = asyncio.current_task()
-        hung = [task for task in asyncio.all_tasks() if task not in ignored and task is not current]
-        if hung:
-            await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
-            await aiotasks.cancel([task for task in hung if not task.done()])
+    with leaving.prolong(root_tasks) as known:
+        try:
+            await asyncio.wait(root_tasks, return_when=return_when)
+        finally:
+            await aiotasks.cancel(root_tasks)
+            await leaving.finish_tasks(ignored=ignored, known=known)
     for task in root_tasks:
         if not task.cancelled():
             task.result()
@@ -212,6 +213,8 @@ async def run_tasks(
 
 async def _run_core(
         *,
+        known: calls.Calls,
+        endpoint: endpoints.Endpoint | None,
         lifecycle: lifecycles.LifeCycleFn | None,
         indexers: indexing.OperatorIndexers | None,
         registry: registries.OperatorRegistry,
@@ -228,7 +231,6 @@ async def _run_core(
     clock = clocks.Clock()
     indices = indexers if indexers is not None else indexing.OperatorIndexers()
     indices.ensure(registry._indexing)
-    _complain(registry)
 
     async def run_activity(activity: causes.Activity) -> Mapping[ids.HandlerId, Any]:
         return await activities.run_activity(
@@ -237,6 +239,7 @@ async def _run_core(
 
     queue = reports.EventQueue(settings)
     posting.event_queue_var.set(queue)
+    calls.calls_var.set(known)
     vault = vault if vault is not None else vaults.Vault()
     authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
         registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION, clock=clock,
@@ -251,22 +254,36 @@ async def _run_core(
         is_congested=processor.is_congested, index=processor.index, discard=processor.discard)
     insights = observation.Insights() if insights is None else insights
     admission = admitting.Admission(env=env, registry=registry, insights=insights, lines=lines)
+    monitor = health.Monitor(known=known, clock=clock)
+    monitor.add_vault(vault)
+    probes = liveness.Liveness(endpoint, monitor=monitor, run_activity=run_activity, clock=clock)
     poster: asyncio.Task[None] | None = None
     try:
         await run_activity(causes.Activity.STARTUP)
+        await probes.start()
         poster = asyncio.create_task(
             posting.poster(client=client, settings=settings, queue=queue), name="poster of events")
+        monitor.add_task('posting', poster)
         await vault.obtain()
         admission.start(client)
         if ready_flag is not None:
             flags.raise_flag(ready_flag)
-        await aiotasks.gather(vault.guard(), admission.serve(), orchestration.serve(
-            client=client, settings=settings, registry=registry, lines=lines,
-            namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger))
+        await aiotasks.gather(
+            vault.guard(), admission.serve(), monitor.run(),
+            orchestration.serve(
+                client=client, settings=settings, registry=registry, lines=lines,
+                namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger,
+                monitor=monitor))
     finally:
-        await _clean_up(
-            lines, processor.spawner, admission, poster, client,
-            run_activity(causes.Activity.CLEANUP))
+        monitor.dismiss()
+        try:
+            with leaving.remind(known):
+                await _clean_up(
+                    lines, processor.spawner, admission, poster, client,
+                    run_activity(causes.Activity.CLEANUP))
+        finally:
+            await probes.stop()
+            settings.execution.release_threads()
 
 
 async def _clean_up(
@@ -289,67 +306,3 @@ async def _clean_up(
         if poster is not None:
             await aiotasks.cancel([poster])
         await client.close()
-
-
-def _complain(registry: registries.OperatorRegistry) -> None:
-    """Say what is declared but not served by this version."""
-    names = ', '.join(
-        repr(handler.id) for handler in registry.get_activity_handlers(causes.Activity.PROBE))
-    if names:
-        logger.warning(f"This version of Kopf does not run probes yet; ignored: {names}.")
-
-
-async def _wait_for_stop(
-        stop_flag: flags.Flag | None,
-        signalled: 'asyncio.Future[signal.Signals]',
-        settings: configuration.OperatorSettings,
-) -> None:
-    waiting: set[asyncio.Future[Any]] = {signalled}
-    if stop_flag is not None:
-        waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
-    if signalled.done():
-        logger.info(f"Signal {signalled.result().name} is received. Operator is stopping.")
-        _limit_exiting(settings.process.ultimate_exiting_timeout)
-    else:
-        logger.info("Stop-flag is raised. Operator is stopping.")
-
-
-def _handle_signals(
-        signalled: 'asyncio.Future[signal.Signals]', *, until: asyncio.Task[Any],
-) -> None:
-    """Tell of the first signal; the others change nothing: they must not kill what is finishing."""
-    if threading.current_thread() is not threading.main_thread():
-        logger.warning("OS signals are ignored: running not in the main thread.")
-        return
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
-            loop.add_signal_handler(number, _raise_once, signalled, number)
-            until.add_done_callback(
-                lambda _, number=number: loop.remove_signal_handler(number))  # type: ignore[misc]
-
-
-def _raise_once(signalled: 'asyncio.Future[signal.Signals]', number: signal.Signals) -> None:
-    if not signalled.done():
-        signalled.set_result(number)
-
-
-def _limit_exiting(timeout: float | None) -> None:
-    """Leave in any case, even if something hangs: Python would wait for its threads forever."""
-    if timeout is None:
-        return
-    timer = threading.Timer(timeout, _exit_hard, [timeout])
-    timer.daemon = True
-    timer.start()
-
-
-def _exit_hard(timeout: float) -> None:
-    names = sorted(thread.name for thread in threading.enumerate() if not thread.daemon)
-    logger.error(f"The operator has not exited in {timeout} seconds; leaving regardless. "
-                 f"These threads are still running: {', '.join(names)}.")
-    logging.shutdown()
-    os._exit(1)

@@ -39,6 +39,10 @@ class Lines:
     def known(self):
         pass
 
+    def shows(self, name, plural, namespace):
+        sink = self.sinks.get((plural, namespace))
+        return sink is not None and ('listed', name) in sink.seen
+
 
 @pytest.fixture()
 def lines():
@@ -65,10 +69,11 @@ def watched(cluster):  # noqa: F811
 @pytest.fixture()
 def serve_all(client, settings, registry, lines):
     @contextlib.asynccontextmanager
-    async def run(*namespaces):
+    async def run(*namespaces, **kwargs):
         task = asyncio.create_task(orchestration.serve(
             client=client, settings=settings, registry=registry, lines=lines,
-            namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test')))
+            namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'),
+            **kwargs))
         try:
             yield task
         finally:
@@ -256,3 +261,37 @@ def test_groups_of_interest_are_those_of_handlers(registry, handle, specs, expec
     for spec in specs:
         handle(*spec)
     assert orchestration.get_groups(registry) == expected
+
+
+async def test_a_watch_that_somebody_has_stopped_is_started_again(
+        watched, serve_all, handle, lines, until, caplog):
+    handle('things')
+    async with serve_all('ns1'):
+        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+        first = lines.sinks['things', 'ns1']
+        for task in asyncio.all_tasks():
+            if task.get_name().startswith("watching of things"):
+                task.cancel()
+        await until(lambda: lines.sinks['things', 'ns1'] is not first)
+        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+    assert "Somebody has stopped watching of things.v1.g.test; starting it again." in (
+        caplog.messages)
+
+
+async def test_watches_without_progress_are_told_of(
+        watched, serve_all, handle, lines, until, settings):
+    checks = {}
+
+    class Monitor:
+        def add(self, aspect, check):
+            checks[aspect] = check
+
+    handle('things')
+    async with serve_all('ns1', monitor=Monitor()):
+        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+        now = asyncio.get_running_loop().time()
+        timeout = settings.watching.inactivity_timeout + orchestration.WATCHING_SLACK
+        assert checks['watching'](now) is None
+        assert checks['watching'](now + timeout - 1) is None
+        assert checks['watching'](now + timeout + 1) == (
+            "no progress: things.v1.g.test in 'ns1'.")
