@@ -81,9 +81,12 @@ async def watch(
         logger: api.Logger = default_logger,
         metadata_only: bool = False,
         raising: tuple[type[errors.APIError], ...] = (),
+        reached: str | None = None,
 ) -> None:
     """
     Feed the sink for ever. Raises only `LoginError`, and the errors asked for by ``raising``.
+
+    It begins with a list. If the sink was fed before, ``reached`` is the version up to which.
 
     With ``metadata_only``, the objects are nothing but their metadata.
     """
@@ -91,7 +94,7 @@ async def watch(
     logger.debug(f"Starting the watch-stream for {resource} {where}.")
     watcher = _Watcher(
         client, settings=settings, resource=resource, namespace=namespace, sink=sink,
-        logger=logger, metadata_only=metadata_only, name=f"{resource} {where}")
+        logger=logger, metadata_only=metadata_only, name=f"{resource} {where}", reached=reached)
     try:
         while True:
             pause = await watcher.turn(raising)
@@ -121,6 +124,7 @@ class _Watcher:
             logger: api.Logger,
             metadata_only: bool,
             name: str,
+            reached: str | None,
     ) -> None:
         super().__init__()
         self._client = client
@@ -134,7 +138,7 @@ class _Watcher:
         self._name = name
         self._streak = streaks.Streak(
             f"Watching of {name}", settings=settings, logger=logger)
-        self._reached: str | None = None  # the newest version that the sink knows of
+        self._reached = reached  # the newest version that the sink knows of
         self._relisting = True  # whether the stream cannot be continued from there
         self._streaming = False  # whether the first state is coming by the stream
         self._doubtful = False  # whether the database could have been restored

@@ -7,8 +7,9 @@ and again and again while a CRD is there, but its resource is not, or the other 
 """
 import asyncio
 import dataclasses
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Literal, TypeVar
 
 from kopf._cogs.aiokits import tasks
@@ -232,18 +233,24 @@ async def _watch_if_allowed(
         forbidden: Callable[[], object],
 ) -> None:
     """Watch for ever; while this is forbidden, say so once, and try again now and then."""
-    attempt = 0
-    while True:
+    warned = False
+    for pause in iter_forbidden_pauses():
         try:
             await watching.watch(
                 client, settings=settings, resource=resource, namespace=None, sink=sink,
                 metadata_only=True, raising=(errors.APIForbiddenError,))
         except errors.APIForbiddenError:
-            if attempt == 0:
+            if not warned:
+                warned = True
                 logger.warning(warning)
             forbidden()
-            await asyncio.sleep(FORBIDDEN_PAUSES[min(attempt, len(FORBIDDEN_PAUSES) - 1)])
-            attempt += 1
+            await asyncio.sleep(pause)
+
+
+def iter_forbidden_pauses() -> Iterator[float]:
+    """For how long to pause before watching is tried again after it was forbidden."""
+    yield from FORBIDDEN_PAUSES
+    yield from itertools.repeat(FORBIDDEN_PAUSES[-1])
 
 
 class _NamespaceSink(watching.Sink):

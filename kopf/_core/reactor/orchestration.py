@@ -16,10 +16,18 @@ from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
-from kopf._core.reactor import observation
+from kopf._core.reactor import observation, peerings
 
 Key = tuple[references.Resource, references.Namespace]
 _Served = tuple[registries.ResourceHandlers, frozenset[tuple[object, ...]]]
+
+
+class Sink(watching.Sink, Protocol):
+    """Where the objects of one resource go."""
+
+    @property
+    def reached(self) -> str | None:
+        """The newest version of the objects that have come so far, if it is known."""
 
 
 class Lines(Protocol):
@@ -30,7 +38,7 @@ class Lines(Protocol):
             resource: references.Resource,
             namespace: references.Namespace,
             handlers: registries.ResourceHandlers,
-    ) -> watching.Sink:
+    ) -> Sink:
         """
         A sink for one resource in one namespace; possibly not the first one for it.
 
@@ -55,20 +63,26 @@ async def serve(
         clusterwide: bool,
         logger: logging.Logger,
         insights: observation.Insights | None = None,
+        peers: peerings.Peerings | None = None,
 ) -> None:
     """
     Watch all that the handlers of the registry are for, as long as it is in the cluster; for ever.
 
-    No task is left behind when it is cancelled or fails. It fails only when logging in does.
+    While the operator is frozen by its peers, nothing is watched but the peering itself. No task is
+    left behind when it is cancelled or fails. It fails only when logging in does.
     """
     insights = observation.Insights() if insights is None else insights
     ensemble = Ensemble(
         client=client, settings=settings, registry=registry, lines=lines, logger=logger)
     woken = ensemble.woken
     insights.subscribe(woken)
+    groups = get_groups(registry)
+    if peers is not None:
+        peers.subscribe(woken)
+        groups = None if groups is None else {*groups, *peers.groups}
     try:
         ensemble.start(observation.observe_resources(
-            client=client, settings=settings, groups=get_groups(registry),
+            client=client, settings=settings, groups=groups,
             insights=insights, logger=logger))
         ensemble.start(observation.observe_namespaces(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
@@ -77,12 +91,34 @@ async def serve(
             woken.clear()
             ensemble.check()
             if insights.resources is not None and insights.namespaces is not None:
-                await ensemble.adjust(insights.resources, insights.namespaces)
-                lines.known()
+                resources, known = insights.resources, insights.namespaces
+                served = await _meet(peers, resources, known)
+                if served is None:
+                    await ensemble.pause()
+                else:
+                    await ensemble.adjust(resources, served)
+                    if served == known:
+                        lines.known()
             await woken.wait()
     finally:
         insights.unsubscribe(woken)
         await ensemble.close()
+
+
+async def _meet(
+        peers: peerings.Peerings | None,
+        resources: Collection[references.Resource],
+        namespaces: frozenset[references.Namespace],
+) -> frozenset[references.Namespace] | None:
+    """Those of the namespaces that can be served now; None if nothing can."""
+    if peers is None:
+        return namespaces
+    peers.check()
+    await peers.adjust(resources, namespaces)
+    if peers.frozen:
+        return None
+    peers.resume()
+    return frozenset(filter(peers.is_settled, namespaces))
 
 
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
@@ -112,6 +148,7 @@ class Ensemble:
         self._logger = logger
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
+        self._sinks: dict[Key, Sink] = {}
         self._served: dict[Key, _Served] = {}
         self._blamed: set[references.Selector | references.Resource] = set()
 
@@ -141,27 +178,34 @@ class Ensemble:
             for resource, handlers in bound.items()
             for namespace in (namespaces if resource.namespaced else (None,))
         }
-        gone = self._watchers.keys() - needed.keys()
-        outdated = {key for key in self._watchers if self._served[key] != needed.get(key)}
-        await tasks.cancel([self._watchers.pop(key) for key in outdated])
+        gone = self._served.keys() - needed.keys()
+        outdated = {key for key, served in self._served.items() if served != needed.get(key)}
+        await tasks.cancel([
+            self._watchers.pop(key) for key in outdated if key in self._watchers])
+        for key in outdated:
+            del self._sinks[key]
         for key in gone:
             self._lines.drop(*key)
         self._served = needed
         for key, (handlers, _) in needed.items():
+            if key not in self._sinks:
+                self._sinks[key] = self._lines.sink(*key, handlers)
             if key not in self._watchers:
-                self._watch(*key, handlers)
+                self._watch(key)
 
-    def _watch(
-            self,
-            resource: references.Resource,
-            namespace: references.Namespace,
-            handlers: registries.ResourceHandlers,
-    ) -> None:
+    async def pause(self) -> None:
+        """Watch nothing until it is adjusted the next time; then, it begins with lists."""
+        watchers, self._watchers = self._watchers, {}
+        await tasks.cancel(list(watchers.values()))
+
+    def _watch(self, key: Key) -> None:
+        resource, namespace = key
+        sink = self._sinks[key]
         task = asyncio.create_task(watching.watch(
             self._client, settings=self._settings, resource=resource, namespace=namespace,
-            sink=self._lines.sink(resource, namespace, handlers)))
+            sink=sink, reached=sink.reached))
         task.add_done_callback(lambda _: self.woken.set())
-        self._watchers[resource, namespace] = task
+        self._watchers[key] = task
 
     def _bind(
             self,

@@ -29,6 +29,7 @@ from kopf._core.reactor import (
     handling,
     observation,
     orchestration,
+    peerings,
     processing,
     queueing,
 )
@@ -176,7 +177,7 @@ async def spawn_tasks(
     core = _command if _command is not None else _run_core(
         lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
         insights=insights, clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag,
-        vault=vault, memo=memo)
+        vault=vault, memo=memo, identity=identity)
     core_task = loop.create_task(core, name="operator")
     _handle_signals(signalled, until=core_task)
     stopper = _wait_for_stop(stop_flag, signalled, settings)
@@ -222,6 +223,7 @@ async def _run_core(
         ready_flag: flags.Flag | None,
         vault: vaults.Vault | None,
         memo: Any,
+        identity: str | None,
 ) -> None:
     """The operator's life: startup, serving, cleanup."""
     logger.debug(f"Starting Kopf {versions.version}.")
@@ -248,7 +250,11 @@ async def _run_core(
     processor = processing.Processor(env, indices)
     lines = queueing.Lines(
         settings=settings, process=processor.process, settle=processor.settle,
-        is_congested=processor.is_congested, index=processor.index, discard=processor.discard)
+        is_congested=processor.is_congested, index=processor.index, discard=processor.discard,
+        reconsider=processor.reconsider)
+    peers = peerings.Peerings(
+        client=client, settings=settings, clock=clock, identity=identity,
+        pausables=[lines, processor.spawner])
     insights = observation.Insights() if insights is None else insights
     admission = admitting.Admission(env=env, registry=registry, insights=insights, lines=lines)
     poster: asyncio.Task[None] | None = None
@@ -262,10 +268,11 @@ async def _run_core(
             flags.raise_flag(ready_flag)
         await aiotasks.gather(vault.guard(), admission.serve(), orchestration.serve(
             client=client, settings=settings, registry=registry, lines=lines,
-            namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger))
+            namespaces=namespaces, clusterwide=clusterwide, insights=insights, peers=peers,
+            logger=logger))
     finally:
         await _clean_up(
-            lines, processor.spawner, admission, poster, client,
+            lines, processor.spawner, admission, poster, peers, client,
             run_activity(causes.Activity.CLEANUP))
 
 
@@ -274,6 +281,7 @@ async def _clean_up(
         spawner: spawning.Spawner,
         admission: admitting.Admission,
         poster: asyncio.Task[None] | None,
+        peers: peerings.Peerings,
         client: api.Client,
         cleanup: Coroutine[Any, Any, Any],
 ) -> None:
@@ -288,6 +296,7 @@ async def _clean_up(
         cleanup.close()
         if poster is not None:
             await aiotasks.cancel([poster])
+        await peers.leave()
         await client.close()
 
 
