@@ -68,8 +68,10 @@ class Round:
     fault: str
     gap: float
     overlaps: int
+    """How many calls of one operator began while one of another operator ran."""
     overlap: float
     repeats: int
+    """How many calls were about what was handled completely by another call."""
 
 
 class Team:
@@ -203,16 +205,21 @@ async def pass_round(team, fault):
 
 
 def count(calls, fault, begun, taken, back):
-    """What the calls tell of a round that began, and was over, at these times."""
-    ended = [call for call in calls if call.begin >= begun - 1 and call.end is not None]
-    keys = collections.Counter((call.name, call.n) for call in ended)
+    """
+    What the calls tell of a round that began, and was over, at these times.
+
+    The calls of a frozen process that were under way are not counted as overlaps with all others.
+    """
+    recent = sorted((call for call in calls if call.begin >= begun - 1 and call.end is not None),
+                    key=lambda call: call.begin)
+    keys = collections.Counter((call.name, call.n) for call in recent)
     clashes = [
         min(a.end, b.end) - b.begin
-        for i, a in enumerate(sorted(ended, key=lambda call: call.begin))
-        for b in sorted(ended, key=lambda call: call.begin)[i + 1:]
-        if a.who != b.who and b.begin < a.end]
+        for i, a in enumerate(recent)
+        for b in recent[i + 1:]
+        if a.who != b.who and b.begin < a.end and (a.begin > begun or fault != 'freeze')]
     return Round(fault=fault, gap=taken - begun, overlaps=len(clashes),
-                 overlap=max(clashes, default=0.0), repeats=sum(n - 1 for n in keys.values()))
+                 overlap=sum(clashes), repeats=sum(n - 1 for n in keys.values()))
 
 
 @pytest.mark.timeout(60 + 20 * ROUNDS)

@@ -31,6 +31,9 @@ class Pausable(Protocol):
 
     def resume(self) -> None: ...
 
+    async def rest(self) -> None:
+        """Wait until nothing is under way."""
+
 
 class Peerings:
     """All memberships of an operator. `subscribe` to know when anything changes."""
@@ -58,6 +61,8 @@ class Peerings:
         self._told: set[object] = set()
         self._begun = False
         self._left = False
+        self._idle = False
+        self._resting: asyncio.Task[None] | None = None
 
     @property
     def groups(self) -> Collection[str]:
@@ -87,7 +92,8 @@ class Peerings:
         for resource, namespace in needed - self._halls.keys():
             self._halls[resource, namespace] = Hall(
                 resource, namespace, client=self._client, settings=self._settings,
-                clock=self._clock, identity=self._identity, on_change=self._note_change)
+                clock=self._clock, identity=self._identity, on_change=self._note_change,
+                is_idle=lambda: self._idle)
         if gone:
             await asyncio.gather(*(hall.leave() for hall in gone))
         self._check()
@@ -115,13 +121,17 @@ class Peerings:
         """Go on with the work after it was paused; what is listed from now on can be handled."""
         self._begun = True
         if self.paused:
-            self.paused = False
+            self.paused = self._idle = False
+            if self._resting is not None:
+                self._resting.cancel()
             for pausable in self._pausables:
                 pausable.resume()
 
     async def leave(self) -> None:
         """Leave all peerings: the very last thing that the operator does in the cluster."""
         self._left = True
+        if self._resting is not None:
+            await tasks.cancel([self._resting])
         halls, self._halls = self._halls, {}
         await asyncio.gather(*(hall.leave() for hall in halls.values()))
 
@@ -138,6 +148,15 @@ class Peerings:
             self.paused = True
             for pausable in self._pausables:
                 pausable.pause()
+            self._resting = asyncio.get_running_loop().create_task(self._rest())
+
+    async def _rest(self) -> None:
+        """Let the others know when nothing is under way any more."""
+        for pausable in self._pausables:
+            await pausable.rest()
+        self._idle = True
+        for membership in self._iter_memberships():
+            membership.judge()
 
     def _iter_memberships(self) -> Iterable[memberships.Membership]:
         return (item for hall in self._halls.values() for item in hall.memberships.values())
@@ -184,6 +203,7 @@ class Hall(watching.Sink):
             clock: clocks.Clock,
             identity: str,
             on_change: Callable[[], None],
+            is_idle: Callable[[], bool],
     ) -> None:
         super().__init__()
         self.namespace = namespace
@@ -195,6 +215,7 @@ class Hall(watching.Sink):
         self._clock = clock
         self._identity = identity
         self._on_change = on_change
+        self._is_idle = is_idle
         self._listed: set[references.Namespace] = set()
         self._known = False
         self._restored = False
@@ -260,7 +281,7 @@ class Hall(watching.Sink):
                 client=self._client, settings=self._settings, clock=self._clock,
                 resource=self._resource, namespace=place, identity=self._identity,
                 standing=Standing.ABSENT if self._known else Standing.UNKNOWN,
-                on_change=self._on_change)
+                on_change=self._on_change, is_idle=self._is_idle)
         return self.memberships[place]
 
     def _set_known(self) -> None:

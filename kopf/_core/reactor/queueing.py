@@ -159,6 +159,11 @@ class Lines:
         self._live = collections.deque(line for line in queued if line.gone)
         self._backlog.clear()
 
+    async def rest(self) -> None:
+        """Wait until no passes are at work."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
     def resume(self) -> None:
         """Go on; the objects that are known by now have to be listed before their passes."""
         self.paused = False

@@ -97,6 +97,11 @@ class Spawner:
         for companion in list(self.alive):
             companion.pause()
 
+    async def rest(self) -> None:
+        """Wait until no functions run but those that were abandoned."""
+        while self.tasks:
+            await asyncio.wait(list(self.tasks))
+
     def resume(self) -> None:
         """Go on, but with each object only when it is looked at for the next time."""
         self.paused = False

@@ -22,6 +22,9 @@ class Sighting:
     """Until when the peer counts as alive unless the record changes."""
 
 
+GRACE = 1.0
+"""How long (seconds) a peer has to say that it yields; earlier versions do not say it."""
+
 Roster = Mapping[str, Sighting]
 """All records by identities."""
 
@@ -84,3 +87,19 @@ def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdic
             sighting.peer.identity for sighting in others
             if now >= max(sighting.until, sighting.since + sighting.peer.lifetime)],
     )
+
+
+def get_yielding_end(
+        roster: Roster, *, identity: str, priority: int, since: float, patience: float, now: float,
+) -> float | None:
+    """
+    Until when to wait for those with lower priorities to finish what they do; None if they have.
+
+    Their handlers that are under way could be called here, too. They are waited for since that
+    time, with that patience (seconds): what takes longer, nobody should wait for.
+    """
+    ends = [
+        min(sighting.until, since + (GRACE if sighting.peer.paused is None else patience))
+        for key, sighting in roster.items()
+        if key != identity and sighting.peer.priority < priority and not sighting.peer.paused]
+    return max((end for end in ends if end > now), default=None)

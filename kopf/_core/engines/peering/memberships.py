@@ -4,7 +4,8 @@ Memberships: the part of an operator in one peering object.
 The own record is written first, and only then it counts what the others have written: of two who
 come at once, at least one sees the other. It is renewed until leaving; as the others count on its
 lifetime, so does the member itself: if it could not renew it for so long, others may have taken
-over, and it waits until it is there again.
+over, and it waits until it is there again. Who takes over waits for a moment until those who have
+to yield say in their records that they have finished what was under way.
 """
 import asyncio
 import enum
@@ -28,6 +29,9 @@ PATIENCE = 0.2
 
 MIN_INTERVAL = 1.0
 """How often the record is written at most (seconds)."""
+
+FORBIDDEN_PAUSE = 60.0
+"""How long (seconds) to pause after the writing was forbidden."""
 
 LEAVING_TIMEOUT = 5.0
 """How long (seconds) leaving can take."""
@@ -76,6 +80,7 @@ class Membership:
             identity: str,
             standing: Standing = Standing.UNKNOWN,
             on_change: Callable[[], None],
+            is_idle: Callable[[], bool] = lambda: True,
     ) -> None:
         super().__init__()
         self.standing = standing
@@ -87,6 +92,7 @@ class Membership:
         self._clock = clock
         self._identity = identity
         self._on_change = on_change
+        self._is_idle = is_idle
         self._title = repr(self.name) + (f' in {namespace!r}' if namespace is not None else '')
         self._streak = streaks.Streak(
             f"Keep-alive in {self._title}", settings=settings, logger=logger)
@@ -101,7 +107,14 @@ class Membership:
         self._leaving = asyncio.Event()
         self._forbidden = False
         self._waking: asyncio.TimerHandle | None = None
-        self._dead: frozenset[str] = frozenset()
+        self._verdict = judging.Verdict()
+        self._paused: bool | None = None
+        """What the own record says of that."""
+        self._said: bool | None = None
+        """The same, as it was sent; its answer may be not there yet."""
+        self._free_since: float | None = None
+        """Since when there is nobody to wait for but those who have to yield."""
+        self._renewing: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(
             self._keep_alive(), name=f"keep-alive in {self._title}")
         self._task.add_done_callback(lambda _: on_change())
@@ -121,16 +134,19 @@ class Membership:
         peers = records.parse_peers(raw.get('status'))
         self._roster = judging.observe(
             self._roster, peers, now=self._clock.now(), live=live and not found)
-        if found or (self._renewed is not None and self._identity not in peers):
+        if found:
             self._due.set()
-        self._judge()
+        elif self._renewed is not None and self._identity not in peers:
+            self._renew_soon()
+        self.judge()
 
     def miss(self) -> None:
         """There is no such object."""
         self._present = False
         self._version = self._renewed = None
         self._roster = {}
-        self._judge()
+        self._paused = self._said = None
+        self.judge()
 
     def forbid(self) -> None:
         """There is no right to use the object."""
@@ -146,6 +162,8 @@ class Membership:
         self._due.set()
         if self._waking is not None:
             self._waking.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
         # A renewal under way must not come after the removal.
         await asyncio.wait([self._task], timeout=LEAVING_TIMEOUT)
         await tasks.cancel([self._task])
@@ -166,10 +184,25 @@ class Membership:
     async def _keep_alive(self) -> None:
         while not self._leaving.is_set():
             self._due.clear()
-            pause = await self._renew() if self._present else None
-            if pause is not None:
-                await _wait_for(self._leaving, min(MIN_INTERVAL, pause))
-            await _wait_for(self._due, None if pause is None else max(0, pause - MIN_INTERVAL))
+            if not self._present:
+                await self._due.wait()
+                continue
+            try:
+                pause = await self._renew()
+            except errors.APIError as e:
+                pause = min(self._streak.fail(e), self._lifetime * PATIENCE)
+                await _wait_for(self._leaving, pause)
+            else:
+                await _wait_for(self._due, pause)
+
+    def _renew_soon(self) -> None:
+        """Somebody has removed the own record, maybe again and again."""
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().call_later(MIN_INTERVAL, self._renew_now)
+
+    def _renew_now(self) -> None:
+        self._renewing = None
+        self._due.set()
 
     async def _renew(self) -> float:
         """Write the own record; return the pause before the next time."""
@@ -177,16 +210,18 @@ class Membership:
         live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
         own = records.Peer(
             identity=self._identity, priority=self._settings.peering.priority,
-            lifetime=self._settings.peering.lifetime, lastseen=begun.wall)
-        self._written = True
+            lifetime=self._settings.peering.lifetime, lastseen=begun.wall,
+            paused=self._get_paused())
+        record = own.as_record()
+        if self._paused is not None:
+            record.setdefault('paused', None)
+        self._written, self._said = True, own.paused
         try:
             newest = await self._patch(
-                {**dict.fromkeys(self._dead), self._identity: own.as_record()})
+                {**dict.fromkeys(self._verdict.dead), self._identity: record})
         except errors.APIForbiddenError:
             self.forbid()
-            return 60.0
-        except errors.APIError as e:
-            return min(self._streak.fail(e), self._lifetime * PATIENCE)
+            return FORBIDDEN_PAUSE
         self._streak.end()
         if newest is None:
             self._tell(f"Keep-alive in {self._title}: not found.")
@@ -194,9 +229,9 @@ class Membership:
             return self._lifetime
         self._tell(f"Keep-alive in {self._title}: ok.")
         self._forbidden = False
-        self._renewed = begun.mono
+        self._renewed, self._paused = begun.mono, own.paused
         self.see(newest, live=live)
-        self._judge()
+        self.judge()
         elapsed = self._clock.mono() - begun.mono
         return max(0.0, self._lifetime * random.uniform(*RENEWAL) - elapsed)
 
@@ -209,7 +244,7 @@ class Membership:
             payload={'status': changes}, subresource=subresource, retry=retry,
             timeout=max(MIN_INTERVAL, self._lifetime * PATIENCE))
 
-    def _judge(self) -> None:
+    def judge(self) -> None:
         """Find out where the operator stands as of now, and when that can change by itself."""
         if self._leaving.is_set():
             return
@@ -217,18 +252,20 @@ class Membership:
             self._waking.cancel()
             self._waking = None
         now = self._clock.mono()
-        verdict = judging.judge(
+        verdict = self._verdict = judging.judge(
             self._roster, identity=self._identity, now=now,
             priority=self._settings.peering.priority)
-        self._dead = frozenset(verdict.dead)
         previous, self.standing = self.standing, self._get_standing(verdict, now)
         end = None if self._renewed is None else self._renewed + self._lifetime
-        until = min((t for t in (verdict.until, end) if t is not None and t > now), default=None)
+        ends = [verdict.until, end, self._get_yielding_end(now)]
+        until = min((t for t in ends if t is not None and t > now), default=None)
         if until is not None:
-            self._waking = asyncio.get_running_loop().call_at(until, self._judge)
-        if self.standing != previous:
+            self._waking = asyncio.get_running_loop().call_at(until, self.judge)
+        if self.standing is not previous:
             self._explain(previous, verdict)
             self._on_change()
+        if self._renewed is not None and self._get_paused() is not self._said:
+            self._due.set()
 
     def _get_standing(self, verdict: judging.Verdict, now: float) -> Standing:
         if not self._present:
@@ -236,10 +273,29 @@ class Membership:
         if self._renewed is None:
             return self.standing  # until it is known who else is there
         if now >= self._renewed + self._lifetime:
+            self._free_since = None
             return Standing.LOST
-        if verdict.masters:
-            return Standing.YIELDING
-        return Standing.CLASHING if verdict.rivals else Standing.ACTIVE
+        if verdict.frozen:
+            self._free_since = None
+            return Standing.YIELDING if verdict.masters else Standing.CLASHING
+        if self._free_since is None:
+            self._free_since = now
+        if self.standing in (Standing.ACTIVE, Standing.ABSENT):
+            return Standing.ACTIVE
+        if self._paused is not None or self._get_yielding_end(now) is not None:
+            return self.standing  # until the own record, and those of the others, are right
+        return Standing.ACTIVE
+
+    def _get_yielding_end(self, now: float) -> float | None:
+        if self._free_since is None or self.standing is Standing.ACTIVE:
+            return None
+        return judging.get_yielding_end(
+            self._roster, identity=self._identity, priority=self._settings.peering.priority,
+            since=self._free_since, patience=self._lifetime, now=now)
+
+    def _get_paused(self) -> bool | None:
+        """What the own record has to say of that."""
+        return self._is_idle() if self._verdict.frozen else None
 
     def _explain(self, previous: Standing, verdict: judging.Verdict) -> None:
         match self.standing:

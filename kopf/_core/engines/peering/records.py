@@ -3,7 +3,8 @@ Records: what operators write about themselves into the status of a peering obje
 
 The status is a mapping of identities to records; the fields are those of earlier versions, which
 meet in the same objects: ``priority``, ``lifetime`` (seconds), ``lastseen`` (ISO 8601). A record of
-``kopf freeze`` can have a ``message`` for people.
+``kopf freeze`` can have a ``message`` for people. That of a frozen operator has ``paused``: whether
+all that was under way has ended; earlier versions neither write nor mind it.
 """
 import dataclasses
 import datetime
@@ -34,6 +35,8 @@ class Peer:
     """The last sign of life by its own clock."""
     message: str | None = None
     """Why the others have to wait, for people."""
+    paused: bool | None = None
+    """False if it is frozen, and finishes what is under way; true if it does nothing any more."""
 
     def __repr__(self) -> str:
         lastseen = None if self.lastseen is None else self.lastseen.isoformat()
@@ -47,6 +50,8 @@ class Peer:
             record['lastseen'] = self.lastseen.isoformat(timespec='microseconds')
         if self.message is not None:
             record['message'] = self.message
+        if self.paused is not None:
+            record['paused'] = self.paused
         return record
 
 
@@ -68,12 +73,14 @@ def _parse(identity: str, record: Any) -> Peer | None:
             lastseen = lastseen.replace(tzinfo=datetime.UTC)
         lifetime = record.get('lifetime', DEFAULT_LIFETIME)
         message = record.get('message')
+        paused = record.get('paused')
         return Peer(
             identity=identity,
             priority=int(record.get('priority', 0)),
             lifetime=lifetime if isinstance(lifetime, int) else float(lifetime),
             lastseen=lastseen,
             message=None if message is None else str(message),
+            paused=paused if isinstance(paused, bool) else None,
         )
     except (TypeError, ValueError, OverflowError):
         return None
