@@ -256,6 +256,7 @@ class Turn:
     def _is_interrupted(self) -> bool:
         """Between handlers: whether there is something that makes the cause be detected anew."""
         line = self.line
+        line.stream.lines.check_paused()
         if line.gone or self.is_stopped or self.saver.overtaken:
             return True
         pending = line.pending

@@ -127,6 +127,12 @@ class Peerings:
             for pausable in self._pausables:
                 pausable.resume()
 
+    def confirm(self) -> None:
+        """Pause the work if the operator is dead to the others by now, though not told so yet."""
+        for hall in self._halls.values():
+            for membership in hall.memberships.values():
+                membership.confirm()
+
     async def leave(self) -> None:
         """Leave all peerings: the very last thing that the operator does in the cluster."""
         self._left = True
@@ -219,9 +225,7 @@ class Hall(watching.Sink):
         self._listed: set[references.Namespace] = set()
         self._known = False
         self._restored = False
-        self._task = asyncio.get_running_loop().create_task(
-            self._watch(), name=f"watching of {resource} in {namespace!r}")
-        self._task.add_done_callback(lambda _: on_change())
+        self._task = self._start_watching()
 
     @property
     def is_unknown(self) -> bool:
@@ -281,13 +285,24 @@ class Hall(watching.Sink):
                 client=self._client, settings=self._settings, clock=self._clock,
                 resource=self._resource, namespace=place, identity=self._identity,
                 standing=Standing.ABSENT if self._known else Standing.UNKNOWN,
-                on_change=self._on_change, is_idle=self._is_idle)
+                on_change=self._on_change, is_idle=self._is_idle, on_stall=self._restart)
         return self.memberships[place]
 
     def _set_known(self) -> None:
         if not self._known:
             self._known = True
             self._on_change()
+
+    def _start_watching(self) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(
+            self._watch(), name=f"watching of {self._resource} in {self.namespace!r}")
+        task.add_done_callback(lambda _: self._on_change())
+        return task
+
+    def _restart(self) -> None:
+        """The connection is dead, though nobody has said so."""
+        self._task.cancel()
+        self._task = self._start_watching()
 
     async def _watch(self) -> None:
         """Watch for ever; while this is forbidden, try again now and then."""

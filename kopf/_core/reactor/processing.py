@@ -110,7 +110,7 @@ class Processor:
     async def process(self, line: lines.Line) -> None:
         """Make a pass for the object."""
         first = line.peek()
-        if line.stream.lines.paused and not line.gone:
+        if line.stream.lines.check_paused() and not line.gone:
             line.woken = True
             return
         if first is None:
@@ -131,7 +131,7 @@ class Processor:
 
     async def _process(self, line: lines.Line) -> None:
         while True:
-            while line.events and (line.gone or not line.stream.lines.paused):
+            while line.events and (line.gone or not line.stream.lines.check_paused()):
                 await self._watch(line, line.events.popleft())
             raw = line.take()
             if line.gone:

@@ -53,12 +53,14 @@ class Lines:
             index: Index | None = None,
             discard: Callable[[Line], None] = lambda line: None,
             reconsider: Callable[[Line, bodies.RawBody], None] = lambda line, raw: None,
+            confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """
         The passes are made by `process`; the states for which `settle` returns true need none.
         While congested, the backlog waits. States are put to the indices by `index`, before any
         pass sees them; it returns when to do it again, if so. `discard` removes an object there.
         `reconsider` is told the states that have come in a pause, of objects with something begun.
+        `confirm` pauses it if that is overdue, for a process can be late: if it did not run at all.
         """
         super().__init__()
         self.settings = settings
@@ -72,6 +74,7 @@ class Lines:
         self._gate = gates.Gate(self, index=index)
         self.discard = discard
         self.reconsider = reconsider
+        self._confirm = confirm
         self._streams: dict[tuple[references.Resource, str | None], Stream] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
         self._live: collections.deque[Line] = collections.deque()
@@ -158,6 +161,11 @@ class Lines:
             line.woken = True
         self._live = collections.deque(line for line in queued if line.gone)
         self._backlog.clear()
+
+    def check_paused(self) -> bool:
+        """Whether nothing must be begun, as of this very moment."""
+        self._confirm()
+        return self.paused
 
     async def rest(self) -> None:
         """Wait until no passes are at work."""

@@ -251,7 +251,7 @@ async def _run_core(
     lines = queueing.Lines(
         settings=settings, process=processor.process, settle=processor.settle,
         is_congested=processor.is_congested, index=processor.index, discard=processor.discard,
-        reconsider=processor.reconsider)
+        reconsider=processor.reconsider, confirm=lambda: peers.confirm())
     peers = peerings.Peerings(
         client=client, settings=settings, clock=clock, identity=identity,
         pausables=[lines, processor.spawner])

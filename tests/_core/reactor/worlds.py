@@ -7,6 +7,7 @@ which can be late. Requests can fail before or after they are committed.
 """
 import asyncio
 import copy
+import heapq
 import json
 import logging
 import urllib.parse
@@ -34,6 +35,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self):
+        while self._scheduled and self._scheduled[0]._cancelled:
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
         if not self._ready and self._scheduled:
             self._now = max(self._now, self._scheduled[0]._when)
         super()._run_once()

@@ -30,6 +30,9 @@ PATIENCE = 0.2
 MIN_INTERVAL = 1.0
 """How often the record is written at most (seconds)."""
 
+STALLED = 0.5
+"""How late (seconds) the own writes can come back by the watch while it is alive."""
+
 FORBIDDEN_PAUSE = 60.0
 """How long (seconds) to pause after the writing was forbidden."""
 
@@ -81,7 +84,12 @@ class Membership:
             standing: Standing = Standing.UNKNOWN,
             on_change: Callable[[], None],
             is_idle: Callable[[], bool] = lambda: True,
+            on_stall: Callable[[], None] = lambda: None,
     ) -> None:
+        """
+        `is_idle` tells if nothing is under way; when that changes, it is to be judged anew.
+        `on_stall` is called when the states that it is fed with do not come any more.
+        """
         super().__init__()
         self.standing = standing
         self.resource = resource
@@ -93,6 +101,9 @@ class Membership:
         self._identity = identity
         self._on_change = on_change
         self._is_idle = is_idle
+        self._on_stall = on_stall
+        self._fed: int | str | None = None
+        self._answered: int | str | None = None
         self._title = repr(self.name) + (f' in {namespace!r}' if namespace is not None else '')
         self._streak = streaks.Streak(
             f"Keep-alive in {self._title}", settings=settings, logger=logger)
@@ -126,7 +137,12 @@ class Membership:
 
     def see(self, raw: bodies.RawBody, *, live: bool, restored: bool = False) -> None:
         """Take a state of the object. It is live if the states came without gaps before it."""
-        version = _parse_version(raw)
+        version = self._fed = _parse_version(raw)
+        self._see(raw, version, live=live, restored=restored)
+
+    def _see(
+            self, raw: bodies.RawBody, version: int | str | None, *, live: bool, restored: bool,
+    ) -> None:
         if not restored and self._present and not _is_newer(version, self._version):
             return
         self._version = version
@@ -140,12 +156,18 @@ class Membership:
             self._renew_soon()
         self.judge()
 
+    def confirm(self) -> None:
+        """Judge it anew if it is not active any more, but the event loop was too late to know."""
+        if self._renewed is not None and self.standing is Standing.ACTIVE and (
+                self._clock.mono() >= self._renewed + self._lifetime):
+            self.judge()
+
     def miss(self) -> None:
         """There is no such object."""
         self._present = False
         self._version = self._renewed = None
         self._roster = {}
-        self._paused = self._said = None
+        self._paused = self._said = self._fed = self._answered = None
         self.judge()
 
     def forbid(self) -> None:
@@ -207,6 +229,10 @@ class Membership:
     async def _renew(self) -> float:
         """Write the own record; return the pause before the next time."""
         begun = self._clock.now()
+        if self._answered is not None and self._renewed is not None and (
+                _is_newer(self._answered, self._fed) and begun.mono > self._renewed + STALLED):
+            self._tell(f"The watch-stream of the peering {self._title} is stalled.")
+            self._on_stall()
         live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
         own = records.Peer(
             identity=self._identity, priority=self._settings.peering.priority,
@@ -230,7 +256,8 @@ class Membership:
         self._tell(f"Keep-alive in {self._title}: ok.")
         self._forbidden = False
         self._renewed, self._paused = begun.mono, own.paused
-        self.see(newest, live=live)
+        self._answered = _parse_version(newest)
+        self._see(newest, self._answered, live=live, restored=False)
         self.judge()
         elapsed = self._clock.mono() - begun.mono
         return max(0.0, self._lifetime * random.uniform(*RENEWAL) - elapsed)
