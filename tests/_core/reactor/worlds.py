@@ -208,7 +208,8 @@ class Operator:
         self.spawner = self.processor.spawner
         self.lines = queueing.Lines(
             settings=self.settings, process=self.processor.process, settle=self.processor.settle,
-            index=self.processor.index, discard=self.processor.discard)
+            index=self.processor.index, discard=self.processor.discard,
+            reconsider=self.processor.reconsider)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
             subresources=frozenset({'status'} if subresource else ()))
@@ -230,6 +231,20 @@ class Operator:
         """Until it is started again, nothing is seen; and then, it is seen by a list."""
         self._watching.cancel()
         await asyncio.wait([self._watching])
+
+    async def freeze(self):
+        """Let others work, as soon as this one has finished what is under way."""
+        self.lines.pause()
+        self.spawner.pause()
+        if self._watching is not None:
+            await self.lose_sight()
+        await self.lines.rest()
+        await self.spawner.rest()
+
+    def thaw(self):
+        self.lines.resume()
+        self.spawner.resume()
+        self.start()
 
     async def _watch(self):
         while True:
