@@ -20,7 +20,7 @@ import pytest
 from tests.e2e.proxy import Proxy
 from tests.e2e.test_peering import NARROW, name, peering  # noqa: F401
 
-ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '6'))
+ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '7'))
 LIFETIME = 2
 OBJECTS = 10
 DURATION = 0.03
