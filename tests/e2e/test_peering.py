@@ -3,6 +3,7 @@ Operators that meet in a peering object: who works, who waits, and that nothing 
 """
 import asyncio
 import datetime
+import json
 import os
 import pathlib
 import re
@@ -12,11 +13,14 @@ import sys
 import time
 import uuid
 
+import aiohttp
 import pytest
 import yaml
 
+from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, KubeError
+from tests.e2e.proxy import Proxy
 
 MANIFEST = pathlib.Path(__file__).parents[2] / 'peering.yaml'
 NARROW = Kind('kopf.dev', 'v1', 'kopfpeerings', 'KopfPeering')
@@ -456,3 +460,87 @@ def test_absent_peering_is_an_error_of_the_commands(cluster, command):
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
         "Error: There is no KopfPeering 'absent' to change: nobody is concerned.")
+
+
+async def test_operator_that_is_cut_off_freezes_in_its_lifetime_and_goes_on_after(
+        kube, kind, member, cluster, tmp_path):
+    with Proxy(cluster) as proxy:
+        op = member('me', lifetime=2, text=DAEMONS,
+                    kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
+        await op.wait_for(ACTIVE)
+        await kube.create(kind, 'obj', spec={})
+        await op.wait_for('DAEMON obj')
+        outage = proxy.refuse()
+        proxy.cut_streams()
+        await op.wait_for('Pausing operations: .+ could not be renewed for 2 seconds')
+        await op.wait_for('STOPPED obj BY me: .*OPERATOR_PAUSING')
+        outage.end()
+        await op.wait_for('The peering is reached again')
+        await op.wait_for('DAEMON obj', count=2)
+        assert len(op.find('CREATED obj')) == 1
+
+
+async def test_operator_without_rights_for_peerings_works_alone_with_a_warning(
+        kube, kind, operator, cluster, peering, tmp_path):
+    with Proxy(cluster) as proxy:
+        proxy.fail(403, match=lambda request: 'kopfpeerings' in request.path, times=None)
+        op = operator(TEXT, kind=kind, scope=('--namespace', 'default', '--verbose'),
+                      kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
+        await op.wait_for('There are no rights to list and watch kopfpeerings.v1.kopf.dev')
+        await kube.create(kind, 'obj', spec={})
+        await op.wait_for('CREATED obj')
+        assert len(op.find('no rights to list and watch kopfpeerings.v1.kopf.dev')) == 1
+
+
+async def test_operator_that_must_meet_others_but_has_no_rights_waits(
+        kube, kind, member, cluster, tmp_path):
+    with Proxy(cluster) as proxy:
+        proxy.fail(403, match=lambda request: 'kopfpeerings' in request.path, times=None)
+        op = member('me', kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
+        await op.wait_for('There are no rights to list and watch kopfpeerings.v1.kopf.dev')
+        await asyncio.sleep(0.5)
+        assert not op.find(ACTIVE)
+
+
+async def test_operator_without_rights_to_write_its_record_works_alone_with_a_warning(
+        kube, kind, operator, cluster, peering, tmp_path):
+    text = TEXT + f'''
+@kopf.on.startup()
+def choose(settings, **_):
+    settings.peering.name = {peering!r}
+'''
+    with Proxy(cluster) as proxy:
+        proxy.fail(403, times=None, match=lambda request: (
+            'kopfpeerings' in request.path and request.method == 'PATCH'))
+        op = operator(text, kind=kind, scope=('--namespace', 'default', '--verbose'),
+                      kubeconfig=proxy.write_kubeconfig(tmp_path / 'config'))
+        await op.wait_for('There are no rights to list, watch, and patch kopfpeerings.v1.kopf.dev')
+        await kube.create(kind, 'obj', spec={})
+        await op.wait_for('CREATED obj')
+
+
+async def test_webhooks_go_on_answering(kind, member, cluster, peering):
+    op = member('me', text=TEXT + f'PORT = {find_free_ports(1)}' + '''
+
+@kopf.on.startup()
+def serve(settings, **_):
+    settings.admission.server = kopf.WebhookServer(
+        addr='127.0.0.1', port=PORT, insecure=True)
+
+@kopf.on.validate(*KIND)
+def check(**_):
+    print('CHECKED')
+''')
+    await op.wait_for(ACTIVE)
+    run(cluster, 'freeze', '-n', 'default', '-P', peering, '-t', '60')
+    await op.wait_for(YIELDING)
+    url = (await op.wait_for(r'http://127\.0\.0\.1:\d+'))[0]
+    url = re.search(r'http://127\.0\.0\.1:\d+', url)[0]
+    async with aiohttp.ClientSession() as session:
+        review = {'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
+            'uid': '1', 'operation': 'CREATE', 'dryRun': False, 'userInfo': {}, 'options': {},
+            'resource': {'group': kind.group, 'version': kind.version, 'resource': kind.plural},
+            'object': {'metadata': {'name': 'x', 'namespace': 'default'}}, 'oldObject': None}}
+        async with session.post(f'{url}/check', json=review) as response:
+            answer = json.loads(await response.text())
+    assert answer['response']['allowed'] is True
