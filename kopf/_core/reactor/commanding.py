@@ -10,7 +10,7 @@ from typing import Any
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, patching, scanning
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import ids, memos, references, vaults
+from kopf._cogs.structs import memos, references, vaults
 from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
 from kopf._core.intents import causes, registries
@@ -70,13 +70,10 @@ async def _change(
     registry = registry if registry is not None else registries.get_default_registry()
     settings = settings if settings is not None else configuration.OperatorSettings()
 
-    async def run_activity(activity: causes.Activity) -> Mapping[ids.HandlerId, Any]:
-        return await activities.run_activity(
-            registry=registry, settings=settings, activity=activity, clock=clocks.Clock(),
-            memo=memos.Memo(), indices=indexing.OperatorIndexers())
-
     vault = vault if vault is not None else vaults.Vault()
-    vault.login = vault.login or authentication.make_login(registry, settings, run_activity)
+    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
+        registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION,
+        clock=clocks.Clock(), memo=memos.Memo(), indices=indexing.OperatorIndexers()))
     client = api.Client(credentials=vault, settings=settings)
     kind = 'ClusterKopfPeering' if clusterwide else 'KopfPeering'
     try:
