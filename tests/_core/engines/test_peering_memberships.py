@@ -6,7 +6,6 @@ import contextlib
 import copy
 import datetime
 import json
-import logging
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -335,7 +334,6 @@ async def test_in_an_outage_it_tries_about_once_a_second_at_most():
     me = Member(api, 'me', 0)
     attempts = []
     request = me.request
-    logging.getLogger('kopf').setLevel(logging.CRITICAL)
 
     async def counted(*args, **kwargs):
         attempts.append(now())
@@ -421,7 +419,6 @@ def test_with_wrong_clocks_and_crashes_never_two_are_active_and_in_the_end_the_h
                 max_size=10), SKEWS)
 @settings(max_examples=20, deadline=None)
 def test_with_partitions_two_are_active_for_no_longer_than_a_lifetime(cuts, skews):
-    logging.getLogger('kopf').setLevel(logging.CRITICAL)
 
     async def live():
         api = Api()

@@ -205,6 +205,7 @@ class Membership:
 
     async def _keep_alive(self) -> None:
         while not self._leaving.is_set():
+            self.judge()  # some can be dead by now
             self._due.clear()
             if not self._present:
                 await self._due.wait()
