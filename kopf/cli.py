@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import logging
 import pathlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
 import click
@@ -25,7 +25,7 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.engines.probing import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import leaving, running
+from kopf._core.reactor import commanding, leaving, running
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -262,9 +262,19 @@ def sandbox(**options: Any) -> None:
               help="Operators with lower priorities freeze.")
 @click.option('-t', '--lifetime', type=int, required=True, help="For how long, in seconds.")
 @click.option('-m', '--message', type=str, help="Why: a text for people.")
-def freeze(**_: Any) -> None:
+@click.make_pass_decorator(CLIControls, ensure=True)
+def freeze(
+        __controls: CLIControls,
+        id: str | None,
+        dev: bool,
+        priority: int,
+        message: str | None,
+        lifetime: int,
+        **where: Any,
+) -> None:
     """Freeze the operators of a peering: they handle nothing until resumed."""
-    raise _make_unavailable('freeze')
+    _command(__controls, commanding.freeze, identity=id, lifetime=lifetime, message=message,
+             priority=DEV_PRIORITY if dev else priority, **where)
 
 
 @main.command()
@@ -274,9 +284,29 @@ def freeze(**_: Any) -> None:
 @click.option('-P', '--peering', 'peering_name', envvar='KOPF_RESUME_PEERING',
               metavar='NAME', required=True,
               help="The peering of the operators to resume.")
-def resume(**_: Any) -> None:
+@click.make_pass_decorator(CLIControls, ensure=True)
+def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
-    raise _make_unavailable('resume')
+    _command(__controls, commanding.resume, identity=id, **where)
+
+
+def _command(
+        controls: CLIControls, fn: Callable[..., Coroutine[None, None, None]], **options: Any,
+) -> None:
+    if not options['clusterwide'] and not options['namespaces']:
+        options['clusterwide'] = True
+        logger.warning(
+            "Neither --namespace nor --all-namespaces is given: the operators of the whole cluster "
+            "are meant. In the future, one of them will be required.")
+    try:
+        running.run(
+            registry=controls.registry, settings=controls.settings, vault=controls.vault,
+            loop=controls.loop, clusterwide=options['clusterwide'],
+            namespaces=options['namespaces'], _command=fn(
+                registry=controls.registry, settings=controls.settings, vault=controls.vault,
+                **options))
+    except (credentials.LoginError, commanding.CommandError) as e:
+        raise click.ClickException(str(e)) from e
 
 
 def _accompany(options: dict[str, Any]) -> contextlib.AbstractContextManager[vaults.Vault | None]:
@@ -286,11 +316,6 @@ def _accompany(options: dict[str, Any]) -> contextlib.AbstractContextManager[vau
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:
     return click.ClickException('\n'.join(filter(None, [str(e), e.details.rstrip()])))
-
-
-def _make_unavailable(command: str) -> click.ClickException:
-    return click.ClickException(
-        f"`kopf {command}` is not available yet in Kopf {versions.version}: it has no peering.")
 
 
 def _make_fast_loop() -> asyncio.AbstractEventLoop | None:

@@ -186,17 +186,6 @@ def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
 
 
 @pytest.mark.parametrize('args', [
-    ['freeze', '--lifetime', '10', '--peering', 'x'],
-    ['freeze', '-A', '--lifetime', '10', '--peering', 'x', '-m', 'why', '-i', 'me', '--dev'],
-    ['resume', '--peering', 'x', '-n', 'ns'],
-])
-def test_freezing_says_that_it_is_not_available(invoke, args):
-    result = invoke(*args)
-    assert result.exit_code == 1
-    assert 'is not available yet' in result.output
-
-
-@pytest.mark.parametrize('args', [
     ['freeze', '--lifetime', '10'],
     ['freeze', '--peering', 'x'],
     ['resume'],

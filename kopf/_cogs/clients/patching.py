@@ -31,13 +31,16 @@ async def patch(
         payload: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         content_type: ContentType = 'merge',
         subresource: str | None = None,
+        timeout: float | None = None,
+        retry: bool = True,
         logger: api.Logger | None = None,
 ) -> bodies.RawBody | None:
     """
     Patch an object, and return its newest state; or None if there is no such object any more.
 
     Raises `errors.APIError` and its kin for everything else that the API refuses, and `TypeError`
-    or `ValueError` if the payload is not serialisable to JSON.
+    or `ValueError` if the payload is not serialisable to JSON. The timeout (seconds) and the
+    retrying are as in `api.Client.request`.
     """
     path = (
         f'{get_list_path(resource, namespace)}/{urllib.parse.quote(name, safe=":")}'
@@ -46,7 +49,8 @@ async def patch(
     body = _encode(payload).encode()
     try:
         patched: bodies.RawBody | None = await client.request(
-            'PATCH', path, body=body, content_type=_CONTENT_TYPES[content_type], logger=logger)
+            'PATCH', path, body=body, content_type=_CONTENT_TYPES[content_type], timeout=timeout,
+            retry=retry, logger=logger)
     except errors.APINotFoundError:
         return None
     return patched

@@ -83,9 +83,12 @@ async def watch(
         metadata_only: bool = False,
         raising: tuple[type[errors.APIError], ...] = (),
         pulse: pulses.Pulse | None = None,
+        reached: str | None = None,
 ) -> None:
     """
     Feed the sink for ever. Raises only `LoginError`, and the errors asked for by ``raising``.
+
+    It begins with a list. If the sink was fed before, ``reached`` is the version up to which.
 
     With ``metadata_only``, the objects are nothing but their metadata. The ``pulse`` shows if it
     lives.
@@ -95,7 +98,8 @@ async def watch(
     logger.debug(f"Starting the watch-stream for {resource} {where}.")
     watcher = _Watcher(
         client, settings=settings, resource=resource, namespace=namespace, sink=sink,
-        logger=logger, metadata_only=metadata_only, pulse=pulse, name=f"{resource} {where}")
+        logger=logger, metadata_only=metadata_only, name=f"{resource} {where}", pulse=pulse,
+        reached=reached)
     try:
         while True:
             pause = await watcher.turn(raising)
@@ -127,6 +131,7 @@ class _Watcher:
             metadata_only: bool,
             pulse: pulses.Pulse,
             name: str,
+            reached: str | None,
     ) -> None:
         super().__init__()
         self._client = client
@@ -141,7 +146,7 @@ class _Watcher:
         self._name = name
         self._streak = streaks.Streak(
             f"Watching of {name}", settings=settings, logger=logger)
-        self._reached: str | None = None  # the newest version that the sink knows of
+        self._reached = reached  # the newest version that the sink knows of
         self._relisting = True  # whether the stream cannot be continued from there
         self._streaming = False  # whether the first state is coming by the stream
         self._doubtful = False  # whether the database could have been restored

@@ -7,7 +7,7 @@ its own objects. What cannot be listed is not waited for.
 """
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from kopf._cogs.aiokits import tasks
@@ -44,6 +44,11 @@ class Gate:
         """All that has to be filled at first is known."""
         self._is_known = True
         self._check()
+
+    def reset(self, streams: Iterable[Stream]) -> None:
+        """Close until these are filled again: they have to be listed anew."""
+        self._unfilled.update(streams)
+        self._is_open = self._index is None or (self._is_open and not self._unfilled)
 
     def close_for(self, stream: Stream) -> None:
         self._unfilled.add(stream)

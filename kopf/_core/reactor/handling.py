@@ -48,6 +48,7 @@ class Turn:
         self.line = line
         self.logger = logger
         self.handlers = line.stream.handlers
+        self._pauses = line.stream.lines.pauses
         self.accompanied = accompanied
         """Whether daemons & timers keep the object from being deleted."""
         self.view = decisions.look(
@@ -250,10 +251,16 @@ class Turn:
             raise RuntimeError(f"The lifecycle has chosen none of the due handlers: {due}.")
         return list(chosen)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the operator exits, or was frozen meanwhile: nothing more is to be done."""
+        return self.line.stream.lines.stopping or self.line.stream.lines.pauses != self._pauses
+
     def _is_interrupted(self) -> bool:
         """Between handlers: whether there is something that makes the cause be detected anew."""
         line = self.line
-        if line.gone or line.stream.lines.stopping or self.saver.overtaken:
+        line.stream.lines.check_paused()
+        if line.gone or self.is_stopped or self.saver.overtaken:
             return True
         pending = line.pending
         if pending is None:
@@ -285,7 +292,7 @@ class Turn:
             if saved is None:
                 return None
             newest = saved
-        return None if self.line.gone or self.line.stream.lines.stopping else newest
+        return None if self.line.gone or self.is_stopped else newest
 
     async def _pause(self, until: float) -> bodies.RawBody | None:
         """All handlers that are left wait for their time; so does the object."""

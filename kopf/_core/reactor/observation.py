@@ -7,8 +7,9 @@ and again and again while a CRD is there, but its resource is not, or the other 
 """
 import asyncio
 import dataclasses
+import itertools
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Literal, TypeVar
 
 from kopf._cogs.aiokits import tasks
@@ -164,30 +165,48 @@ async def observe_namespaces(
     With ``settings.scanning.disabled``, it is done once. Without permission to watch namespaces,
     those given by their exact names are assumed to exist, and this is warned of once.
     """
-    if clusterwide:
-        insights.set_namespaces([None])
+    if settings.scanning.disabled or clusterwide:
+        await list_namespaces(
+            client=client, settings=settings, clusterwide=clusterwide, patterns=patterns,
+            insights=insights, logger=logger)
         return
-    sink = _NamespaceSink(insights, patterns=patterns)
-    specific = references.select_specific_namespaces(patterns)
-    warning = ("There are no rights to watch namespaces: only those are served that are named "
-               f"exactly: {', '.join(sorted(specific)) or 'none'}.")
 
     def assume() -> None:
         if insights.namespaces is None:
-            insights.set_namespaces(specific)
-
-    if settings.scanning.disabled:
-        streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
-        try:
-            await _insist(lambda: _list_namespaces(client, settings, sink), streak)
-        except errors.APIForbiddenError:
-            logger.warning(warning)
-            assume()
-        return
+            insights.set_namespaces(references.select_specific_namespaces(patterns))
 
     await _watch_if_allowed(
-        client, settings=settings, resource=NAMESPACES, sink=sink, logger=logger,
-        warning=warning, forbidden=assume)
+        client, settings=settings, resource=NAMESPACES,
+        sink=_NamespaceSink(insights, patterns=patterns), logger=logger,
+        warning=_describe_ignorance(patterns), forbidden=assume)
+
+
+async def list_namespaces(
+        *,
+        client: api.Client,
+        settings: configuration.OperatorSettings,
+        clusterwide: bool,
+        patterns: Collection[references.NamespacePattern],
+        insights: Insights,
+        logger: logging.Logger,
+) -> None:
+    """Find the namespaces that match any of the patterns, once; see `observe_namespaces`."""
+    if clusterwide:
+        insights.set_namespaces([None])
+        return
+    streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
+    sink = _NamespaceSink(insights, patterns=patterns)
+    try:
+        await _insist(lambda: _list_namespaces(client, settings, sink), streak)
+    except errors.APIForbiddenError:
+        logger.warning(_describe_ignorance(patterns))
+        insights.set_namespaces(references.select_specific_namespaces(patterns))
+
+
+def _describe_ignorance(patterns: Collection[references.NamespacePattern]) -> str:
+    specific = references.select_specific_namespaces(patterns)
+    return ("There are no rights to watch namespaces: only those are served that are named "
+            f"exactly: {', '.join(sorted(specific)) or 'none'}.")
 
 
 async def _list_namespaces(
@@ -232,18 +251,24 @@ async def _watch_if_allowed(
         forbidden: Callable[[], object],
 ) -> None:
     """Watch for ever; while this is forbidden, say so once, and try again now and then."""
-    attempt = 0
-    while True:
+    warned = False
+    for pause in iter_forbidden_pauses():
         try:
             await watching.watch(
                 client, settings=settings, resource=resource, namespace=None, sink=sink,
                 metadata_only=True, raising=(errors.APIForbiddenError,))
         except errors.APIForbiddenError:
-            if attempt == 0:
+            if not warned:
+                warned = True
                 logger.warning(warning)
             forbidden()
-            await asyncio.sleep(FORBIDDEN_PAUSES[min(attempt, len(FORBIDDEN_PAUSES) - 1)])
-            attempt += 1
+            await asyncio.sleep(pause)
+
+
+def iter_forbidden_pauses() -> Iterator[float]:
+    """For how long to pause before watching is tried again after it was forbidden."""
+    yield from FORBIDDEN_PAUSES
+    yield from itertools.repeat(FORBIDDEN_PAUSES[-1])
 
 
 class _NamespaceSink(watching.Sink):

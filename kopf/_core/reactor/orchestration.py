@@ -16,7 +16,7 @@ from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
-from kopf._core.reactor import health, observation
+from kopf._core.reactor import health, observation, peerings
 
 WATCHING_SLACK = 30.0
 """
@@ -33,6 +33,14 @@ Key = tuple[references.Resource, references.Namespace]
 _Served = tuple[registries.ResourceHandlers, frozenset[tuple[object, ...]]]
 
 
+class Sink(watching.Sink, Protocol):
+    """Where the objects of one resource go."""
+
+    @property
+    def reached(self) -> str | None:
+        """The newest version of the objects that have come so far, if it is known."""
+
+
 class Lines(Protocol):
     """Where the objects of all resources go."""
 
@@ -41,7 +49,7 @@ class Lines(Protocol):
             resource: references.Resource,
             namespace: references.Namespace,
             handlers: registries.ResourceHandlers,
-    ) -> watching.Sink:
+    ) -> Sink:
         """
         A sink for one resource in one namespace; possibly not the first one for it.
 
@@ -67,11 +75,13 @@ async def serve(
         logger: logging.Logger,
         insights: observation.Insights | None = None,
         monitor: health.Monitor | None = None,
+        peers: peerings.Peerings | None = None,
 ) -> None:
     """
     Watch all that the handlers of the registry are for, as long as it is in the cluster; for ever.
 
-    No task is left behind when it is cancelled or fails. It fails only when logging in does.
+    While the operator is frozen by its peers, nothing is watched but the peering itself. No task is
+    left behind when it is cancelled or fails. It fails only when logging in does.
     """
     insights = observation.Insights() if insights is None else insights
     ensemble = Ensemble(
@@ -80,9 +90,13 @@ async def serve(
     insights.subscribe(woken)
     if monitor is not None:
         monitor.add('watching', ensemble.diagnose)
+    groups = get_groups(registry)
+    if peers is not None:
+        peers.subscribe(woken)
+        groups = None if groups is None else {*groups, *peers.groups}
     try:
         ensemble.start(observation.observe_resources(
-            client=client, settings=settings, groups=get_groups(registry),
+            client=client, settings=settings, groups=groups,
             insights=insights, logger=logger))
         ensemble.start(observation.observe_namespaces(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
@@ -91,12 +105,34 @@ async def serve(
             woken.clear()
             ensemble.check()
             if insights.resources is not None and insights.namespaces is not None:
-                await ensemble.adjust(insights.resources, insights.namespaces)
-                lines.known()
+                resources, known = insights.resources, insights.namespaces
+                served = await _meet(peers, resources, known)
+                if served is None:
+                    await ensemble.pause()
+                else:
+                    await ensemble.adjust(resources, served)
+                    if served == known:
+                        lines.known()
             await woken.wait()
     finally:
         insights.unsubscribe(woken)
         await ensemble.close()
+
+
+async def _meet(
+        peers: peerings.Peerings | None,
+        resources: Collection[references.Resource],
+        namespaces: frozenset[references.Namespace],
+) -> frozenset[references.Namespace] | None:
+    """Those of the namespaces that can be served now; None if nothing can."""
+    if peers is None:
+        return namespaces
+    peers.check()
+    await peers.adjust(resources, namespaces)
+    if peers.frozen:
+        return None
+    peers.resume()
+    return frozenset(filter(peers.is_settled, namespaces))
 
 
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
@@ -127,6 +163,7 @@ class Ensemble:
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
         self._pulses: dict[Key, pulses.Pulse] = {}
+        self._sinks: dict[Key, Sink] = {}
         self._served: dict[Key, _Served] = {}
         self._blamed: set[references.Selector | references.Resource] = set()
 
@@ -169,29 +206,36 @@ class Ensemble:
         for key in [key for key, task in self._watchers.items() if task.done()]:
             self._logger.warning(f"Somebody has stopped watching of {key[0]}; starting it again.")
             del self._watchers[key]
-        gone = self._watchers.keys() - needed.keys()
-        outdated = {key for key in self._watchers if self._served[key] != needed.get(key)}
-        await tasks.cancel([self._watchers.pop(key) for key in outdated])
+        gone = self._served.keys() - needed.keys()
+        outdated = {key for key, served in self._served.items() if served != needed.get(key)}
+        await tasks.cancel([
+            self._watchers.pop(key) for key in outdated if key in self._watchers])
+        for key in outdated:
+            del self._sinks[key]
         for key in gone:
             self._lines.drop(*key)
         self._served = needed
         for key, (handlers, _) in needed.items():
+            if key not in self._sinks:
+                self._sinks[key] = self._lines.sink(*key, handlers)
             if key not in self._watchers:
-                self._watch(*key, handlers)
+                self._watch(key)
 
-    def _watch(
-            self,
-            resource: references.Resource,
-            namespace: references.Namespace,
-            handlers: registries.ResourceHandlers,
-    ) -> None:
-        pulse = self._pulses[resource, namespace] = pulses.Pulse()
+    async def pause(self) -> None:
+        """Watch nothing until it is adjusted the next time; then, it begins with lists."""
+        watchers, self._watchers = self._watchers, {}
+        await tasks.cancel(list(watchers.values()))
+
+    def _watch(self, key: Key) -> None:
+        resource, namespace = key
+        sink = self._sinks[key]
+        pulse = self._pulses[key] = pulses.Pulse()
         task = asyncio.create_task(watching.watch(
             self._client, settings=self._settings, resource=resource, namespace=namespace,
-            sink=self._lines.sink(resource, namespace, handlers), pulse=pulse),
+            sink=sink, reached=sink.reached, pulse=pulse),
             name=f"watching of {resource}")
         task.add_done_callback(lambda _: self.woken.set())
-        self._watchers[resource, namespace] = task
+        self._watchers[key] = task
 
     def _bind(
             self,

@@ -110,6 +110,9 @@ class Processor:
     async def process(self, line: lines.Line) -> None:
         """Make a pass for the object."""
         first = line.peek()
+        if line.stream.lines.check_paused() and not line.gone:
+            line.woken = True
+            return
         if first is None:
             line.woken = False
             return
@@ -128,7 +131,7 @@ class Processor:
 
     async def _process(self, line: lines.Line) -> None:
         while True:
-            while line.events:
+            while line.events and (line.gone or not line.stream.lines.check_paused()):
                 await self._watch(line, line.events.popleft())
             raw = line.take()
             if line.gone:
@@ -139,7 +142,8 @@ class Processor:
                 return
             line.cancel_timer()
             await self._handle(line, raw, self._get_logger(raw))
-            if line.stream.lines.stopping or not (line.pending is not None or line.events):
+            if line.stream.lines.stopping or line.stream.lines.paused or not (
+                    line.pending is not None or line.events):
                 return
 
     def _is_changing(self, line: lines.Line, raw: bodies.RawBody) -> bool:
@@ -164,6 +168,10 @@ class Processor:
             except Exception:
                 line.keep(turn.saver.raw)
                 raise
+            if turn.is_stopped and not line.stream.lines.stopping:
+                line.woken = True
+                self._let_go(line)
+                return
             if line.gone or line.stream.lines.stopping:
                 return
             if line.pending is not None:
@@ -175,6 +183,27 @@ class Processor:
             line.drop()
         if backlog:
             line.pack()  # there are thousands of them at a time
+
+    def _let_go(self, line: lines.Line) -> None:
+        """Others can go on from what is written; if they do, that is where to go on from."""
+        if line.cycle is not None and not line.cycle.dirty:
+            line.cycle = None
+
+    def reconsider(self, line: lines.Line, raw: bodies.RawBody) -> None:
+        """Give up what was begun if another operator has had its hands on the object meanwhile."""
+        if line.cycle is None or line.busy:
+            return
+        self._let_go(line)
+        known = line.recall()
+        if known is None or self._get_traces(line, known) != self._get_traces(line, raw):
+            line.cycle = None
+
+    def _get_traces(self, line: lines.Line, raw: bodies.RawBody) -> object:
+        """All that an operator leaves on an object when it handles it."""
+        persistence, body = self.env.settings.persistence, bodies.Body(raw)
+        return persistence.diffbase_storage.fetch(body=body), [
+            persistence.progress_storage.fetch(key=handler.id, body=body)
+            for handler in line.stream.handlers.changing]
 
     def _accompany(self, line: lines.Line, raw: bodies.RawBody) -> bool:
         """

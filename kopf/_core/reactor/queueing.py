@@ -52,20 +52,29 @@ class Lines:
             is_congested: Callable[[], bool] = lambda: False,
             index: Index | None = None,
             discard: Callable[[Line], None] = lambda line: None,
+            reconsider: Callable[[Line, bodies.RawBody], None] = lambda line, raw: None,
+            confirm: Callable[[], None] = lambda: None,
     ) -> None:
         """
         The passes are made by `process`; the states for which `settle` returns true need none.
         While congested, the backlog waits. States are put to the indices by `index`, before any
         pass sees them; it returns when to do it again, if so. `discard` removes an object there.
+        `reconsider` is told the states that have come in a pause, of objects with something begun.
+        `confirm` pauses it if that is overdue, for a process can be late: if it did not run at all.
         """
         super().__init__()
         self.settings = settings
         self.stopping = False
+        self.paused = False
+        self.pauses = 0
+        """How many times it was paused: what was decided before a pause is to be decided anew."""
         self.is_congested = is_congested
         self._process = process
         self._settle = settle
         self._gate = gates.Gate(self, index=index)
         self.discard = discard
+        self.reconsider = reconsider
+        self._confirm = confirm
         self._streams: dict[tuple[references.Resource, str | None], Stream] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
         self._live: collections.deque[Line] = collections.deque()
@@ -133,12 +142,42 @@ class Lines:
         """Let the line have a pass as soon as possible, if it has none already."""
         if line.busy or line.queued or line.held or line.indexing or self.stopping:
             return
-        if not line.gone and self._is_postponed(line):
+        if not line.gone and (
+                self.paused or line.epoch < line.stream.since or self._is_postponed(line)):
             return
         line.queued = True
         if self._gate.detain(line, urgent=urgent):
             return
         (self._live if urgent else self._backlog).append(line)
+        self._pump()
+
+    def pause(self) -> None:
+        """Begin no passes; those at work end between two handlers. What is gone is still told."""
+        self.paused = True
+        self.pauses += 1
+        queued = [*self._live, *self._backlog]
+        for line in queued:
+            line.queued = line.gone
+            line.woken = True
+        self._live = collections.deque(line for line in queued if line.gone)
+        self._backlog.clear()
+
+    def check_paused(self) -> bool:
+        """Whether nothing must be begun, as of this very moment."""
+        self._confirm()
+        return self.paused
+
+    async def rest(self) -> None:
+        """Wait until no passes are at work."""
+        while self._tasks:
+            await asyncio.wait(list(self._tasks))
+
+    def resume(self) -> None:
+        """Go on; the objects that are known by now have to be listed before their passes."""
+        self.paused = False
+        for stream in self._streams.values():
+            stream.distrust()
+        self._gate.reset(stream for stream in self._streams.values() if stream.handlers.indexing)
         self._pump()
 
     def known(self) -> None:
@@ -171,7 +210,7 @@ class Lines:
 
     def _pump(self) -> None:
         limit = self.settings.queueing.worker_limit
-        while self._live and (limit is None or len(self._tasks) < limit):
+        while self._live and not self.paused and (limit is None or len(self._tasks) < limit):
             self._start(self._live.popleft())
         if self._backlog and self._pumping is None:
             self._pumping = asyncio.get_running_loop().call_soon(self._pump_backlog)
@@ -181,7 +220,7 @@ class Lines:
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
         for _ in range(BACKLOG_STEP):
-            if not self._backlog or self.stopping or (
+            if not self._backlog or self.stopping or self.paused or (
                     limit is not None and len(self._tasks) >= limit):
                 return
             if self._live or self.is_congested():

@@ -30,6 +30,7 @@ from kopf._core.reactor import (
     liveness,
     observation,
     orchestration,
+    peerings,
     processing,
     queueing,
 )
@@ -179,7 +180,7 @@ async def spawn_tasks(
     core = _command if _command is not None else _run_core(
         known=known, endpoint=endpoint, lifecycle=lifecycle, indexers=indexers, registry=registry,
         settings=settings, insights=insights, clusterwide=clusterwide, namespaces=namespaces,
-        ready_flag=ready_flag, vault=vault, memo=memo)
+        ready_flag=ready_flag, vault=vault, memo=memo, identity=identity)
     core_task = loop.create_task(core, name="operator")
     exiting = leaving.start(core_task, known, settings)
     return [core_task, loop.create_task(exiting.wait(stop_flag), name="stop-flag checker")]
@@ -225,6 +226,7 @@ async def _run_core(
         ready_flag: flags.Flag | None,
         vault: vaults.Vault | None,
         memo: Any,
+        identity: str | None,
 ) -> None:
     """The operator's life: startup, serving, cleanup."""
     logger.debug(f"Starting Kopf {versions.version}.")
@@ -251,7 +253,11 @@ async def _run_core(
     processor = processing.Processor(env, indices)
     lines = queueing.Lines(
         settings=settings, process=processor.process, settle=processor.settle,
-        is_congested=processor.is_congested, index=processor.index, discard=processor.discard)
+        is_congested=processor.is_congested, index=processor.index, discard=processor.discard,
+        reconsider=processor.reconsider, confirm=lambda: peers.confirm())
+    peers = peerings.Peerings(
+        client=client, settings=settings, clock=clock, identity=identity,
+        pausables=[lines, processor.spawner])
     insights = observation.Insights() if insights is None else insights
     admission = admitting.Admission(env=env, registry=registry, insights=insights, lines=lines)
     monitor = health.Monitor(known=known, clock=clock)
@@ -272,14 +278,14 @@ async def _run_core(
             vault.guard(), admission.serve(), monitor.run(),
             orchestration.serve(
                 client=client, settings=settings, registry=registry, lines=lines,
-                namespaces=namespaces, clusterwide=clusterwide, insights=insights, logger=logger,
-                monitor=monitor))
+                namespaces=namespaces, clusterwide=clusterwide, insights=insights, peers=peers,
+                logger=logger, monitor=monitor))
     finally:
         monitor.dismiss()
         try:
             with leaving.remind(known):
                 await _clean_up(
-                    lines, processor.spawner, admission, poster, client,
+                    lines, processor.spawner, admission, poster, peers, client,
                     run_activity(causes.Activity.CLEANUP))
         finally:
             await probes.stop()
@@ -291,6 +297,7 @@ async def _clean_up(
         spawner: spawning.Spawner,
         admission: admitting.Admission,
         poster: asyncio.Task[None] | None,
+        peers: peerings.Peerings,
         client: api.Client,
         cleanup: Coroutine[Any, Any, Any],
 ) -> None:
@@ -305,4 +312,5 @@ async def _clean_up(
         cleanup.close()
         if poster is not None:
             await aiotasks.cancel([poster])
+        await peers.leave()
         await client.close()

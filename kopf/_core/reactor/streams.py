@@ -40,7 +40,10 @@ class Stream:
         self.leaving: dict[tuple[str | None, str], lines.Line] = {}
         """The lines of the objects that are gone, but whose passes still run."""
         self.epoch = 0
+        self.since = 0
+        """Objects that were not in a list since this epoch cannot be trusted to be so."""
         self.listing = False
+        self._complete = False
         self.unindexed = 0
         """How many of its objects are being indexed now."""
         self._resumed = resumed
@@ -55,9 +58,11 @@ class Stream:
                 line.version = line.expected = None
 
     def listed(self, body: bodies.RawBody) -> None:
-        first = self.epoch == 1
+        first = not self._complete
         line, new = self._find(body, initial=first)
-        line.epoch = self.epoch
+        is_back, line.epoch = line.epoch < self.since, self.epoch
+        if is_back:
+            self.lines.reconsider(line, body)
         if line.offer(body):
             line.show(body)
             type: Any = None if first else 'ADDED' if new else 'MODIFIED'
@@ -66,9 +71,13 @@ class Stream:
                 self._held.append(line)  # its namesake may be not known to be gone yet
             else:
                 self.lines.schedule(line, urgent=not first)
+        elif is_back and line.woken:
+            line.pending = body
+            self.lines.schedule(line, urgent=False)
 
     def end(self) -> None:
         self.listing = False
+        self._complete = True
         self._resumed = frozenset()
         for line in [line for line in self.by_uid.values() if line.epoch != self.epoch]:
             self._leave(line, None)
@@ -78,6 +87,29 @@ class Stream:
                 self._yield_to_namesake(line, line.pending)
             self.lines.schedule(line)
         self.lines.check_filled(self)
+
+    @property
+    def reached(self) -> str | None:
+        """The newest version of the objects that has come, if versions are comparable."""
+        versions = [line.version for line in self.by_uid.values() if isinstance(line.version, int)]
+        return str(max(versions)) if versions else None
+
+    def distrust(self) -> None:
+        """
+        It was not watched for a while: nothing of it is handled before it is listed anew.
+
+        What was not changed meanwhile is looked at only where there was something to do.
+        """
+        self.since = self.epoch + 1 if self.epoch else 0
+        for line in self.by_uid.values():
+            if line.events:  # somebody wants to see the newest ones
+                line.events.clear()
+                line.version = None
+            if (line.pending is not None or line.timer is not None or line.cycle is not None
+                    or line.throttler is not None or line.companions is not None):
+                line.woken = True
+            line.cancel_timer()
+            line.pending = line.expected = None
 
     def unavailable(self, error: Exception) -> None:
         self.lines.stop_filling(self, error)

@@ -7,6 +7,7 @@ which can be late. Requests can fail before or after they are committed.
 """
 import asyncio
 import copy
+import heapq
 import json
 import logging
 import urllib.parse
@@ -34,6 +35,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now
 
     def _run_once(self):
+        while self._scheduled and self._scheduled[0]._cancelled:
+            heapq.heappop(self._scheduled)._scheduled = False
+            self._timer_cancelled_count -= 1
         if not self._ready and self._scheduled:
             self._now = max(self._now, self._scheduled[0]._when)
         super()._run_once()
@@ -204,7 +208,8 @@ class Operator:
         self.spawner = self.processor.spawner
         self.lines = queueing.Lines(
             settings=self.settings, process=self.processor.process, settle=self.processor.settle,
-            index=self.processor.index, discard=self.processor.discard)
+            index=self.processor.index, discard=self.processor.discard,
+            reconsider=self.processor.reconsider)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
             subresources=frozenset({'status'} if subresource else ()))
@@ -226,6 +231,20 @@ class Operator:
         """Until it is started again, nothing is seen; and then, it is seen by a list."""
         self._watching.cancel()
         await asyncio.wait([self._watching])
+
+    async def freeze(self):
+        """Let others work, as soon as this one has finished what is under way."""
+        self.lines.pause()
+        self.spawner.pause()
+        if self._watching is not None:
+            await self.lose_sight()
+        await self.lines.rest()
+        await self.spawner.rest()
+
+    def thaw(self):
+        self.lines.resume()
+        self.spawner.resume()
+        self.start()
 
     async def _watch(self):
         while True:

@@ -239,6 +239,13 @@ class Companion:
         await asyncio.sleep(delay)
         return True
 
+    def pause(self) -> None:
+        """The operator is frozen."""
+        self.stop(Reason.OPERATOR_PAUSING)
+
+    def resume(self) -> None:
+        """The operator is not frozen any more, and the object is as it is known."""
+
     def stop(self, reason: stopping.DaemonStoppingReason) -> None:
         """Begin to stop it, or tell one more reason. Those asleep end at once."""
         was_set = self.stopper.is_set()

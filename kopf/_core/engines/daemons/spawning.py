@@ -46,6 +46,7 @@ class Spawner:
         self.clock = clock
         self.indices = indices
         self.stopping: stopping.DaemonStoppingReason | None = None
+        self.paused = False
         self.alive: set[Companion] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.wakeups = wakeups.Wakeups()
@@ -89,6 +90,21 @@ class Spawner:
         for daemon in list(self._running):
             daemon.flush()
             self.note_running(daemon)
+
+    def pause(self) -> None:
+        """Let nothing begin: daemons are stopped, timers wait."""
+        self.paused = True
+        for companion in list(self.alive):
+            companion.pause()
+
+    async def rest(self) -> None:
+        """Wait until no functions run but those that were abandoned."""
+        while self.tasks:
+            await asyncio.wait(list(self.tasks))
+
+    def resume(self) -> None:
+        """Go on, but with each object only when it is looked at for the next time."""
+        self.paused = False
 
     async def stop(self, reason: stopping.DaemonStoppingReason) -> None:
         """
@@ -184,6 +200,10 @@ class Companions:
         for companion in self._alive:
             if companion.handler.key not in keys:
                 companion.stop(Reason.FILTERS_MISMATCH)
+        if self.spawner.paused:
+            return
+        for companion in self._alive:
+            companion.resume()
         keys = {companion.handler.key for companion in self._alive}
         for handler in selected:
             if handler.key not in keys and self.spawner.stopping is None:

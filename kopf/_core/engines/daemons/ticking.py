@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Timer(Companion):
     """A function that is called again and again, when its time comes and the object is quiet."""
     sort = 'Timer'
-    __slots__ = ('_is_waiting',)
+    __slots__ = ('_is_due', '_is_paused', '_is_waiting')
     handler: handlers.TimerHandler
 
     def __init__(
@@ -27,8 +27,23 @@ class Timer(Companion):
         super().__init__(companions, handler)
         self._is_waiting = False
         """Whether it is not due before the next change of the object."""
+        self._is_paused = False
+        self._is_due = False
+        """Whether its time has come while it was paused."""
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._is_due:
+            self._is_due = False
+            self.spawner.start(self)
 
     def begin(self) -> None:
+        if self._is_paused:
+            self._is_due = True
+            return
         if self.handler.idle and self.state is None and self.task is None and (
                 not self.stopper.is_set()):
             quiet = get_quiet(self.handler, changed=self.companions.changed)

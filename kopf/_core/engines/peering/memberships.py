@@ -1,0 +1,368 @@
+"""
+Memberships: the part of an operator in one peering object.
+
+The own record is written first, and only then it counts what the others have written: of two who
+come at once, at least one sees the other. It is renewed until leaving; as the others count on its
+lifetime, so does the member itself: if it could not renew it for so long, others may have taken
+over, and it waits until it is there again. Who takes over waits for a moment until those who have
+to yield say in their records that they have finished what was under way.
+"""
+import asyncio
+import enum
+import logging
+import random
+from collections.abc import Callable
+
+from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.clients import api, errors, patching, streaks
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines.peering import judging, records
+
+logger = logging.getLogger('kopf._core.engines.peering')
+
+RENEWAL = (0.4, 0.6)
+"""When to renew the record: the range of parts of its lifetime, so that the peers spread."""
+
+PATIENCE = 0.2
+"""How long one attempt to renew can take: a part of the lifetime."""
+
+MIN_INTERVAL = 1.0
+"""How often the record is written at most (seconds)."""
+
+STALLED = 0.5
+"""How late (seconds) the own writes can come back by the watch while it is alive."""
+
+FORBIDDEN_PAUSE = 60.0
+"""How long (seconds) to pause after the writing was forbidden."""
+
+LEAVING_TIMEOUT = 5.0
+"""How long (seconds) leaving can take."""
+
+
+class Standing(enum.Enum):
+    """What an operator is in a peering."""
+
+    UNKNOWN = enum.auto()
+    """It is not known yet if there is such an object, or who the others are."""
+
+    ABSENT = enum.auto()
+    """There is no such object, or no right to use it."""
+
+    ACTIVE = enum.auto()
+    """There is nobody with a higher or the same priority."""
+
+    YIELDING = enum.auto()
+    """There are others with a higher priority."""
+
+    CLASHING = enum.auto()
+    """There are others with the same priority."""
+
+    LOST = enum.auto()
+    """The record could not be renewed in time: for the others, the operator is dead."""
+
+
+FROZEN = frozenset({Standing.YIELDING, Standing.CLASHING, Standing.LOST})
+
+
+class Membership:
+    """
+    The part of an operator in one peering object. ``on_change`` is called when it changes.
+
+    It is fed with the object's states, and renews its own record by itself, till `leave`.
+    """
+
+    def __init__(
+            self,
+            *,
+            client: api.Client,
+            settings: configuration.OperatorSettings,
+            clock: clocks.Clock,
+            resource: references.Resource,
+            namespace: references.Namespace,
+            identity: str,
+            standing: Standing = Standing.UNKNOWN,
+            on_change: Callable[[], None],
+            is_idle: Callable[[], bool] = lambda: True,
+            on_stall: Callable[[], None] = lambda: None,
+    ) -> None:
+        """
+        `is_idle` tells if nothing is under way; when that changes, it is to be judged anew.
+        `on_stall` is called when the states that it is fed with do not come any more.
+        """
+        super().__init__()
+        self.standing = standing
+        self.resource = resource
+        self.namespace = namespace
+        self.name = settings.peering.name
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._identity = identity
+        self._on_change = on_change
+        self._is_idle = is_idle
+        self._on_stall = on_stall
+        self._fed: int | str | None = None
+        self._answered: int | str | None = None
+        self._title = repr(self.name) + (f' in {namespace!r}' if namespace is not None else '')
+        self._streak = streaks.Streak(
+            f"Keep-alive in {self._title}", settings=settings, logger=logger)
+        self._roster: judging.Roster = {}
+        self._present = False
+        self._version: int | str | None = None
+        self._renewed: float | None = None
+        """When the last renewal that has succeeded was begun, monotonic."""
+        self._written = False
+        """Whether there can be the own record."""
+        self._due = asyncio.Event()
+        self._leaving = asyncio.Event()
+        self._forbidden = False
+        self._waking: asyncio.TimerHandle | None = None
+        self._verdict = judging.Verdict()
+        self._paused: bool | None = None
+        """What the own record says of that."""
+        self._said: bool | None = None
+        """The same, as it was sent; its answer may be not there yet."""
+        self._free_since: float | None = None
+        """Since when there is nobody to wait for but those who have to yield."""
+        self._renewing: asyncio.TimerHandle | None = None
+        self._task = asyncio.get_running_loop().create_task(
+            self._keep_alive(), name=f"keep-alive in {self._title}")
+        self._task.add_done_callback(lambda _: on_change())
+
+    def check(self) -> None:
+        """Raise the error if the membership has failed: only when logging in does."""
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    def see(self, raw: bodies.RawBody, *, live: bool, restored: bool = False) -> None:
+        """Take a state of the object. It is live if the states came without gaps before it."""
+        version = self._fed = _parse_version(raw)
+        self._see(raw, version, live=live, restored=restored)
+
+    def _see(
+            self, raw: bodies.RawBody, version: int | str | None, *, live: bool, restored: bool,
+    ) -> None:
+        if not restored and self._present and not _is_newer(version, self._version):
+            return
+        self._version = version
+        found, self._present = not self._present, True
+        peers = records.parse_peers(raw.get('status'))
+        self._roster = judging.observe(
+            self._roster, peers, now=self._clock.now(), live=live and not found)
+        if found:
+            self._due.set()
+        elif self._renewed is not None and self._identity not in peers:
+            self._renew_soon()
+        self.judge()
+
+    def confirm(self) -> None:
+        """Judge it anew if it is not active any more, but the event loop was too late to know."""
+        if self._renewed is not None and self.standing is Standing.ACTIVE and (
+                self._clock.mono() >= self._renewed + self._lifetime):
+            self.judge()
+
+    def miss(self) -> None:
+        """There is no such object."""
+        self._present = False
+        self._version = self._renewed = None
+        self._roster = {}
+        self._paused = self._said = self._fed = self._answered = None
+        self.judge()
+
+    def forbid(self) -> None:
+        """There is no right to use the object."""
+        if not self._forbidden:
+            self._forbidden = True
+            logger.warning(f"There are no rights to list, watch, and patch {self.resource} "
+                           f"{self._title}: other operators cannot be known.")
+        self.miss()
+
+    async def leave(self) -> None:
+        """Take the own record away, so that others need not wait for its end. Never fails."""
+        self._leaving.set()
+        self._due.set()
+        if self._waking is not None:
+            self._waking.cancel()
+        if self._renewing is not None:
+            self._renewing.cancel()
+        # A renewal under way must not come after the removal.
+        await asyncio.wait([self._task], timeout=LEAVING_TIMEOUT)
+        await tasks.cancel([self._task])
+        if not self._written or not self._present:
+            return
+        try:
+            async with asyncio.timeout(LEAVING_TIMEOUT):
+                await self._patch({self._identity: None}, retry=True)
+        except Exception as e:
+            logger.warning(f"The record in the peering {self._title} is left to expire: {e!r}")
+        else:
+            self._tell(f"Keep-alive in {self._title}: left.")
+
+    @property
+    def _lifetime(self) -> float:
+        return self._settings.peering.lifetime
+
+    async def _keep_alive(self) -> None:
+        while not self._leaving.is_set():
+            self.judge()  # some can be dead by now
+            self._due.clear()
+            if not self._present:
+                await self._due.wait()
+                continue
+            try:
+                pause = await self._renew()
+            except errors.APIError as e:
+                pause = min(self._streak.fail(e), self._lifetime * PATIENCE)
+                await _wait_for(self._leaving, pause)
+            else:
+                await _wait_for(self._due, pause)
+
+    def _renew_soon(self) -> None:
+        """Somebody has removed the own record, maybe again and again."""
+        if self._renewing is None:
+            self._renewing = asyncio.get_running_loop().call_later(MIN_INTERVAL, self._renew_now)
+
+    def _renew_now(self) -> None:
+        self._renewing = None
+        self._due.set()
+
+    async def _renew(self) -> float:
+        """Write the own record; return the pause before the next time."""
+        begun = self._clock.now()
+        if self._answered is not None and self._renewed is not None and (
+                _is_newer(self._answered, self._fed) and begun.mono > self._renewed + STALLED):
+            self._tell(f"The watch-stream of the peering {self._title} is stalled.")
+            self._on_stall()
+        live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
+        own = records.Peer(
+            identity=self._identity, priority=self._settings.peering.priority,
+            lifetime=self._settings.peering.lifetime, lastseen=begun.wall,
+            paused=self._get_paused())
+        record = own.as_record()
+        if self._paused is not None:
+            record.setdefault('paused', None)
+        self._written, self._said = True, own.paused
+        try:
+            newest = await self._patch(
+                {**dict.fromkeys(self._verdict.dead), self._identity: record})
+        except errors.APIForbiddenError:
+            self.forbid()
+            return FORBIDDEN_PAUSE
+        self._streak.end()
+        if newest is None:
+            self._tell(f"Keep-alive in {self._title}: not found.")
+            self.miss()
+            return self._lifetime
+        self._tell(f"Keep-alive in {self._title}: ok.")
+        self._forbidden = False
+        self._renewed, self._paused = begun.mono, own.paused
+        self._answered = _parse_version(newest)
+        self._see(newest, self._answered, live=live, restored=False)
+        self.judge()
+        elapsed = self._clock.mono() - begun.mono
+        return max(0.0, self._lifetime * random.uniform(*RENEWAL) - elapsed)
+
+    async def _patch(
+            self, changes: dict[str, object], *, retry: bool = False,
+    ) -> bodies.RawBody | None:
+        subresource = 'status' if 'status' in self.resource.subresources else None
+        return await patching.patch(
+            self._client, resource=self.resource, namespace=self.namespace, name=self.name,
+            payload={'status': changes}, subresource=subresource, retry=retry,
+            timeout=max(MIN_INTERVAL, self._lifetime * PATIENCE))
+
+    def judge(self) -> None:
+        """Find out where the operator stands as of now, and when that can change by itself."""
+        if self._leaving.is_set():
+            return
+        if self._waking is not None:
+            self._waking.cancel()
+            self._waking = None
+        now = self._clock.mono()
+        verdict = self._verdict = judging.judge(
+            self._roster, identity=self._identity, now=now,
+            priority=self._settings.peering.priority)
+        previous, self.standing = self.standing, self._get_standing(verdict, now)
+        end = None if self._renewed is None else self._renewed + self._lifetime
+        ends = [verdict.until, end, self._get_yielding_end(now)]
+        until = min((t for t in ends if t is not None and t > now), default=None)
+        if until is not None:
+            self._waking = asyncio.get_running_loop().call_at(until, self.judge)
+        if self.standing is not previous:
+            self._explain(previous, verdict)
+            self._on_change()
+        if self._renewed is not None and self._get_paused() is not self._said:
+            self._due.set()
+
+    def _get_standing(self, verdict: judging.Verdict, now: float) -> Standing:
+        if not self._present:
+            return Standing.ABSENT
+        if self._renewed is None:
+            return self.standing  # until it is known who else is there
+        if now >= self._renewed + self._lifetime:
+            self._free_since = None
+            return Standing.LOST
+        if verdict.frozen:
+            self._free_since = None
+            return Standing.YIELDING if verdict.masters else Standing.CLASHING
+        if self._free_since is None:
+            self._free_since = now
+        if self.standing in (Standing.ACTIVE, Standing.ABSENT):
+            return Standing.ACTIVE
+        if self._paused is not None or self._get_yielding_end(now) is not None:
+            return self.standing  # until the own record, and those of the others, are right
+        return Standing.ACTIVE
+
+    def _get_yielding_end(self, now: float) -> float | None:
+        if self._free_since is None or self.standing is Standing.ACTIVE:
+            return None
+        return judging.get_yielding_end(
+            self._roster, identity=self._identity, priority=self._settings.peering.priority,
+            since=self._free_since, patience=self._lifetime, now=now)
+
+    def _get_paused(self) -> bool | None:
+        """What the own record has to say of that."""
+        return self._is_idle() if self._verdict.frozen else None
+
+    def _explain(self, previous: Standing, verdict: judging.Verdict) -> None:
+        match self.standing:
+            case Standing.YIELDING:
+                logger.info(f"Pausing operations in favour of {[*verdict.masters]}.")
+            case Standing.CLASHING:
+                rivals = [*verdict.rivals]
+                logger.warning(
+                    f"Possibly conflicting operators with the same priority: {rivals}.")
+                logger.warning(
+                    f"Pausing all operators, including self ({self._identity}). Give them "
+                    f"different priorities, e.g. by --priority.")
+            case Standing.LOST:
+                logger.warning(
+                    f"Pausing operations: the record in the peering {self._title} could not be "
+                    f"renewed for {self._lifetime} seconds, others may have taken over.")
+            case Standing.ACTIVE if previous is Standing.LOST:
+                logger.info("Resuming operations after the pause. The peering is reached again.")
+            case Standing.ACTIVE if previous in FROZEN:
+                logger.info("Resuming operations after the pause. Conflicting operators "
+                            "are gone.")
+
+    def _tell(self, message: str) -> None:
+        if not self._settings.peering.stealth:
+            logger.debug(message)
+
+
+async def _wait_for(event: asyncio.Event, timeout: float | None) -> None:
+    try:
+        async with asyncio.timeout(timeout):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
+def _parse_version(raw: bodies.RawBody) -> int | str | None:
+    version = raw['metadata'].get('resourceVersion')
+    return int(version) if version is not None and version.isdecimal() else version
+
+
+def _is_newer(a: int | str | None, b: int | str | None) -> bool:
+    return a > b if isinstance(a, int) and isinstance(b, int) else a != b

@@ -1,0 +1,111 @@
+"""
+Commands to the operators of a peering: to freeze for a while, and to resume.
+
+They are carried out by a record as any operator has it: those with lower priorities wait for it.
+"""
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import api, errors, patching, scanning
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import memos, references, vaults
+from kopf._core.engines import activities, indexing
+from kopf._core.engines.peering import records
+from kopf._core.intents import causes, registries
+from kopf._core.reactor import authentication, observation
+
+logger = logging.getLogger(__name__)
+
+
+class CommandError(Exception):
+    """The command cannot be carried out, and why; for people."""
+
+
+async def freeze(
+        *,
+        peering_name: str,
+        lifetime: int,
+        priority: int,
+        identity: str | None = None,
+        message: str | None = None,
+        **where: Any,
+) -> None:
+    """
+    Freeze all the operators of a peering with lower priorities for so many seconds.
+
+    For where and by what credentials, see `_change`.
+    """
+    peer = records.Peer(
+        identity=identity or records.make_identity(unique=False), priority=priority,
+        lifetime=lifetime, lastseen=clocks.Clock().now().wall, message=message)
+    place = await _change(peering_name, {peer.identity: peer.as_record()}, **where)
+    logger.info(f"Operators of {place} with priorities up to {priority} are frozen for "
+                f"{lifetime} seconds, by {peer.identity!r}.")
+
+
+async def resume(*, peering_name: str, identity: str | None = None, **where: Any) -> None:
+    """Resume the operators of a peering that were frozen by that identity."""
+    identity = identity or records.make_identity(unique=False)
+    place = await _change(peering_name, {identity: None}, **where)
+    logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
+
+
+async def _change(
+        name: str,
+        changes: Mapping[str, Any],
+        *,
+        clusterwide: bool,
+        namespaces: Collection[references.NamespacePattern],
+        registry: registries.OperatorRegistry | None = None,
+        settings: configuration.OperatorSettings | None = None,
+        vault: vaults.Vault | None = None,
+) -> str:
+    """
+    Change the records in the peering objects of the cluster or of the namespaces; say which.
+
+    :raises CommandError: if there are none, or they may not be changed.
+    """
+    registry = registry if registry is not None else registries.get_default_registry()
+    settings = settings if settings is not None else configuration.OperatorSettings()
+
+    vault = vault if vault is not None else vaults.Vault()
+    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
+        registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION,
+        clock=clocks.Clock(), memo=memos.Memo(), indices=indexing.OperatorIndexers()))
+    client = api.Client(credentials=vault, settings=settings)
+    kind = 'ClusterKopfPeering' if clusterwide else 'KopfPeering'
+    try:
+        await vault.obtain()
+        findings = await scanning.scan(client, groups=records.GROUPS)
+        resources = [resource for resource in findings.resources
+                     if records.is_peering(resource, clusterwide=clusterwide)]
+        if not resources:
+            raise CommandError(f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
+        insights = observation.Insights()
+        await observation.list_namespaces(
+            client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
+            insights=insights, logger=logger)
+        done = []
+        for namespace in sorted(insights.namespaces or (), key=str):
+            changed = False
+            for resource in resources:
+                changed |= await patching.patch(
+                    client, resource=resource, namespace=namespace, name=name,
+                    payload={'status': changes},
+                    subresource='status' if 'status' in resource.subresources else None,
+                ) is not None
+            where = f'{kind} {name!r}' + (f' in {namespace!r}' if namespace is not None else '')
+            if changed:
+                done.append(where)
+            else:
+                logger.warning(f"There is no {where}.")
+    except errors.APIError as e:
+        raise CommandError(f"The peering {name!r} cannot be changed: {e}") from e
+    finally:
+        await client.close()
+    if not done:
+        raise CommandError(f"There is no {kind} {name!r} to change: nobody is concerned.")
+    return ', '.join(done)
+

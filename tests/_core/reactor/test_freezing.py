@@ -1,0 +1,395 @@
+"""
+Operators that are frozen and go on, in a small world in virtual time.
+"""
+import asyncio
+import collections
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kopf
+from kopf._core.intents.stopping import DaemonStoppingReason
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@pytest.fixture()
+def calls():
+    return []
+
+
+def play(fn):
+    """Run the test in virtual time."""
+    def test(registry, calls):
+        run_virtually(fn(registry, calls))
+    test.__name__ = fn.__name__
+    return test
+
+
+@play
+async def test_nothing_is_handled_while_frozen(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    await operator.freeze()
+    requests = len(api.requests)
+    api.create()
+    await asyncio.sleep(100)
+    assert calls == []
+    assert len(api.requests) == requests
+    operator.thaw()
+    await operator.rest()
+    assert calls.count('obj') >= 2  # both handlers
+    await operator.stop()
+
+
+@play
+async def test_freeze_ends_the_pass_between_two_handlers(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(**_):
+        calls.append('first')
+        await asyncio.sleep(10)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(**_):
+        calls.append('second')
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(5)
+    await operator.freeze()
+    assert calls == ['first']
+    assert '"success":true' in str(api.objects['obj']['metadata']['annotations'])
+    await asyncio.sleep(100)
+    assert calls == ['first']
+    operator.thaw()
+    await operator.rest()
+    assert calls == ['first', 'second']
+    await operator.stop()
+
+
+@play
+async def test_delayed_handlers_wait_until_the_end_of_the_freeze(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(retry, **_):
+        calls.append(retry)
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=5)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(1)
+    await operator.freeze()
+    await asyncio.sleep(100)
+    assert calls == [0]
+    operator.thaw()
+    await operator.rest()
+    assert calls == [0, 1]
+    await operator.stop()
+
+
+@play
+async def test_what_another_operator_has_finished_meanwhile_is_not_repeated(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(**_):
+        calls.append('first')
+        await asyncio.sleep(1)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(retry, **_):
+        calls.append(f'second {retry}')
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=5)
+
+    api = Api()
+    a, b = Operator(api, registry), Operator(api, registry)
+    a.start()
+    api.create()
+    await asyncio.sleep(2)
+    await a.freeze()
+    b.start()
+    await b.rest()
+    await b.freeze()
+    a.thaw()
+    await a.rest()
+    await asyncio.sleep(100)
+    assert calls == ['first', 'second 0', 'second 1']
+    await a.stop()
+    await b.stop()
+
+
+@play
+async def test_resume_handlers_are_not_repeated_but_those_left_are_called(registry, calls):
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append(name)
+        await asyncio.sleep(1)
+
+    api = Api()
+    api.create('done')
+    operator = Operator(api, registry)
+    operator.start()
+    await operator.rest()
+    await operator.freeze()
+    operator.thaw()
+    await operator.rest()
+    assert calls == ['done']
+    await operator.stop()
+
+
+@play
+async def test_those_who_were_there_before_are_resumed_also_if_frozen_while_listing(
+        registry, calls):
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append(name)
+
+    api = Api()
+    api.create('a')
+    api.create('b')
+    operator = Operator(api, registry)
+    operator.stream.begin(restored=False)
+    operator.stream.listed(api.objects['a'])
+    await operator.freeze()
+    operator.thaw()
+    await operator.rest()
+    assert sorted(calls) == ['a', 'b']
+    await operator.stop()
+
+
+@play
+async def test_unchanged_objects_are_not_shown_again(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def handle(name, type, **_):
+        calls.append((name, type))
+
+    api = Api()
+    api.create('same')
+    api.create('gone')
+    api.create('changed')
+    operator = Operator(api, registry)
+    operator.start()
+    await operator.rest()
+    await operator.freeze()
+    calls.clear()
+    api.delete('gone')
+    api.edit({'spec': {'x': 1}}, 'changed')
+    operator.thaw()
+    await operator.rest()
+    await asyncio.sleep(1)
+    assert sorted(calls) == [('changed', 'MODIFIED'), ('gone', 'DELETED')]
+    await operator.stop()
+
+
+@play
+async def test_daemons_are_stopped_and_start_again(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, **_):
+        calls.append('started')
+        await stopped.wait()
+        calls.append(bool(stopped.reason & DaemonStoppingReason.OPERATOR_PAUSING))
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(10)
+    await operator.freeze()
+    await asyncio.sleep(100)
+    assert calls == ['started', True]
+    operator.thaw()
+    await asyncio.sleep(1)
+    assert calls == ['started', True, 'started']
+    await operator.stop()
+
+
+@play
+async def test_daemons_that_are_done_stay_done(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(**_):
+        calls.append('done')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(10)
+    await operator.freeze()
+    operator.thaw()
+    await asyncio.sleep(10)
+    assert calls == ['done']
+    await operator.stop()
+
+
+@play
+async def test_daemon_that_takes_long_to_stop_starts_again_when_it_has(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, **_):
+        calls.append('started')
+        await stopped.wait()
+        await asyncio.sleep(10)
+        calls.append('stopped')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(10)
+    freezing = asyncio.create_task(operator.freeze())
+    await asyncio.sleep(1)
+    freezing.cancel()
+    operator.thaw()
+    await asyncio.sleep(100)
+    assert calls == ['started', 'stopped', 'started']
+    await operator.stop()
+
+
+@play
+async def test_timers_wait_and_go_on(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append(asyncio.get_running_loop().time())
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(10)
+    assert len(calls) == 2
+    await operator.freeze()
+    await asyncio.sleep(100)
+    assert len(calls) == 2
+    operator.thaw()
+    await asyncio.sleep(8)
+    assert len(calls) == 4
+    assert 109.9 < calls[2] < 110.5
+    await operator.stop()
+
+
+@play
+async def test_timers_of_what_is_gone_meanwhile_do_not_tick(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(1)
+    await operator.freeze()
+    calls.clear()
+    api.edit({'metadata': {'finalizers': []}})
+    api.delete()
+    await asyncio.sleep(100)
+    operator.thaw()
+    await asyncio.sleep(100)
+    assert calls == []
+    await operator.stop()
+
+
+@play
+async def test_indices_are_complete_before_anything_is_handled_again(registry, calls):
+    @kopf.index('kopfexamples', id='by_size', registry=registry)
+    async def by_size(name, spec, **_):
+        return {spec['size']: name}
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(name, by_size, **_):
+        calls.append(sorted(by_size.get(2, [])))
+
+    api = Api()
+    for name in 'abc':
+        api.create(name, spec={'size': 1})
+    operator = Operator(api, registry)
+    operator.start()
+    await operator.rest()
+    await operator.freeze()
+    for name in 'abc':
+        api.edit({'spec': {'size': 2}}, name)
+    operator.thaw()
+    await operator.rest()
+    assert calls == [['a', 'b', 'c']] * 3
+    await operator.stop()
+
+
+ACTIONS = st.lists(st.one_of(
+    st.tuples(st.just('edit'), st.sampled_from('ab')),
+    st.tuples(st.just('hand over'), st.none()),
+    st.tuples(st.just('wait'), st.sampled_from([0.001, 0.02, 0.3, 2, 8])),
+), max_size=25)
+
+
+@given(ACTIONS)
+@settings(max_examples=80, deadline=None)
+def test_operators_that_take_turns_handle_every_state_that_lasts_and_none_twice(actions):
+    async def live():
+        api, done = Api(), collections.Counter()
+        operators = []
+
+        def get(old):
+            return None if old is None else old['spec']['n']
+
+        def make():
+            registry = kopf.OperatorRegistry()
+
+            @kopf.on.create('kopfexamples', registry=registry)
+            @kopf.on.update('kopfexamples', registry=registry)
+            async def slow(name, spec, old, **_):
+                await asyncio.sleep(1)
+                done['slow', name, get(old), spec['n']] += 1
+
+            @kopf.on.create('kopfexamples', registry=registry)
+            @kopf.on.update('kopfexamples', registry=registry)
+            async def failing(name, spec, old, retry, **_):
+                if retry < 1:
+                    raise kopf.TemporaryError("not yet", delay=2)
+                done['failing', name, get(old), spec['n']] += 1
+
+            @kopf.on.create('kopfexamples', registry=registry)
+            @kopf.on.update('kopfexamples', registry=registry)
+            async def quick(name, spec, old, **_):
+                done['quick', name, get(old), spec['n']] += 1
+
+            return Operator(api, registry)
+
+        operators = [make(), make()]
+        await operators[1].freeze()
+        operators[0].start()
+        active, n = 0, 0
+        newest = {'a': 0, 'b': 0}
+        for name in newest:
+            api.create(name, spec={'n': 0})
+        for what, value in actions:
+            if what == 'edit':
+                n += 1
+                newest[value] = n
+                api.edit({'spec': {'n': n}}, value)
+            elif what == 'wait':
+                await asyncio.sleep(value)
+            else:
+                await operators[active].freeze()
+                active = 1 - active
+                operators[active].thaw()
+        await operators[active].rest(limit=100)
+        for name, last in newest.items():
+            for handler in ['slow', 'failing', 'quick']:
+                assert any(key[:2] == (handler, name) and key[3] == last for key in done)
+        assert set(done.values()) == {1}  # each change, by what it was and what it is
+        await operators[active].stop()
+
+    run_virtually(live())

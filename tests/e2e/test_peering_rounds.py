@@ -1,0 +1,260 @@
+"""
+Three operators in one peering go through rounds of what happens to processes and networks, while
+objects are changed all the time: who handles what is written down and counted.
+
+``$KOPF_PEERING_ROUNDS`` is how many rounds there are; in 20 of them everything happens several
+times. The counts are printed at the end: ``pytest -s``.
+"""
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import time
+
+import pytest
+
+from tests.e2e.proxy import Proxy
+from tests.e2e.test_peering import NARROW, name, peering  # noqa: F401
+
+ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '7'))
+LIFETIME = 2
+OBJECTS = 10
+DURATION = 0.03
+"""How long a handler works, in seconds."""
+
+TEXT = f'''
+import asyncio, json, os, time
+WHO = os.environ['POD_ID']
+JOURNAL = open(os.environ['JOURNAL'], 'a', buffering=1)
+
+def note(what, name, spec):
+    JOURNAL.write(json.dumps([time.time(), WHO, what, name, spec['n']]) + chr(10))
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.peering.lifetime = {LIFETIME}
+    settings.networking.request_timeout = 5
+    settings.networking.error_backoffs = [0.5, 0.5, 1]
+
+@kopf.on.create(*KIND)
+@kopf.on.update(*KIND)
+async def handle(name, spec, **_):
+    note('begin', name, spec)
+    await asyncio.sleep({DURATION})
+    note('end', name, spec)
+'''
+
+FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'higher', 'equal']
+CALM = frozenset({'exit', 'higher', 'equal'})
+
+
+@dataclasses.dataclass
+class Call:
+    who: str
+    name: str
+    n: int
+    begin: float
+    end: float | None = None
+
+
+@dataclasses.dataclass
+class Round:
+    """What has come of a fault; times in seconds."""
+    fault: str
+    gap: float
+    overlaps: int
+    """How many calls of one operator began while one of another operator ran."""
+    overlap: float
+    repeats: int
+    """How many calls were about what was handled completely by another call."""
+
+
+class Team:
+    """The operators, each behind a proxy of its own."""
+
+    def __init__(self, operator, cluster, kind, peering, tmp_path):  # noqa: F811
+        self.priorities = {'low': 1, 'middle': 2, 'high': 3}
+        self.operators = {}
+        self.proxies = {}
+        self._start = operator
+        self._cluster = cluster
+        self._kind = kind
+        self._peering = peering
+        self._folder = tmp_path
+        self._stack = contextlib.ExitStack()
+        self.journal = tmp_path / 'journal'
+        self.journal.touch()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        for op in self.operators.values():
+            op.send(signal.SIGCONT)
+            op.kill()
+        self._stack.close()
+
+    def start(self, who):
+        if who not in self.proxies:
+            self.proxies[who] = self._stack.enter_context(Proxy(self._cluster))
+        kubeconfig = self.proxies[who].write_kubeconfig(self._folder / f'{who}.config')
+        self.operators[who] = self._start(
+            TEXT, '--priority', str(self.priorities[who]), kind=self._kind, kubeconfig=kubeconfig,
+            scope=('--namespace', 'default', '--peering', self._peering, '--verbose'),
+            env={'POD_ID': who, 'JOURNAL': str(self.journal)})
+
+    def read(self):
+        calls, running = [], {}
+        for line in self.journal.read_text().splitlines():
+            moment, who, what, name, n = json.loads(line)  # noqa: F811
+            if what == 'begin':
+                running[who, name, n] = Call(who, name, n, moment)
+                calls.append(running[who, name, n])
+            else:
+                running[who, name, n].end = moment
+        return calls
+
+    async def wait_working(self, who, *, since, timeout=20):
+        """Wait for the first call that the operator has begun after that; return when it was."""
+        deadline = time.time() + timeout
+        while time.time() < deadline:
+            for call in self.read():
+                if call.who == who and call.begin > since:
+                    return call.begin
+            await asyncio.sleep(0.05)
+        raise TimeoutError(f"{who!r} does not work: {self.operators[who].text[-3000:]}")
+
+
+class Load:
+    """Changes the objects, one after another, all the time."""
+
+    def __init__(self, kube, kind):
+        self.newest = {}
+        self._kube = kube
+        self._kind = kind
+
+    async def create(self):
+        for i in range(OBJECTS):
+            await self._kube.create(self._kind, f'obj{i}', spec={'n': 0})
+            self.newest[f'obj{i}'] = 0
+
+    async def run(self):
+        n = 0
+        while True:
+            for name in list(self.newest):  # noqa: F402
+                n += 1
+                await self._kube.patch(self._kind, name, {'spec': {'n': n}})
+                self.newest[name] = n
+                await asyncio.sleep(0.04)
+
+
+async def pass_round(team, fault):
+    """Let it happen to the working operator; return when it began, and who works after it."""
+    begun = time.time()
+    match fault:
+        case 'exit':
+            team.operators['high'].send(signal.SIGTERM)
+            await team.operators['high'].wait()
+        case 'kill':
+            team.operators['high'].kill()
+        case 'freeze':
+            team.operators['high'].send(signal.SIGSTOP)
+        case 'partition':
+            outage = team.proxies['high'].refuse()
+            team.proxies['high'].cut_streams()
+        case 'half-open':
+            outage = team.proxies['high'].hang(times=None)
+            team.proxies['high'].stall_streams()
+        case 'higher':
+            team.priorities['higher'] = 4
+            team.start('higher')
+        case 'equal':
+            team.priorities['equal'] = 3
+            team.start('equal')
+            await team.operators['equal'].wait_for('same priority')
+            await team.operators['high'].wait_for('same priority')
+            frozen = time.time()
+            await asyncio.sleep(1.0)
+            assert not [call for call in team.read() if call.begin > frozen + 0.2]
+            begun = time.time()
+            team.operators['equal'].send(signal.SIGTERM)
+            await team.operators['equal'].wait()
+    heir = {'higher': 'higher', 'equal': 'high'}.get(fault, 'middle')
+    taken = await team.wait_working(heir, since=begun)
+    await asyncio.sleep(random.uniform(0.5, LIFETIME))
+    match fault:
+        case 'exit' | 'kill':
+            team.start('high')
+        case 'freeze':
+            team.operators['high'].send(signal.SIGCONT)
+        case 'partition' | 'half-open':
+            outage.end()
+        case 'higher':
+            team.operators['higher'].send(signal.SIGTERM)
+            await team.operators['higher'].wait()
+    back = time.time()
+    if fault != 'equal':
+        await team.wait_working('high', since=back)
+    await asyncio.sleep(0.5)
+    return begun, taken, back
+
+
+def count(calls, fault, begun, taken, back):
+    """
+    What the calls tell of a round that began, and was over, at these times.
+
+    The calls of a frozen process that were under way are not counted as overlaps with all others.
+    """
+    recent = sorted((call for call in calls if call.begin >= begun - 1 and call.end is not None),
+                    key=lambda call: call.begin)
+    keys = collections.Counter((call.name, call.n) for call in recent)
+    clashes = [
+        min(a.end, b.end) - b.begin
+        for i, a in enumerate(recent)
+        for b in recent[i + 1:]
+        if a.who != b.who and b.begin < a.end and (a.begin > begun or fault != 'freeze')]
+    return Round(fault=fault, gap=taken - begun, overlaps=len(clashes),
+                 overlap=sum(clashes), repeats=sum(n - 1 for n in keys.values()))
+
+
+@pytest.mark.timeout(60 + 20 * ROUNDS)
+async def test_nothing_is_lost_and_nothing_is_handled_twice_in_calm(
+        kube, kind, cluster, operator, peering, tmp_path):  # noqa: F811
+    random.seed(int(os.environ.get('KOPF_PEERING_SEED', '0')))
+    faults = (FAULTS * ROUNDS)[:ROUNDS]
+    rounds = []
+    load = Load(kube, kind)
+    with Team(operator, cluster, kind, peering, tmp_path) as team:
+        for who in ['low', 'middle', 'high']:
+            team.start(who)
+        await load.create()
+        changing = asyncio.create_task(load.run())
+        try:
+            await team.wait_working('high', since=0)
+            await asyncio.sleep(1)
+            for fault in faults:
+                times = await pass_round(team, fault)
+                rounds.append(count(team.read(), fault, *times))
+                print(rounds[-1])
+        finally:
+            changing.cancel()
+            await asyncio.wait([changing])
+
+        deadline = time.time() + 15
+        while True:
+            handled = {(call.name, call.n) for call in team.read() if call.end is not None}
+            lost = {item for item in load.newest.items() if item not in handled}
+            if not lost or time.time() > deadline:
+                break
+            await asyncio.sleep(0.2)
+        total = collections.Counter((call.name, call.n) for call in team.read())
+        print(f"{len(total)} states handled, {sum(n - 1 for n in total.values())} of them again; "
+              f"{len(lost)} lost.")
+        assert not lost
+        assert all(item.repeats == item.overlaps == 0 for item in rounds if item.fault in CALM)
+        assert all(item.gap < 2 * LIFETIME + 1.5 for item in rounds)
