@@ -268,12 +268,13 @@ async def test_a_watch_that_somebody_has_stopped_is_started_again(
     handle('things')
     async with serve_all('ns1'):
         await until(lambda: lines.shows('obj', 'things', 'ns1'))
-        first = lines.sinks['things', 'ns1']
-        for task in asyncio.all_tasks():
-            if task.get_name().startswith("watching of things"):
-                task.cancel()
-        await until(lambda: lines.sinks['things', 'ns1'] is not first)
-        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+        def find():
+            return [task for task in asyncio.all_tasks()
+                    if task.get_name().startswith("watching of things")]
+
+        first, = find()
+        first.cancel()
+        await until(lambda: first not in find() and find())
     assert "Somebody has stopped watching of things.v1.g.test; starting it again." in (
         caplog.messages)
 
