@@ -4,6 +4,7 @@ Every example does what the paragraph at its head promises: one section for each
 The operators are run as a reader runs them, but each in a namespace of its own.
 """
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
@@ -40,25 +41,43 @@ DEFINITIONS = [
 @pytest.fixture(scope='module')
 def kinds(cluster):
     """All the kinds of the examples, by their plurals; they are made once, for it takes seconds."""
-    kinds = {}
-    for definition in DEFINITIONS:
-        spec = definition['spec']
-        plural, kind = spec['names']['plural'], spec['names']['kind']
-        kinds[plural] = Kind(spec['group'], spec['versions'][0]['name'], plural, kind)
+    kinds = {kind.plural: kind for kind in map(get_kind, DEFINITIONS)}
+    with installed(cluster, DEFINITIONS):
+        yield kinds
+
+
+@contextlib.contextmanager
+def installed(cluster, definitions):
+    """Have the kinds of the definitions in the cluster; what was there before, stays there."""
+    created = []
 
     async def make():
         async with Kube(cluster) as kube:
-            for definition in DEFINITIONS:
-                await kube.request('POST', CRDS, body=definition)
-            await asyncio.gather(*(kube.wait_served(kind) for kind in kinds.values()))
+            for definition in definitions:
+                try:
+                    await kube.request('POST', CRDS, body=definition)
+                    created.append(definition)
+                except KubeError as e:
+                    if e.status != 409:
+                        raise
+            await asyncio.gather(*(kube.wait_served(get_kind(each)) for each in definitions))
 
     async def unmake():
         async with Kube(cluster) as kube:
-            await asyncio.gather(*(kube.delete_kind(kind) for kind in kinds.values()))
+            await asyncio.gather(*(kube.delete_kind(get_kind(each)) for each in created))
 
     asyncio.run(make())
-    yield kinds
-    asyncio.run(unmake())
+    try:
+        yield
+    finally:
+        asyncio.run(unmake())
+
+
+def get_kind(definition):
+    spec = definition['spec']
+    return Kind(
+        spec['group'], spec['versions'][0]['name'], spec['names']['plural'],
+        spec['names']['kind'], namespaced=spec['scope'] == 'Namespaced')
 
 
 @pytest.fixture()
@@ -325,13 +344,16 @@ async def test_indices_tell_which_pods_use_a_config_map(run, user):
     config, pod = load('10-indices/objs.yaml')
     await user.apply(config)
     await user.apply(pod)
+    await user.apply(config, metadata={'name': 'others'})
     await user.wait_handled(CONFIGMAPS, 'colours')
+    await user.patch(CONFIGMAPS, 'others', {'data': {'background': 'black'}})
     await user.patch(CONFIGMAPS, 'colours', {'data': {'background': 'black'}})
     await op.wait_for("WARNING.*/colours.*restart painter")
     await user.delete_at_once(PODS, 'painter')
     await user.wait_gone(PODS, 'painter')
     await user.patch(CONFIGMAPS, 'colours', {'data': {'background': 'blue'}})
     await op.wait_for("/colours.*No pod is concerned")
+    assert 'annotations' not in (await user.get(CONFIGMAPS, 'others'))['metadata']
 
 
 # 11-memos
