@@ -28,7 +28,7 @@ async def watch_port(spec, stopped, logger, **_):
 def watch_addresses(spec, stopped, logger, **_):
     known = None
     while not stopped:
-        current = {info[4][0] for info in socket.getaddrinfo(spec['host'], spec['port'])}
+        current = {str(info[4][0]) for info in socket.getaddrinfo(spec['host'], spec['port'])}
         if current != known:
             logger.info(f"{spec['host']} is at {', '.join(sorted(current))}.")
             known = current
