@@ -42,7 +42,9 @@ def main(port):
     operator = threading.Thread(target=run_operator, kwargs=flags)
     operator.start()
     try:
-        ready.wait()
+        while not ready.wait(1):
+            if not operator.is_alive():
+                sys.exit("The operator has not started.")
         print(f"See http://localhost:{port}", flush=True)
         http.server.ThreadingHTTPServer(('localhost', port), Page).serve_forever()
     except KeyboardInterrupt:

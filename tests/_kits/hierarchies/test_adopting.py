@@ -1,6 +1,8 @@
 import copy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kopf
 from kopf.testing import invoke, invoke_sync
@@ -170,6 +172,32 @@ def test_adopted_objects_are_named_by_the_api_unless_it_is_to_be_strict():
     obj = changed(kopf.adopt, {}, OWNER)
     assert obj['metadata']['generateName'] == 'owner-'
     assert 'name' not in obj['metadata']
+
+
+TEXTS = st.text('abc', max_size=2)
+METADATA = st.fixed_dictionaries({}, optional={
+    'name': TEXTS,
+    'generateName': TEXTS,
+    'namespace': TEXTS | st.none(),
+    'labels': st.dictionaries(TEXTS, TEXTS) | st.none(),
+    'ownerReferences': st.lists(st.sampled_from([OTHER, REFERENCE]), unique_by=id) | st.none(),
+})
+
+
+@given(
+    obj=st.fixed_dictionaries({}, optional={'metadata': METADATA | st.none()}),
+    labels=st.dictionaries(TEXTS, TEXTS), forced=st.booleans(), strict=st.booleans())
+def test_what_is_adopted_once_more_does_not_change(obj, labels, forced, strict):
+    raw = {**OWNER, 'metadata': {**OWNER['metadata'], 'labels': labels}}
+    once = changed(kopf.adopt, obj, kopf.Body(raw), forced=forced, strict=strict)
+    assert changed(kopf.adopt, once, kopf.Body(raw), forced=forced, strict=strict) == once
+    metadata, had = once['metadata'], obj.get('metadata') or {}
+    known = had.get('labels') or {}
+    assert metadata['labels'] == ({**known, **labels} if forced else {**labels, **known})
+    assert bool(metadata.get('name')) != bool(metadata.get('generateName')) or had.get('name')
+    assert metadata['namespace'] == ((not forced and had.get('namespace')) or 'ns')
+    assert metadata['ownerReferences'].count(REFERENCE) == 1
+    assert (OTHER in metadata['ownerReferences']) == (OTHER in (had.get('ownerReferences') or ()))
 
 
 @pytest.mark.parametrize('fn, expected', [
