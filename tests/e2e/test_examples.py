@@ -92,15 +92,20 @@ async def namespace(kube, kinds):
 
 @pytest.fixture()
 def run(cluster, namespace):
-    """Run an example by its folder's name, with the options, in the namespace of the test."""
+    """
+    Run an example by its folder's name, with the arguments: by ``kopf run``, in the namespace of
+    the test; or as a program of its own.
+    """
     started = []
 
-    def run(name, *options, env=None):
-        options = ['--namespace', namespace, '--verbose', *options]
-        if '--peering' not in options:
-            options.append('--standalone')
-        op = Operator(
-            [*options, str(EXAMPLES / name / 'example.py')], kubeconfig=cluster, env=env)
+    def run(name, *args, program=False, env=None):
+        path = str(EXAMPLES / name / 'example.py')
+        if program:
+            op = Program([path, *args], kubeconfig=cluster)
+        else:
+            peering = [] if '--peering' in args else ['--standalone']
+            options = ['--namespace', namespace, '--verbose', *peering, *args]
+            op = Operator([*options, path], kubeconfig=cluster, env=env)
         started.append(op)
         return op
 
@@ -436,27 +441,11 @@ async def test_of_admission_the_wrong_is_refused_and_the_absent_filled_in(run, u
 
 # 15-embedding
 
-@pytest.fixture()
-def execute(cluster, namespace):
-    """Execute an example as a program of its own: without ``kopf run``."""
-    started = []
-
-    def execute(name, *args):
-        program = Program([str(EXAMPLES / name / 'example.py'), *args], kubeconfig=cluster)
-        started.append(program)
-        return program
-
-    yield execute
-    for program in started:
-        program.stop()
-        print(program.text)
-
-
-async def test_an_embedded_operator_serves_its_application(execute, user, namespace):
+async def test_an_embedded_operator_serves_its_application(run, user, namespace):
     with socket.socket() as sock:
         sock.bind(('localhost', 0))
         port = sock.getsockname()[1]
-    program = execute('15-embedding', str(port))
+    program = run('15-embedding', str(port), program=True)
     await program.wait_for(f"See http://localhost:{port}")
 
     async def get():
@@ -482,8 +471,8 @@ async def test_an_embedded_operator_serves_its_application(execute, user, namesp
 
 # 16-several-operators
 
-async def test_several_operators_do_not_mix_up_what_they_remember(execute, user):
-    program = execute('16-several-operators')
+async def test_several_operators_do_not_mix_up_what_they_remember(run, user):
+    program = run('16-several-operators', program=True)
     await user.apply(OBJ)
     await program.wait_for(f"Welcome, {NAME}!")
 
