@@ -4,7 +4,6 @@ Every example does what the paragraph at its head promises: one section for each
 The operators are run as a reader runs them, but each in a namespace of its own.
 """
 import asyncio
-import contextlib
 import json
 import os
 import pathlib
@@ -41,35 +40,29 @@ DEFINITIONS = [
 def kinds(cluster):
     """All the kinds of the examples, by their plurals; they are made once, for it takes seconds."""
     kinds = {kind.plural: kind for kind in map(get_kind, DEFINITIONS)}
-    with installed(cluster, DEFINITIONS):
-        yield kinds
+    created = asyncio.run(install(cluster, DEFINITIONS))
+    yield kinds
+    asyncio.run(uninstall(cluster, created))
 
 
-@contextlib.contextmanager
-def installed(cluster, definitions):
-    """Have the kinds of the definitions in the cluster; what was there before, stays there."""
+async def install(cluster, definitions):
+    """Install the kinds that are not there yet; returns their definitions."""
     created = []
+    async with Kube(cluster) as kube:
+        for definition in definitions:
+            try:
+                await kube.request('POST', CRDS, body=definition)
+                created.append(definition)
+            except KubeError as e:
+                if e.status != 409:
+                    raise
+        await asyncio.gather(*(kube.wait_served(get_kind(each)) for each in definitions))
+    return created
 
-    async def make():
-        async with Kube(cluster) as kube:
-            for definition in definitions:
-                try:
-                    await kube.request('POST', CRDS, body=definition)
-                    created.append(definition)
-                except KubeError as e:
-                    if e.status != 409:
-                        raise
-            await asyncio.gather(*(kube.wait_served(get_kind(each)) for each in definitions))
 
-    async def unmake():
-        async with Kube(cluster) as kube:
-            await asyncio.gather(*(kube.delete_kind(get_kind(each)) for each in created))
-
-    asyncio.run(make())
-    try:
-        yield
-    finally:
-        asyncio.run(unmake())
+async def uninstall(cluster, definitions):
+    async with Kube(cluster) as kube:
+        await asyncio.gather(*(kube.delete_kind(get_kind(each)) for each in definitions))
 
 
 def get_kind(definition):
