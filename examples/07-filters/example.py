@@ -15,8 +15,8 @@ def is_long(spec, **_):
     return len(spec.get('items', [])) > 2
 
 
-def is_in_a_test(namespace, **_):
-    return namespace.startswith('test-')
+def is_on_hold(labels, **_):
+    return labels.get('hold') == 'yes'
 
 
 @kopf.on.create('kopfexamples', labels={'priority': is_urgent})
@@ -36,6 +36,6 @@ def answer(name, logger, **_):
     logger.info(f"{name} is answered.")
 
 
-@kopf.on.create('kopfexamples', when=kopf.all_([is_long, kopf.not_(is_in_a_test)]))
+@kopf.on.create('kopfexamples', when=kopf.all_([is_long, kopf.not_(is_on_hold)]))
 def split(name, logger, **_):
     logger.info(f"{name} is too much at once.")

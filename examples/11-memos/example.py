@@ -3,9 +3,8 @@ Memos: what is kept in memory, for the whole operator, and for each object. The 
 chat of all edits; the connection to it is made at the start, closed at the end, and is in the memos
 of all objects. How many times it was edited, each object's memo knows for itself: it is forgotten
 with the object, or when the operator ends. Type ``CHAT=https://... kopf run
-examples/11-memos/example.py`` with the address of a webhook, as most chats have them (or have one
-of your own by ``nc -kl 8080``: ``CHAT=http://localhost:8080``), then ``kubectl apply -f
-examples/obj.yaml``; change the object a few times, and see what is said.
+examples/11-memos/example.py`` with the address of a webhook, as most chats have them, then
+``kubectl apply -f examples/obj.yaml``; change the object a few times, and see what is said.
 """
 import os
 
@@ -27,5 +26,5 @@ async def leave_chat(memo, **_):
 async def tell(name, memo, **_):
     edits = memo.get('edits', 0) + 1
     text = f"{name} is edited; edits so far: {edits}."
-    await memo.chat.post(os.environ['CHAT'], json={'text': text})
-    memo.edits = edits  # not counted twice if the chat is to be tried again
+    async with memo.chat.post(os.environ['CHAT'], json={'text': text}):
+        memo.edits = edits  # only now: an edit is not counted twice if the chat is tried again
