@@ -435,6 +435,36 @@ async def test_of_admission_the_wrong_is_refused_and_the_absent_filled_in(run, u
     assert obj['spec'] == {'field': 'text', 'duration': '1m'}
 
 
+# 14-peering
+
+@pytest.fixture(scope='module')
+def peerings(cluster):
+    """The kinds of peerings; they stay there, for other tests can use them at the same time."""
+    asyncio.run(install(cluster, load(EXAMPLES.parent / 'peering.yaml')))
+
+
+async def test_of_peers_the_one_with_the_highest_priority_works(run, user, peerings):
+    peering, = load('14-peering/peering.yaml')
+    await user.apply(peering)
+    low = run('14-peering', '--peering', 'example', '--priority', '1')
+    await user.apply(OBJ)
+    await low.wait_for(f"It is me who handles the create of {NAME}")
+    await user.wait_handled(KEX, NAME)
+
+    high = run('14-peering', '--peering', 'example', '--priority', '2')
+    await low.wait_for("Pausing operations")
+    await user.patch(KEX, NAME, {'spec': {'field': 'first'}})
+    await high.wait_for(f"It is me who handles the update of {NAME}")
+    await user.wait_handled(KEX, NAME)
+
+    assert high.stop() == 0
+    await low.wait_for("Resuming operations")
+    await user.patch(KEX, NAME, {'spec': {'field': 'second'}})
+    await low.wait_for(f"It is me who handles the update of {NAME}")
+    assert len(low.find("It is me")) == 2
+    assert len(high.find("It is me")) == 1
+
+
 # 15-embedding
 
 async def test_an_embedded_operator_serves_its_application(run, user, namespace):
