@@ -38,6 +38,11 @@ def test_right_code_passes(check):
 
 
 @pytest.mark.timeout(200)
+def test_the_examples_pass():
+    assert run_pyright(FOLDER.parents[1] / 'examples') == set()
+
+
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize('check', [run_mypy, run_pyright])
 def test_wrong_code_is_refused(check):
     path = FOLDER / 'wrong.py'

@@ -1,10 +1,16 @@
-"""The least that an operator can be: it says what happens to the objects."""
+"""
+The least that an operator can be: it welcomes every object, tells what is changed in it, and says
+good-bye. Type ``kopf run examples/01-minimal/example.py``, and ``kubectl apply -f
+examples/obj.yaml`` in another terminal. Edit the file and apply it again, then ``kubectl delete -f
+examples/obj.yaml``. See it said in the operator's log each time; ``kubectl get kopfexamples`` shows
+what the first handler has returned.
+"""
 import kopf
 
 
 @kopf.on.create('kopfexamples')
 def create_fn(spec, name, **_):
-    print(f"And here we are! {name} is created, for {spec.get('duration')}.")
+    print(f"Welcome, {name}! You stay for {spec.get('duration')}.")
     return {'message': 'hello'}
 
 

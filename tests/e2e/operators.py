@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -34,10 +35,7 @@ class Operator:
         self.lines: list[str] = []
         """The lines of its log (and of stdout), without line ends."""
         env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})}
-        self._process = forks.Fork(['run', *args], env=env) if not command else subprocess.Popen(
-            [*command, 'run', *args], env=env,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-        )
+        self._process = self._start(args, env=env, command=command)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -104,11 +102,33 @@ class Operator:
         assert self._process.returncode is not None
         return self._process.returncode
 
+    def _start(
+            self, args: Sequence[str], *, env: Mapping[str, str], command: Sequence[str] | None,
+    ) -> 'forks.Fork | subprocess.Popen[str]':
+        if command:
+            return start_process([*command, 'run', *args], env=env)
+        return forks.Fork(['run', *args], env=env)
+
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stream:
             for line in stream:
                 self.lines.append(line.rstrip('\n'))
+
+
+class Program(Operator):
+    """A process of a Python script, with operators inside."""
+
+    def _start(
+            self, args: Sequence[str], *, env: Mapping[str, str], command: Sequence[str] | None,
+    ) -> 'subprocess.Popen[str]':
+        return start_process([sys.executable, *args], env=env)
+
+
+def start_process(command: Sequence[str], *, env: Mapping[str, str]) -> 'subprocess.Popen[str]':
+    return subprocess.Popen(
+        command, env=env,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
 class EmbeddedOperator:

@@ -2,22 +2,23 @@
 The walk-through of the documentation, step by step, as its reader sees it.
 """
 
+import asyncio
+import pathlib
 import uuid
 
 import pytest
+import yaml
 
 from tests.e2e.journals import get_last_handled, wait_handled
-from tests.e2e.kubes import Kind, KubeError
+from tests.e2e.kubes import CRDS, Kind, Kube, KubeError
+from tests.e2e.operators import Operator
 
 EVC = Kind('kopf.dev', 'v1', 'ephemeralvolumeclaims', 'EphemeralVolumeClaim')
 PVC = Kind('', 'v1', 'persistentvolumeclaims', 'PersistentVolumeClaim')
 STORAGE_CLASSES = Kind(
     'storage.k8s.io', 'v1', 'storageclasses', 'StorageClass', namespaced=False)
 
-SCHEMA = {'type': 'object', 'properties': {
-    'spec': {'type': 'object', 'x-kubernetes-preserve-unknown-fields': True},
-    'status': {'type': 'object', 'x-kubernetes-preserve-unknown-fields': True},
-}}
+EXAMPLE = pathlib.Path(__file__).parents[2] / 'examples' / '18-walkthrough'
 
 CLIENT = '''
 import base64
@@ -107,9 +108,28 @@ def relabel(diff, status, namespace, **kwargs):
 '''
 
 
+@pytest.fixture(scope='module')
+def definition(cluster):
+    """The kind of the example; it is made once, for it takes seconds."""
+    async def make():
+        async with Kube(cluster) as kube:
+            body = yaml.safe_load((EXAMPLE / 'crd.yaml').read_text())
+            await kube.request('POST', CRDS, body=body)
+            await kube.wait_served(EVC)
+
+    async def unmake():
+        async with Kube(cluster) as kube:
+            await kube.delete_kind(EVC)
+
+    asyncio.run(make())
+    yield
+    asyncio.run(unmake())
+
+
 @pytest.fixture()
-async def evc(make_kind):
-    return await make_kind(EVC, schema=SCHEMA, short_names=['evcs', 'evc'])
+async def evc(kube, definition):
+    yield EVC
+    await kube.clear_kind(EVC)
 
 
 @pytest.fixture()
@@ -214,3 +234,46 @@ def create_fn(body, **kwargs):
     assert (await kube.get(PVC, name))['metadata']['name'] == name
     assert process.stop() == 0
     assert not process.find('ERROR')
+
+
+@pytest.fixture()
+def example(cluster):
+    """The operator of the example, which has it all together."""
+    op = Operator(
+        ['--all-namespaces', '--standalone', '--verbose', str(EXAMPLE / 'example.py')],
+        kubeconfig=cluster)
+    yield op
+    op.stop()
+    print(op.text)
+
+
+async def test_the_example_has_it_all_together(kube, evc, example, storage_class, name):
+    obj = yaml.safe_load((EXAMPLE / 'evc.yaml').read_text())
+    await kube.create(evc, 'nothing')
+    await example.wait_for("'create_fn' failed permanently: A claim needs a size.")
+    claim = await kube.create(evc, name, spec={**obj['spec'], 'storageClassName': storage_class})
+    obj = await wait_handled(kube, evc, name)
+    assert obj['status'] == {'create_fn': {'pvc-name': name}}
+    pvc = await kube.get(PVC, name)
+    assert pvc['spec']['resources'] == {'requests': {'storage': '1G'}}
+    owner, = pvc['metadata']['ownerReferences']
+    assert owner['uid'] == claim['metadata']['uid']
+
+    await kube.patch(PVC, name, {
+        'metadata': {'labels': {'own': 'label'}}, 'spec': {'volumeName': 'any'}})
+    await kube.patch(
+        PVC, name, {'status': {'phase': 'Bound', 'capacity': {'storage': '1G'}}},
+        subresource='status')
+    await kube.patch(evc, name, {
+        'spec': {'size': '2G'}, 'metadata': {'labels': {'application': 'some', 'owner': 'me'}}})
+    await wait_handled(kube, evc, name)
+    pvc = await kube.get(PVC, name)
+    assert pvc['spec']['resources'] == {'requests': {'storage': '2G'}}
+    assert pvc['metadata']['labels'] == {'own': 'label', 'application': 'some', 'owner': 'me'}
+    await kube.patch(evc, name, {'metadata': {'labels': None}})
+    await wait_handled(kube, evc, name)
+    assert (await kube.get(PVC, name))['metadata']['labels'] == {'own': 'label'}
+
+    await kube.patch(PVC, name, {'metadata': {'finalizers': None}})  # those of absent controllers
+    await kube.delete(evc, name)
+    await kube.wait_gone(PVC, name)

@@ -81,6 +81,24 @@ kopf.on.create('kopfexamples', id='limited')(Handler(5))
 kopf.on.create('kopfexamples', id='limited too')(Handler(5).__call__)
 
 
+def is_long(spec: kopf.Spec, **_: Any) -> bool:
+    return len(spec) > 5
+
+
+def is_in_a_test(namespace: str | None, **_: Any) -> bool:
+    return namespace == 'test'
+
+
+def is_urgent(value: str, **_: Any) -> bool:
+    return value == 'high'
+
+
+@kopf.on.create('kopfexamples', when=kopf.all_([is_long, kopf.not_(is_in_a_test)]),
+                labels={'priority': kopf.any_([is_urgent, lambda value, **_: value == 'top'])})
+def split(**_: Any) -> None:
+    pass
+
+
 @kopf.on.event('', 'v1', 'pods')
 def see(event: kopf.RawEvent, type: str | None, body: kopf.Body, **_: Any) -> None:
     assert_type(event['object'], kopf.RawBody)

@@ -141,21 +141,21 @@ def not_(fn: _FnT) -> _FnT:
     return cast(_FnT, negated)
 
 
-def all_(fns: Collection[_FnT]) -> _FnT:
+def all_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """Make a filter that is true when all the functions are true, or if there are none."""
     def combined(*args: Any, **kwargs: Any) -> bool:
         return all(fn(*args, **kwargs) for fn in fns)
-    return cast(_FnT, combined)
+    return combined
 
 
-def any_(fns: Collection[_FnT]) -> _FnT:
+def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """Make a filter that is true when at least one of the functions is true."""
     def combined(*args: Any, **kwargs: Any) -> bool:
         return any(fn(*args, **kwargs) for fn in fns)
-    return cast(_FnT, combined)
+    return combined
 
 
-def none_(fns: Collection[_FnT]) -> _FnT:
+def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
     """Make a filter that is true when all the functions are false, or if there are none."""
     return not_(any_(fns))
 

@@ -16,13 +16,16 @@ _UNSET: Final = object()
 Objects = Any
 """An object, or any iterable of objects: dicts, objects of pykube-ng, models of the clients."""
 
+Owner = Mapping[str, object]
+"""An object as handlers get it, or as it came from the API."""
+
 Nested = str | Iterable[dicts.FieldSpec] | None
 """A field with a template of objects, or several of those."""
 
 
 def append_owner_reference(
         objs: Objects,
-        owner: bodies.Body | None = None,
+        owner: Owner | None = None,
         *,
         controller: bool | None = True,
         block_owner_deletion: bool | None = True,
@@ -40,7 +43,7 @@ def append_owner_reference(
             manifest.write_owners([ref for _, ref in owners], cast(Mapping[str, Any], reference))
 
 
-def remove_owner_reference(objs: Objects, owner: bodies.Body | None = None) -> None:
+def remove_owner_reference(objs: Objects, owner: Owner | None = None) -> None:
     """
     Let the objects not be owned by the owner any more.
 
@@ -74,9 +77,9 @@ def label(
         forced = force
     if labels is _UNSET or labels is None:
         labels = _get_owner().metadata.labels
+    paths = _parse_nested(nested)
     for manifest in manifests.flatten(objs):
-        inner = [manifest.find(path) for path in _parse_nested(nested)]
-        for each in [manifest, *(each for each in inner if each is not None)]:
+        for each in [manifest, *(each for path in paths for each in manifest.find(path))]:
             known = each.read('labels') or {}
             merged = {**known, **labels} if forced else {**labels, **known}
             each.write('labels', {**{key: merged[key] for key in known}, **merged})
@@ -112,14 +115,18 @@ def adjust_namespace(
         forced: bool = False,
 ) -> None:
     """
-    Put the objects to the namespace of the owner, or to the given one; None for cluster-wide ones.
+    Put the objects to the namespace of the owner, or to the given one.
 
     Namespaces that are there already win, unless forced.
 
     :raises LookupError: without the namespace outside of handlers.
     """
-    if namespace is _UNSET:
+    if namespace is _UNSET or namespace is None:
         namespace = _get_owner().metadata.get('namespace')
+    _place(objs, namespace, forced=forced)
+
+
+def _place(objs: Objects, namespace: str | None, *, forced: bool) -> None:
     for manifest in manifests.flatten(objs):
         if forced or not manifest.read('namespace'):
             manifest.write('namespace', namespace)
@@ -127,7 +134,7 @@ def adjust_namespace(
 
 def adopt(
         objs: Objects,
-        owner: bodies.Body | None = None,
+        owner: Owner | None = None,
         *,
         forced: bool = False,
         strict: bool = False,
@@ -142,13 +149,13 @@ def adopt(
     objs = list(manifests.flatten(objs))  # it can be an iterator
     append_owner_reference(objs, owner=owner)
     harmonize_naming(objs, name=owner.metadata.get('name'), forced=forced, strict=strict)
-    adjust_namespace(objs, namespace=owner.metadata.get('namespace'), forced=forced)
+    _place(objs, owner.metadata.get('namespace'), forced=forced)  # None if it is cluster-wide
     label(objs, labels=owner.metadata.labels, forced=forced, nested=nested)
 
 
-def _get_owner(owner: bodies.Body | None = None) -> bodies.Body:
+def _get_owner(owner: Owner | None = None) -> bodies.Body:
     if owner is not None:
-        return owner
+        return owner if isinstance(owner, bodies.Body) else bodies.Body(cast(Any, owner))
     current = invocation.kwargs_var.get({}).get('body')
     if current is None:
         raise LookupError("There is no object being handled at the moment: name the owner.")

@@ -30,8 +30,8 @@ class Manifest(Protocol):
     def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
         """Set the owner references: those that are kept as they are, and new ones as dicts."""
 
-    def find(self, path: dicts.FieldPath) -> 'Manifest | None':
-        """A nested manifest; None if it is not there."""
+    def find(self, path: dicts.FieldPath) -> 'Iterator[Manifest]':
+        """The nested manifest, or all of them where there is a list; none if it is not there."""
 
 
 def flatten(objs: Any) -> Iterator[Manifest]:
@@ -55,7 +55,8 @@ def flatten(objs: Any) -> Iterator[Manifest]:
         for obj in objs:
             yield from flatten(obj)
     else:
-        raise TypeError(f"Neither an object of Kubernetes nor several ones: {objs!r}")
+        raise TypeError(
+            f"Neither an object of Kubernetes that can be changed, nor several ones: {type(objs)}.")
 
 
 def _is_of(obj: object, *packages: str) -> bool:
@@ -88,31 +89,33 @@ class DictManifest:
     def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
         self.write('ownerReferences', [*owners, *(dict(ref) for ref in new)])
 
-    def find(self, path: dicts.FieldPath) -> Manifest | None:
-        nested = dicts.resolve(self._obj, path, None)
-        return DictManifest(nested) if isinstance(nested, MutableMapping) else None
+    def find(self, path: dicts.FieldPath) -> Iterator[Manifest]:
+        return flatten(dicts.resolve(self._obj, path, None))
 
 
 class ModelManifest:
-    """A model of a client library, with attributes in snake case."""
+    """A model of a client library, with attributes in snake case; dicts can be in it, too."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj
 
     def read(self, key: str) -> Any:
-        metadata = self._obj.metadata
-        return None if metadata is None else getattr(metadata, _get_attribute(metadata, key))
+        return _get(self._obj.metadata, key)
 
     def write(self, key: str, value: Any) -> None:
         if self._obj.metadata is None:
             self._obj.metadata = self._get_model('V1ObjectMeta')()
-        setattr(self._obj.metadata, _get_attribute(self._obj.metadata, key), value)
+        metadata = self._obj.metadata
+        if isinstance(metadata, MutableMapping):
+            metadata[key] = value
+        else:
+            setattr(metadata, _get_attribute(metadata, key), value)
 
     def remove(self, key: str) -> None:
         self.write(key, None)
 
     def read_owners(self) -> list[tuple[str | None, Any]]:
-        return [(ref.uid, ref) for ref in self.read('ownerReferences') or ()]
+        return [(_get(ref, 'uid'), ref) for ref in self.read('ownerReferences') or ()]
 
     def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
         made = []
@@ -121,20 +124,25 @@ class ModelManifest:
             made.append(sample(**{_get_attribute(sample, key): val for key, val in ref.items()}))
         self.write('ownerReferences', [*owners, *made])
 
-    def find(self, path: dicts.FieldPath) -> Manifest | None:
+    def find(self, path: dicts.FieldPath) -> Iterator[Manifest]:
         obj = self._obj
         for key in path:
-            obj = getattr(obj, _get_attribute(obj, key), None)
-            if obj is None:
-                return None
-        return next(flatten(obj))
+            obj = _get(obj, key)
+        return flatten(obj)
 
     def _get_model(self, name: str) -> Any:
         package = type(self._obj).__module__.partition('.models')[0]
         return getattr(importlib.import_module(f'{package}.models'), name)
 
 
+def _get(obj: Any, key: str) -> Any:
+    """A field of a model, or of a dict; None if it is not there."""
+    if isinstance(obj, Mapping):
+        return obj.get(key)
+    return getattr(obj, _get_attribute(obj, key), None)
+
+
 def _get_attribute(model: Any, key: str) -> str:
     """The attribute of a model for a field of the API."""
-    names: dict[str, str] = {field: attribute for attribute, field in model.attribute_map.items()}
-    return names.get(key, key)
+    names: Mapping[str, str] = getattr(model, 'attribute_map', {})
+    return next((attribute for attribute, field in names.items() if field == key), key)

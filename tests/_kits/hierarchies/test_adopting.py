@@ -1,6 +1,8 @@
 import copy
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import kopf
 from kopf.testing import invoke, invoke_sync
@@ -14,6 +16,8 @@ REFERENCE = {
     'controller': True, 'blockOwnerDeletion': True, 'apiVersion': 'kopf.dev/v1',
     'kind': 'KopfExample', 'name': 'owner', 'uid': 'uid1'}
 OTHER = {'uid': 'other'}
+CLUSTERWIDE = kopf.Body({
+    'apiVersion': 'v1', 'kind': 'Node', 'metadata': {'name': 'owner', 'uid': 'uid2'}})
 
 
 def changed(fn, obj, *args, **kwargs):
@@ -51,6 +55,43 @@ def test_templates_are_labelled_where_they_are(nested):
         {'kind': 'Deployment', 'metadata': metadata, 'spec': {'template': {'metadata': metadata}}}]
 
 
+@pytest.mark.parametrize('nested', [None, '', [], [None]])
+def test_without_nested_fields_only_the_objects_are_labelled(nested):
+    obj = changed(kopf.label, {'spec': {'template': {}}}, {'l': 'v'}, nested=nested)
+    assert obj == {'metadata': {'labels': {'l': 'v'}}, 'spec': {'template': {}}}
+
+
+def test_all_templates_of_a_list_are_labelled():
+    obj = {'spec': {'volumeClaimTemplates': [{}, {'metadata': {'labels': {'l': 'x'}}}]}}
+    kopf.label(obj, {'l': 'v'}, nested='spec.volumeClaimTemplates')
+    assert obj['spec']['volumeClaimTemplates'] == [
+        {'metadata': {'labels': {'l': 'v'}}}, {'metadata': {'labels': {'l': 'x'}}}]
+
+
+@pytest.mark.parametrize('spec', [{}, {'template': None}, None, {'a': [{'template': {}}]}])
+def test_templates_that_are_not_there_are_ignored(spec):
+    nested = ['spec.template', 'spec.a.template']
+    obj = changed(kopf.label, {'spec': spec}, {'l': 'v'}, nested=nested)
+    assert obj == {'metadata': {'labels': {'l': 'v'}}, 'spec': spec}
+
+
+def test_a_template_that_is_no_template_is_an_error():
+    with pytest.raises(TypeError, match="Neither an object"):
+        kopf.label({'spec': {'template': 'string'}}, {'l': 'v'}, nested='spec.template')
+
+
+def test_only_the_template_is_labelled_if_it_is_what_is_given():
+    obj = {'spec': {'template': {}}}
+    kopf.label(obj['spec']['template'], {'l': 'v'})
+    assert obj == {'spec': {'template': {'metadata': {'labels': {'l': 'v'}}}}}
+
+
+def test_templates_are_labelled_by_force():
+    obj = {'spec': {'template': {'metadata': {'labels': {'l': 'x'}}}}}
+    kopf.label(obj, {'l': 'v'}, forced=True, nested='spec.template')
+    assert obj['spec']['template'] == {'metadata': {'labels': {'l': 'v'}}}
+
+
 def test_owners_are_added_once():
     obj = {'metadata': {'ownerReferences': [OTHER]}}
     for _ in range(2):
@@ -63,6 +104,13 @@ def test_owners_can_be_no_controllers_and_not_block_the_deletion():
         kopf.append_owner_reference, {}, OWNER, controller=False, block_owner_deletion=False)
     expected = {**REFERENCE, 'controller': False, 'blockOwnerDeletion': False}
     assert obj == {'metadata': {'ownerReferences': [expected]}}
+
+
+def test_what_is_not_to_be_told_of_owners_is_left_out():
+    obj = changed(
+        kopf.append_owner_reference, {}, OWNER, controller=None, block_owner_deletion=None)
+    reference, = obj['metadata']['ownerReferences']
+    assert not {'controller', 'blockOwnerDeletion'} & set(reference)
 
 
 def test_owners_are_removed():
@@ -92,6 +140,13 @@ def test_namespaces_are_set(meta, forced, expected):
     assert obj == {'metadata': {'namespace': expected}}
 
 
+def test_children_of_clusterwide_owners_have_no_namespace():
+    obj = {'metadata': {'namespace': 'x'}}
+    kopf.adopt(obj, CLUSTERWIDE, forced=True, strict=True)
+    assert obj['metadata']['namespace'] is None
+    assert obj['metadata']['name'] == 'owner'
+
+
 ADOPTED = {
     'ownerReferences': [REFERENCE], 'name': 'owner', 'namespace': 'ns',
     'labels': {'somelabel': 'somevalue'}}
@@ -105,17 +160,81 @@ def test_adopted_objects_have_it_all():
         'spec': {'template': {'metadata': {'labels': {'somelabel': 'somevalue'}}}}}
 
 
-@pytest.mark.parametrize('make', [list, tuple, iter, lambda objs: [[objs]]])
+def test_adopted_objects_keep_what_they_have_unless_forced():
+    metadata = {'name': 'x', 'namespace': 'y', 'labels': {'somelabel': 'z'}}
+    obj = changed(kopf.adopt, {'metadata': metadata}, OWNER, strict=True)
+    assert obj == {'metadata': {**metadata, 'ownerReferences': [REFERENCE]}}
+    obj = changed(kopf.adopt, {'metadata': metadata}, OWNER, strict=True, forced=True)
+    assert obj == {'metadata': ADOPTED}
+
+
+def test_adopted_objects_are_named_by_the_api_unless_it_is_to_be_strict():
+    obj = changed(kopf.adopt, {}, OWNER)
+    assert obj['metadata']['generateName'] == 'owner-'
+    assert 'name' not in obj['metadata']
+
+
+TEXTS = st.text('abc', max_size=2)
+METADATA = st.fixed_dictionaries({}, optional={
+    'name': TEXTS,
+    'generateName': TEXTS,
+    'namespace': TEXTS | st.none(),
+    'labels': st.dictionaries(TEXTS, TEXTS) | st.none(),
+    'ownerReferences': st.lists(st.sampled_from([OTHER, REFERENCE]), unique_by=id) | st.none(),
+})
+
+
+@given(
+    obj=st.fixed_dictionaries({}, optional={'metadata': METADATA | st.none()}),
+    labels=st.dictionaries(TEXTS, TEXTS), forced=st.booleans(), strict=st.booleans())
+def test_what_is_adopted_once_more_does_not_change(obj, labels, forced, strict):
+    raw = {**OWNER, 'metadata': {**OWNER['metadata'], 'labels': labels}}
+    once = changed(kopf.adopt, obj, kopf.Body(raw), forced=forced, strict=strict)
+    assert changed(kopf.adopt, once, kopf.Body(raw), forced=forced, strict=strict) == once
+    metadata, had = once['metadata'], obj.get('metadata') or {}
+    known = had.get('labels') or {}
+    assert metadata['labels'] == ({**known, **labels} if forced else {**labels, **known})
+    assert bool(metadata.get('name')) != bool(metadata.get('generateName')) or had.get('name')
+    assert metadata['namespace'] == ((not forced and had.get('namespace')) or 'ns')
+    assert metadata['ownerReferences'].count(REFERENCE) == 1
+    assert (OTHER in metadata['ownerReferences']) == (OTHER in (had.get('ownerReferences') or ()))
+
+
+@pytest.mark.parametrize('fn, expected', [
+    (kopf.adopt, {'metadata': {**ADOPTED, 'ownerReferences': [REFERENCE]}}),
+    (kopf.append_owner_reference, {'metadata': {'ownerReferences': [REFERENCE]}}),
+    (kopf.remove_owner_reference, {}),
+])
+def test_owners_can_be_plain_dicts(fn, expected):
+    options = {'strict': True} if fn is kopf.adopt else {}
+    assert changed(fn, {}, dict(OWNER), **options) == expected
+
+
+@pytest.mark.parametrize('make', [
+    list, tuple, iter, lambda objs: [[objs]], lambda objs: dict(enumerate(objs)).values()])
 def test_any_iterables_are_taken(make):
     objs = [{}, {}]
     kopf.adopt(make(objs), OWNER, strict=True)
     assert objs == [{'metadata': ADOPTED}] * 2
 
 
-@pytest.mark.parametrize('obj', [1, 'string', object()])
-def test_what_is_no_object_is_an_error(obj):
+def test_nothing_is_no_object():
+    objs = [None, {}]
+    kopf.label(objs, {'l': 'v'})
+    kopf.label(None, {'l': 'v'})
+    assert objs == [None, {'metadata': {'labels': {'l': 'v'}}}]
+
+
+@pytest.mark.parametrize('obj', [1, 'string', object(), OWNER, OWNER.spec])
+def test_what_is_no_object_or_cannot_be_changed_is_an_error(obj):
     with pytest.raises(TypeError, match="Neither an object"):
         kopf.label(obj, {})
+
+
+def test_what_is_in_an_object_is_not_told_in_an_error():
+    with pytest.raises(TypeError) as error:
+        kopf.label(kopf.Body({'data': {'password': 'secret'}}), {})
+    assert 'secret' not in str(error.value)
 
 
 @pytest.mark.parametrize('fn', [
@@ -142,6 +261,35 @@ async def test_the_owner_is_the_handled_object_in_coroutines():
     async def fn(**_):
         return help_deep_inside()
     assert (await invoke(fn, OWNER)).result == {'metadata': ADOPTED}
+
+
+def fill_in_deep_inside():
+    """Everything is taken from the handled object, also where it is said by None."""
+    obj = {}
+    kopf.label(obj, None)
+    kopf.harmonize_naming(obj, None, strict=True)
+    kopf.adjust_namespace(obj, None)
+    kopf.append_owner_reference(obj, None)
+    return obj
+
+
+def test_what_is_none_is_taken_from_the_handled_object():
+    def fn(**_):
+        return fill_in_deep_inside()
+    assert invoke_sync(fn, OWNER).result == {'metadata': ADOPTED}
+
+
+def test_what_is_omitted_is_taken_from_the_handled_object():
+    def fn(**_):
+        obj = {'metadata': {'ownerReferences': [REFERENCE, OTHER], 'namespace': 'x', 'name': 'y'}}
+        kopf.label(obj)
+        kopf.harmonize_naming(obj, strict=True, forced=True)
+        kopf.adjust_namespace(obj, forced=True)
+        kopf.remove_owner_reference(obj)
+        kopf.append_owner_reference(obj)
+        return obj
+    expected = {'metadata': {**ADOPTED, 'ownerReferences': [OTHER, REFERENCE]}}
+    assert invoke_sync(fn, OWNER).result == expected
 
 
 @pytest.mark.parametrize('package', ['kubernetes', 'kubernetes_asyncio'])
@@ -171,3 +319,61 @@ def test_objects_of_pykube_are_adopted():
     pod = pykube.objects.Pod(None, {})
     kopf.adopt(pod, OWNER, strict=True)
     assert pod.obj == {'metadata': ADOPTED}
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_several_objects_of_all_libraries_are_adopted_at_once():
+    pykube = pytest.importorskip('pykube')
+    client = pytest.importorskip('kubernetes.client')
+    asyncio_client = pytest.importorskip('kubernetes_asyncio.client')
+    objs = [{}, pykube.objects.Pod(None, {}), client.V1Pod(), asyncio_client.V1Pod()]
+    kopf.adopt(objs, OWNER, strict=True)
+    assert objs[0] == objs[1].obj == {'metadata': ADOPTED}
+    assert [obj.metadata.name for obj in objs[2:]] == ['owner', 'owner']
+    assert isinstance(objs[2].metadata, client.V1ObjectMeta)
+    assert isinstance(objs[3].metadata, asyncio_client.V1ObjectMeta)
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_templates_in_objects_of_pykube_are_labelled():
+    pykube = pytest.importorskip('pykube')
+    deployment = pykube.Deployment(None, {'spec': {'template': {}}})
+    kopf.label(deployment, {'l': 'v'}, nested='spec.template')
+    assert deployment.obj['spec']['template'] == {'metadata': {'labels': {'l': 'v'}}}
+
+
+@pytest.mark.parametrize('package', ['kubernetes', 'kubernetes_asyncio'])
+@pytest.mark.parametrize('nested', ['spec.volumeClaimTemplates', 'spec.volume_claim_templates'])
+@pytest.mark.filterwarnings('ignore')
+def test_all_templates_in_models_are_labelled(package, nested):
+    client = pytest.importorskip(f'{package}.client')
+    claims = [client.V1PersistentVolumeClaim(), client.V1PersistentVolumeClaim()]
+    obj = client.V1StatefulSet(spec=client.V1StatefulSetSpec(
+        selector={}, service_name='any', template=client.V1PodTemplateSpec(),
+        volume_claim_templates=claims))
+    kopf.label(obj, {'l': 'v'}, nested=[nested, 'spec.absent', 'absent.template'])
+    assert [claim.metadata.labels for claim in obj.spec.volume_claim_templates] == [{'l': 'v'}] * 2
+
+
+@pytest.mark.parametrize('forced, labels, namespace', [
+    (False, {'l': 'x', 'm': 'v'}, 'y'), (True, {'l': 'v', 'm': 'v'}, 'ns')])
+@pytest.mark.filterwarnings('ignore')
+def test_models_keep_what_they_have_unless_forced(forced, labels, namespace):
+    client = pytest.importorskip('kubernetes.client')
+    obj = client.V1Pod(metadata=client.V1ObjectMeta(labels={'l': 'x'}, namespace='y'))
+    kopf.label(obj, {'l': 'v', 'm': 'v'}, forced=forced)
+    kopf.adjust_namespace(obj, 'ns', forced=forced)
+    assert obj.metadata.labels == labels
+    assert obj.metadata.namespace == namespace
+
+
+@pytest.mark.filterwarnings('ignore')
+def test_dicts_in_models_of_kubernetes_asyncio_are_taken_as_they_are():
+    client = pytest.importorskip('kubernetes_asyncio.client')
+    obj = client.V1Deployment(metadata={'labels': {'l': 'x'}}, spec={'template': {}})
+    kopf.adopt(obj, OWNER, strict=True, nested='spec.template')
+    assert obj.spec == {'template': {'metadata': {'labels': {'somelabel': 'somevalue'}}}}
+    assert obj.metadata['labels'] == {'l': 'x', 'somelabel': 'somevalue'}
+    assert obj.metadata['ownerReferences'][0].uid == 'uid1'
+    kopf.remove_owner_reference(obj, OWNER)
+    assert obj.metadata['ownerReferences'] == []

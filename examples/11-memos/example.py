@@ -1,0 +1,30 @@
+"""
+Memos: what is kept in memory, for the whole operator, and for each object. The operator tells a
+chat of all edits; the connection to it is made at the start, closed at the end, and is in the memos
+of all objects. How many times it was edited, each object's memo knows for itself: it is forgotten
+with the object, or when the operator ends. Type ``CHAT=https://... kopf run
+examples/11-memos/example.py`` with the address of a webhook, as most chats have them, then
+``kubectl apply -f examples/obj.yaml``; change the object a few times, and see what is said.
+"""
+import os
+
+import aiohttp
+import kopf
+
+
+@kopf.on.startup()
+async def enter_chat(memo, **_):
+    memo.chat = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10), raise_for_status=True)
+
+
+@kopf.on.cleanup()
+async def leave_chat(memo, **_):
+    await memo.chat.close()
+
+
+@kopf.on.update('kopfexamples', retries=3, backoff=5)
+async def tell(name, memo, **_):
+    edits = memo.get('edits', 0) + 1
+    text = f"{name} is edited; edits so far: {edits}."
+    async with memo.chat.post(os.environ['CHAT'], json={'text': text}):
+        memo.edits = edits  # only now: an edit is not counted twice if the chat is tried again

@@ -1,0 +1,66 @@
+"""
+All of the walk-through together: an EphemeralVolumeClaim (EVC) has a PersistentVolumeClaim (PVC) of
+the same name as its child. The size of the one is that of the other, and so are the labels; labels
+that only the PVC has are left as they are. When the EVC is deleted, the PVC goes, too. A claim
+without a size is refused for good. It needs ``pip install kubernetes``. Type ``kubectl apply`` with
+``crd.yaml`` and ``evc.yaml`` of this folder, and ``kubectl get evc,pvc``; then ``kubectl label evc
+my-claim owner=me``, or ``kubectl patch evc my-claim --type merge -p '{"spec": {"size": "2G"}}'``
+(where the storage class can expand volumes), and see the PVC follow; then ``kubectl delete evc
+my-claim``.
+"""
+import pathlib
+
+import kopf
+import kubernetes.client
+import yaml
+
+TEMPLATE = (pathlib.Path(__file__).parent / 'pvc.yaml').read_text()
+
+
+@kopf.on.login()
+def login(**kwargs):
+    return kopf.login_via_client(**kwargs)
+
+
+@kopf.on.create('ephemeralvolumeclaims')
+def create_fn(spec, name, namespace, logger, **_):
+    pvc = yaml.safe_load(TEMPLATE.format(name=name, size=get_size(spec)))
+    if 'storageClassName' in spec:
+        pvc['spec']['storageClassName'] = spec['storageClassName']
+    kopf.adopt(pvc)
+    api = kubernetes.client.CoreV1Api()
+    try:
+        api.create_namespaced_persistent_volume_claim(namespace, pvc)
+        logger.info(f"The PVC is created: {name}")
+    except kubernetes.client.ApiException as e:
+        if e.status != 409:  # else, it was created before the operator was killed
+            raise
+    return {'pvc-name': name}
+
+
+@kopf.on.update('ephemeralvolumeclaims', field='spec.size')
+def resize(spec, status, namespace, logger, **_):
+    size = get_size(spec)
+    patch_pvc(status, namespace, {'spec': {'resources': {'requests': {'storage': size}}}})
+    logger.info(f"The PVC is resized to {size}.")
+
+
+@kopf.on.update('ephemeralvolumeclaims', field='metadata.labels')
+def relabel(old, new, status, namespace, logger, **_):
+    labels = {**dict.fromkeys(old or {}), **(new or {})}  # None removes a label
+    patch_pvc(status, namespace, {'metadata': {'labels': labels}})
+    logger.info(f"The PVC is relabelled: {labels}")
+
+
+def get_size(spec):
+    if not spec.get('size'):
+        raise kopf.PermanentError("A claim needs a size.")
+    return spec['size']
+
+
+def patch_pvc(status, namespace, patch):
+    if 'create_fn' not in status:
+        raise kopf.PermanentError("There is no PVC: delete the claim, and create it anew.")
+    api = kubernetes.client.CoreV1Api()
+    name = status['create_fn']['pvc-name']
+    api.patch_namespaced_persistent_volume_claim(name, namespace, patch)
