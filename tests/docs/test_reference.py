@@ -1,0 +1,43 @@
+"""The reference has everything that is public."""
+import dataclasses
+import re
+
+import kopf
+from kopf import cli, lifecycles, on, testing
+from tests.docs.snippets import DOCS
+
+API = (DOCS / 'api.md').read_text()
+NAMES = set(re.findall(r'^\.\. [\w:]+:: (kopf\.\S+)', API, re.MULTILINE))
+
+
+def test_all_names_of_the_framework_are_in_the_reference():
+    assert {f'kopf.{name}' for name in kopf.__all__} <= NAMES | {'kopf.on', 'kopf.lifecycles'}
+
+
+def test_all_decorators_are_in_the_reference():
+    public = {name for name in vars(on) if not name.startswith('_')}
+    decorators = {name for name in public if getattr(getattr(on, name), '__module__', '') == 'kopf.on'
+                  and not name.endswith('T')}
+    assert {name for name in decorators
+            if not {f'kopf.{name}', f'kopf.on.{name}'} & NAMES} == set()
+
+
+def test_all_lifecycles_are_in_the_reference():
+    functions = {name for name in lifecycles.__all__ if name.islower()}
+    assert {name for name in functions
+            if not {f'kopf.{name}', f'kopf.lifecycles.{name}'} & NAMES} == set()
+
+
+def test_all_names_for_testing_are_in_the_reference():
+    assert {f'kopf.testing.{name}' for name in testing.__all__} <= NAMES
+
+
+def test_all_sections_of_the_settings_are_in_the_reference():
+    sections = {field.name for field in dataclasses.fields(kopf.OperatorSettings)}
+    page = (DOCS / 'settings.md').read_text()
+    assert set(re.findall(r'^```\{settings\} (\w+)', page, re.MULTILINE)) == sections
+
+
+def test_all_commands_are_in_the_reference():
+    page = (DOCS / 'cli.md').read_text()
+    assert set(re.findall(r'^```\{command\} (\w+)', page, re.MULTILINE)) == set(cli.main.commands)
