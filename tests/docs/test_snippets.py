@@ -55,6 +55,7 @@ def folder(tmp_path, monkeypatch):
     """The folder of a reader who does as the page says."""
     for name in ('crd.yaml', 'obj.yaml'):
         (tmp_path / name).write_text((ROOT / 'examples' / name).read_text())
+    (tmp_path / 'examples').symlink_to(ROOT / 'examples')
     (tmp_path / 'peering.yaml').write_text((ROOT / 'peering.yaml').read_text())
     monkeypatch.chdir(tmp_path)
     return tmp_path
