@@ -44,7 +44,9 @@ class Snippet:
         """The text with what it goes on from, on the same lines as on the page."""
         if 'continued' not in self.marks:
             return '\n' * self.line + self.text
-        previous = next(other for other in reversed(self.before) if other.language == 'python')
+        previous = next(
+            other for other in reversed(self.before)
+            if other.language == 'python' and not {'fragment', 'test'} & set(other.marks))
         head = previous.source.rstrip('\n')
         return head + '\n' * (self.line - head.count('\n')) + self.text
 

@@ -1,4 +1,5 @@
 """The reference has everything that is public."""
+import ast
 import dataclasses
 import re
 
@@ -41,3 +42,25 @@ def test_all_sections_of_the_settings_are_in_the_reference():
 def test_all_commands_are_in_the_reference():
     page = (DOCS / 'cli.md').read_text()
     assert set(re.findall(r'^```\{command\} (\w+)', page, re.MULTILINE)) == set(cli.main.commands)
+
+
+def test_all_messages_in_the_documentation_are_in_the_code():
+    _, _, part = (DOCS / 'exceptions.md').read_text().partition('## Messages')
+    messages = re.findall(r'^\| `(.*?)` \|', part, re.MULTILINE)
+    texts = list(get_texts())
+    assert len(messages) > 30
+    for message in messages:
+        pattern = '.*'.join(re.escape(part) for part in message.split('…'))
+        assert any(re.search(pattern, text) for text in texts), message
+
+
+def get_texts():
+    """All texts of the framework; what varies in them is shown as dots."""
+    for path in (DOCS.parent / 'kopf').rglob('*.py'):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                yield ''.join(
+                    str(part.value) if isinstance(part, ast.Constant) else '…'
+                    for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value

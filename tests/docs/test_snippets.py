@@ -2,6 +2,7 @@
 Every snippet of the documentation runs: see `tests.docs.snippets` for how.
 """
 import ast
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -38,6 +39,10 @@ POD = {
     'apiVersion': 'v1', 'kind': 'Pod',
     'metadata': {'name': 'pod1', 'namespace': 'default', 'labels': {'app': 'web'}},
     'spec': {'containers': [{'name': 'main', 'image': 'busybox'}]},
+}
+CHANGE = {
+    'spec': {'field': 'changed', 'items': ['item2', 'item3'], 'size': '2G', 'whom': 'everybody'},
+    'metadata': {'labels': {'somelabel': None, 'another': 'label'}},
 }
 ALL = list(snippets.collect())
 
@@ -91,50 +96,60 @@ def test_whatever_is_not_run_has_a_reason():
 def test_operators_do_their_work(snippet, folder, errors, record_property, monkeypatch):
     record_property('snippet', 'operators run')
     path = snippet.write_files(folder)
-    testing.virtual_time(go_through)(path, folder, monkeypatch)
+    testing.virtual_time(go_through)(snippet, path, folder, monkeypatch)
     if 'fails' in snippet.marks:
         assert errors, "It does not fail, although it is said to."
     else:
         assert not errors, '\n'.join(errors)
 
 
-async def go_through(path, folder, monkeypatch):
-    """Let an operator see the life of an object: a creation, an update, a deletion."""
+async def go_through(snippet, path, folder, monkeypatch):
+    """Let an operator see the lives of objects: they are created, changed, and deleted."""
+    others, objects = find_manifests(snippet)
     async with testing.open_api('sandbox') as api:
         api.write_kubeconfig(folder / 'kubeconfig')
         monkeypatch.setenv('KUBECONFIG', str(folder / 'kubeconfig'))
-        set_clients_up(path.read_text(), api)
-        await api.client.load(ROOT / 'examples' / 'crd.yaml', ROOT / 'peering.yaml')
-        for crd in sorted(folder.glob('*crd*.yaml')):
-            await api.client.load(crd)
+        if 'import kubernetes' in path.read_text():
+            kopf.login_via_client()
+        await api.client.load(ROOT / 'examples' / 'crd.yaml', ROOT / 'peering.yaml', *others)
         await api.client.create(POD)
-        with close_servers():
-            async with api.operator(path, registry=kopf.OperatorRegistry()) as operator:
-                await spend(5)
-                await api.client.create(OBJECT)
-                await spend(5)
-                await api.client.patch(OBJECT, {
-                    'spec': {'field': 'changed', 'items': ['item2', 'item3']},
-                    'metadata': {'labels': {'somelabel': None, 'another': 'label'}}})
-                await spend(65)
-                await api.client.delete(OBJECT)
-                await api.client.wait_gone(OBJECT, timeout=200)
-                assert operator.log
+        async with api.operator(path, registry=kopf.OperatorRegistry()) as operator:
+            await asyncio.sleep(5)
+            for obj in objects:
+                await api.client.create(obj)
+            await asyncio.sleep(5)
+            await bind_volumes(api.client)
+            for obj in objects:
+                await api.client.patch(obj, CHANGE)
+            await asyncio.sleep(65)
+            for obj in objects:
+                await api.client.delete(obj)
+            for obj in objects:
+                await api.client.wait_gone(obj, timeout=200)
+            assert operator.log
 
 
-async def spend(seconds):
-    import asyncio
-    await asyncio.sleep(seconds)
+def find_manifests(snippet):
+    """What the page has defined so far; and the objects of the kinds that it has defined."""
+    manifests = [
+        manifest for other in snippet.before
+        if other.language == 'yaml' and 'fragment' not in other.marks
+        for manifest in yaml.safe_load_all(other.text)]
+    kinds = {'KopfExample', *(
+        obj['spec']['names']['kind'] for obj in manifests
+        if obj['kind'] == 'CustomResourceDefinition')}
+    objects = {(obj['kind'], obj['metadata']['name']): obj
+               for obj in [OBJECT, *manifests] if obj['kind'] in kinds}
+    return [obj for obj in manifests if obj['kind'] not in kinds], list(objects.values())
 
 
-def set_clients_up(text, api):
-    if 'import kubernetes' in text:
-        kopf.login_via_client()
-
-
-@contextlib.contextmanager
-def close_servers():
-    yield
+async def bind_volumes(client):
+    """Do what a controller of volumes does: those that are in use can be resized."""
+    for pvc in await client.list('persistentvolumeclaims'):
+        await client.patch(pvc, {'spec': {'volumeName': 'any'}})
+        await client.patch(
+            pvc, {'status': {'phase': 'Bound', 'capacity': pvc['spec']['resources']['requests']}},
+            subresource='status')
 
 
 @select('python', script=True)
