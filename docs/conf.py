@@ -28,6 +28,7 @@ default_role = 'kopf-name'  # docstrings name things as `this`, and code as ``th
 autodoc_member_order = 'bysource'
 autodoc_preserve_defaults = True
 autodoc_typehints = 'none'
+smartquotes = False  # options are written with two hyphens
 nitpick_ignore_regex = [
     # The standard library, other libraries, and the insides are not documented here.
     ('py:.*', r'(?!kopf\.|settings\.).*'),

@@ -8,6 +8,7 @@ they take the colours of the theme.
 import ast
 import html
 import inspect
+import json
 import pathlib
 import re
 import textwrap
@@ -70,7 +71,7 @@ class Settings(SphinxDirective):
         for name, annotation, default, text in read_fields(cls):
             lines += [f'```{{py:attribute}} settings.{section}.{name}']
             lines += [f':type: {annotation}']
-            lines += [f':value: {default}'] if default else []
+            lines += [f':value: {json.dumps(default)}'] if default else []
             lines += ['', text, '```', '']
         return self.parse_text_to_nodes('\n'.join(lines))
 

@@ -8,7 +8,8 @@ from tests.docs import snippets
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Tell how many snippets there were, and what was done with them."""
     reports = [
-        report for outcome in ('passed', 'failed') for report in terminalreporter.stats.get(outcome, ())
+        report for outcome in ('passed', 'failed')
+        for report in terminalreporter.stats.get(outcome, ())
         if dict(report.user_properties).get('snippet')]
     if reports:
         counts = collections.Counter(

@@ -229,8 +229,8 @@ def test_what_is_only_shown_is_not_empty(snippet, record_property):
 def test_commands_exist_with_their_options(snippet, folder, record_property, monkeypatch):
     record_property('snippet', 'consoles checked')
     for other in (*snippet.before, snippet):
-        for name in re.findall(r'(?<!\S)[\w-]+\.(?:py|yaml)\b', other.text) + [
-                other.marks.get('file', 'handlers.py')]:
+        named = re.findall(r'(?<!\S)[\w-]+\.(?:py|yaml)\b', other.text)
+        for name in [*named, other.marks.get('file', 'handlers.py')]:
             (folder / name).touch()
     commands = re.findall(r'^\$ (.*(?:\\\n.*)*)', snippet.text, re.MULTILINE)
     assert commands, "There are no commands: lines that begin with '$ '."
