@@ -82,7 +82,7 @@ def errors():
 
 
 def test_all_snippets_are_of_a_known_sort():
-    known = {'python', 'yaml', 'console', 'json', 'bash', *SHOWN}
+    known = {'python', 'yaml', 'console', 'json', *SHOWN}
     assert {snippet.language for snippet in ALL} <= known
 
 
@@ -211,12 +211,6 @@ def test_json_is_json(snippet, record_property):
     record_property('snippet', 'JSON parsed')
     for line in snippet.text.splitlines() if 'lines' in snippet.marks else [snippet.text]:
         json.loads(line)
-
-
-@select('bash')
-def test_scripts_of_the_shell_are_well_formed(snippet, record_property):
-    record_property('snippet', 'shell scripts parsed')
-    subprocess.run(['bash', '-n', '-c', snippet.text], check=True)
 
 
 @select(*SHOWN)
