@@ -20,6 +20,7 @@ import yaml
 
 import kopf
 from kopf import cli, testing
+from kopf._kits.sandbox import faults
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -243,7 +244,9 @@ def check_kopf(words):
     with contextlib.suppress(click.exceptions.Exit):  # --help
         name, command, _ = cli.main.resolve_command(context, words[1:])
         if command is not None:
-            command.make_context(name, words[2:], parent=context)
+            options = command.make_context(name, words[2:], parent=context).params
+            for fault in options.get('fault', ()):
+                faults.parse(fault)
 
 
 def check_pip(words):
