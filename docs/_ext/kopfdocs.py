@@ -1,5 +1,6 @@
 """
-What the documentation takes from the code: the settings, the command line, links to the names.
+What the documentation takes from the code: the settings, the command line, the examples, links to
+the names.
 
 Names in ``code`` that begin with ``kopf.`` or ``settings.`` become links to what they name; where
 there is nothing of that name, the build fails. Drawings are put into the pages as they are, so that
@@ -98,6 +99,30 @@ class CommandLine(SphinxDirective):
         return self.parse_text_to_nodes('\n'.join(lines))
 
 
+class Examples(SphinxDirective):
+    """All the examples: what they tell of themselves, and their files."""
+
+    def run(self) -> list[nodes.Node]:
+        return [self.show(folder) for folder in sorted((HERE.parent / 'examples').glob('[0-9]*'))]
+
+    def show(self, folder: pathlib.Path) -> nodes.section:
+        title = folder.name.partition('-')[2].replace('-', ' ').capitalize()
+        section = nodes.section('', nodes.title(title, title), ids=[f'example-{folder.name}'])
+        paths = sorted(
+            (path for path in folder.iterdir() if path.is_file()),
+            key=lambda path: (path.suffix != '.py', path.name.startswith('test_'), path.name))
+        for path in paths:
+            self.env.note_dependency(str(path))
+            text = path.read_text(encoding='utf-8')
+            if path is paths[0] and path.suffix == '.py':
+                section += self.parse_text_to_nodes(ast.get_docstring(ast.parse(text)) or '')
+            block = nodes.literal_block(text, text, language=path.suffix.removeprefix('.'))
+            caption = nodes.caption('', f'examples/{folder.name}/{path.name}')
+            section += nodes.container(
+                '', caption, block, literal_block=True, classes=['literal-block-wrapper'])
+        return section
+
+
 class Drawing(SphinxDirective):
     """A drawing of the folder ``drawings``; the content is its caption."""
 
@@ -161,5 +186,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_transform(LinkNames)
     app.add_directive('settings', Settings)
     app.add_directive('command', CommandLine)
+    app.add_directive('examples', Examples)
     app.add_directive('drawing', Drawing)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}

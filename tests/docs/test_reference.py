@@ -3,6 +3,9 @@ import ast
 import dataclasses
 import inspect
 import re
+import xml.etree.ElementTree
+
+import pytest
 
 import kopf
 from kopf import cli, lifecycles, on, testing
@@ -67,3 +70,11 @@ def get_texts():
                     for part in node.values)
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
+
+
+@pytest.mark.parametrize('path', sorted(DOCS.glob('drawings/*')), ids=lambda path: path.name)
+def test_drawings_are_well_formed_named_and_used(path):
+    root = xml.etree.ElementTree.parse(path).getroot()
+    assert root.find('{http://www.w3.org/2000/svg}title').text
+    pages = '\n'.join(page.read_text() for page in DOCS.glob('*.md'))
+    assert f'{{drawing}} {path.name}\n' in pages
