@@ -116,7 +116,8 @@ class Examples(SphinxDirective):
             text = path.read_text(encoding='utf-8')
             if path is paths[0] and path.suffix == '.py':
                 section += self.parse_text_to_nodes(ast.get_docstring(ast.parse(text)) or '')
-            block = nodes.literal_block(text, text, language=path.suffix.removeprefix('.') or 'text')
+            language = path.suffix.removeprefix('.') or 'text'
+            block = nodes.literal_block(text, text, language=language)
             caption = nodes.caption('', f'examples/{folder.name}/{path.name}')
             section += nodes.container(
                 '', caption, block, literal_block=True, classes=['literal-block-wrapper'])
