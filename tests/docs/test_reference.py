@@ -9,6 +9,7 @@ import pytest
 
 import kopf
 from kopf import cli, lifecycles, on, testing
+from kopf._cogs.structs import references
 from tests.docs.snippets import DOCS
 
 API = (DOCS / 'api.md').read_text()
@@ -78,3 +79,13 @@ def test_drawings_are_well_formed_named_and_used(path):
     assert root.find('{http://www.w3.org/2000/svg}title').text
     pages = '\n'.join(page.read_text() for page in DOCS.glob('*.md'))
     assert f'{{drawing}} {path.name}\n' in pages
+
+
+def test_patterns_of_namespaces_match_as_told():
+    page = (DOCS / 'scopes.md').read_text()
+    pattern = "myapp-*,!*-pr-*,*-pr-123"
+    assert f"-n '{pattern}'" in page
+    rows = re.findall(r'^\| `(\S+)` \| (yes|no) \|', page, re.MULTILINE)
+    assert len(rows) == 4
+    for namespace, served in rows:
+        assert references.match_namespace(namespace, pattern) == (served == 'yes')
