@@ -15,7 +15,7 @@ from tests.docs.snippets import DOCS
 API = (DOCS / 'api.md').read_text()
 NAMES = {
     f"kopf.{name.removeprefix('kopf.')}"
-    for name in re.findall(r'^\.\. (?:auto|py:)\w+:: (\S+)', API, re.MULTILINE)}
+    for name in re.findall(r'^(?:\.\. (?:auto|py:)\w+::| {11,}) ?(\w\S+)', API, re.MULTILINE)}
 
 
 def test_all_names_of_the_framework_are_in_the_reference():
