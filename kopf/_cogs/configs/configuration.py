@@ -395,8 +395,8 @@ class PersistenceSettings:
     progress_storage: progress.ProgressStorage = dataclasses.field(
         default_factory=progress.SmartProgressStorage)
     """
-    Where the progress of handlers is kept. Default: both in the annotations and in the status, the
-    annotations first.
+    Where the progress of handlers is kept. Default: in the annotations; what older operators have
+    kept in the status is taken over.
     """
 
     diffbase_storage: diffbase.DiffBaseStorage = dataclasses.field(

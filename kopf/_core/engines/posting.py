@@ -52,8 +52,7 @@ def event(
     cut in the middle. ``backoffs`` are the pauses between tries instead of those in
     ``settings.posting.default_backoffs``.
 
-    :raises LookupError: if there is no operator to post it, or it is not clear which one of
-    several.
+    :raises LookupError: if there is no operator to post it, or no telling which of several.
     """
     _enqueue(objs, type, reason, message, backoffs, level=None)
 

@@ -495,8 +495,8 @@ class Turn:
                 return
             due = [h for h in unfinished if cycle.states[h.id].due <= now]
             if not due:
-                delay = min(cycle.states[h.id].due for h in unfinished) - now
-                raise errors.HandlerChildrenRetry(delay=delay)
+                delay = min(cycle.states[h.id].due for h in unfinished) - self.env.clock.mono()
+                raise errors.HandlerChildrenRetry(delay=delay)  # the parent is due when they are
             if self._is_interrupted():
                 raise errors.HandlerChildrenRetry(delay=None)
             for handler in self._choose(lifecycle, due, own):

@@ -352,3 +352,28 @@ def test_whatever_happens_every_handler_sees_the_state_that_lasts(
             own = sum(1 for _, _, patch in design if patch)
             calls = [value for id, _, value in journal.done if id == f'h{index}']
             assert len(calls) <= 1 + edits + own
+
+
+@given(delay=st.floats(0.1, 5.0), started=st.floats(0.0, 5.0))
+@example(delay=1.0, started=5.0)
+def test_a_parent_is_called_as_often_as_its_subhandler_is_tried(delay, started):
+    calls = []
+    registry = OperatorRegistry()
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def parent(**_):
+        calls.append('parent')
+        assert len(calls) < 100
+        await kopf.execute(fns={'child': child})
+
+    async def child(retry, **_):
+        calls.append('child')
+        if retry < 5:
+            raise kopf.TemporaryError("not yet", delay=delay)
+
+    async def live():
+        await asyncio.sleep(started)
+        await handle(registry)
+
+    run_virtually(live())
+    assert calls == ['parent', 'child'] * 6

@@ -1,0 +1,192 @@
+"""
+What the documentation takes from the code: the settings, the command line, the examples, links to
+the names.
+
+Names in ``code`` that begin with ``kopf.`` or ``settings.`` become links to what they name; where
+there is nothing of that name, the build fails. Drawings are put into the pages as they are, so that
+they take the colours of the theme.
+"""
+import ast
+import html
+import inspect
+import json
+import pathlib
+import re
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+import click
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util.docutils import SphinxDirective, SphinxRole
+
+import kopf
+import kopf.testing
+from kopf import cli
+from kopf._cogs.configs import configuration
+
+HERE = pathlib.Path(__file__).parents[1]
+NAME = re.compile(r'@?(kopf(?:\.[a-zA-Z]\w*)+|settings\.\w+\.\w+)(?:\(\.*\))?')
+PLAIN = ('kopf.dev', 'kopf.zalando', 'kopf.yaml', 'kopf.objects', 'kopf.activities', 'kopf._')
+"""What only looks like a name of the framework: API groups, loggers, the insides."""
+
+
+class NameRole(SphinxRole):
+    """A name in single backquotes, as docstrings have them: a link if it is a public one."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        for name in (self.text, f'kopf.{self.text}'):
+            if NAME.fullmatch(name) and exists(name):
+                return [make_link(name, nodes.literal(self.text, self.text))], []
+        return [nodes.literal(self.text, self.text)], []
+
+
+class LinkNames(SphinxTransform):
+    """Make links of the names in the code of texts."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        for node in list(self.document.findall(nodes.literal)):
+            text = node.astext()
+            if text.startswith(PLAIN) or isinstance(node.parent, addnodes.pending_xref):
+                continue
+            found = NAME.fullmatch(text)
+            if found and not any(isinstance(up, nodes.title) for up in ancestors(node)):
+                node.replace_self(make_link(found[1], node.deepcopy()))
+
+
+class Settings(SphinxDirective):
+    """A section of the settings, as it is in the code: names, types, defaults, descriptions."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        section = self.arguments[0]
+        self.env.note_dependency(inspect.getsourcefile(configuration) or '')
+        cls = type(getattr(kopf.OperatorSettings(), section))
+        lines = [inspect.getdoc(cls) or '', '']
+        for name, annotation, default, text in read_fields(cls):
+            lines += [f'```{{py:attribute}} settings.{section}.{name}']
+            lines += [f':type: {annotation}']
+            lines += [f':value: {json.dumps(default)}'] if default else []
+            lines += ['', text, '```', '']
+        return self.parse_text_to_nodes('\n'.join(lines))
+
+
+class CommandLine(SphinxDirective):
+    """A command with its arguments and options, as it is in the code."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        command = cli.main.commands[self.arguments[0]]
+        context = click.Context(command, info_name=f'kopf {command.name}')
+        self.env.note_dependency(inspect.getsourcefile(cli) or '')
+        usage = ' '.join(command.collect_usage_pieces(context))
+        lines = [inspect.cleandoc(command.help or ''), '',
+                 '```text', f'kopf {command.name} {usage}', '```', '']
+        for param in command.params:
+            record = param.get_help_record(context)
+            if record is not None:
+                lines += [f'`{record[0]}`', f': {" ".join(record[1].split())}', '']
+                if param.name != 'help':
+                    variable = param.envvar or f'KOPF_{command.name}_{param.name}'.upper()
+                    lines += [f'  Environment: `{variable}`.', '']
+        return self.parse_text_to_nodes('\n'.join(lines))
+
+
+class Examples(SphinxDirective):
+    """All the examples: what they tell of themselves, and their files."""
+
+    def run(self) -> list[nodes.Node]:
+        return [self.show(folder) for folder in sorted((HERE.parent / 'examples').glob('[0-9]*'))]
+
+    def show(self, folder: pathlib.Path) -> nodes.section:
+        title = folder.name.partition('-')[2].replace('-', ' ').capitalize()
+        section = nodes.section('', nodes.title(title, title), ids=[f'example-{folder.name}'])
+        paths = sorted(
+            (path for path in folder.iterdir() if path.is_file()),
+            key=lambda path: (path.suffix != '.py', path.name.startswith('test_'), path.name))
+        for path in paths:
+            self.env.note_dependency(str(path))
+            text = path.read_text(encoding='utf-8')
+            if path is paths[0] and path.suffix == '.py':
+                section += self.parse_text_to_nodes(ast.get_docstring(ast.parse(text)) or '')
+            language = path.suffix.removeprefix('.') or 'text'
+            block = nodes.literal_block(text, text, language=language)
+            caption = nodes.caption('', f'examples/{folder.name}/{path.name}')
+            section += nodes.container(
+                '', caption, block, literal_block=True, classes=['literal-block-wrapper'])
+        return section
+
+
+class Drawing(SphinxDirective):
+    """A drawing of the folder ``drawings``; the content is its caption."""
+
+    required_arguments = 1
+    has_content = True
+
+    def run(self) -> list[nodes.Node]:
+        path = HERE / 'drawings' / self.arguments[0]
+        self.env.note_dependency(str(path))
+        text = path.read_text(encoding='utf-8')
+        caption = ' '.join(self.content)
+        figure = nodes.raw('', (
+            f'<figure class="drawing">{text}'
+            f'<figcaption>{html.escape(caption)}</figcaption></figure>'), format='html')
+        return [figure]
+
+
+def read_fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
+    """The name, the type, the default, the description of each setting of a section."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls))).body[0]
+    assert isinstance(tree, ast.ClassDef)
+    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+            if not name.startswith('_'):
+                assert isinstance(following, ast.Expr), f"{name} is not described."
+                text = inspect.cleandoc(ast.literal_eval(following.value))
+                yield name, ast.unparse(node.annotation), show_default(node.value), text
+        elif isinstance(node, ast.FunctionDef) and any(
+                ast.unparse(item) == 'property' for item in node.decorator_list):
+            assert node.returns is not None
+            yield node.name, ast.unparse(node.returns), '', ast.get_docstring(node) or ''
+
+
+def show_default(node: ast.expr | None) -> str:
+    return '' if node is None or 'default_factory' in ast.unparse(node) else ast.unparse(node)
+
+
+def exists(name: str) -> bool:
+    """Whether it is a public name."""
+    module, *path = name.removesuffix('()').split('.')
+    found: Any = kopf if module == 'kopf' else None
+    for part in path:
+        found = getattr(found, part, None)
+    return found is not None
+
+
+def make_link(name: str, content: nodes.Node) -> addnodes.pending_xref:
+    return addnodes.pending_xref(
+        '', content, refdomain='py', reftype='obj', reftarget=name, refexplicit=True)
+
+
+def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    app.add_role('kopf-name', NameRole())
+    app.add_transform(LinkNames)
+    app.add_directive('settings', Settings)
+    app.add_directive('command', CommandLine)
+    app.add_directive('examples', Examples)
+    app.add_directive('drawing', Drawing)
+    return {'parallel_read_safe': True, 'parallel_write_safe': True}

@@ -1,0 +1,266 @@
+"""
+Every snippet of the documentation runs: see `tests.docs.snippets` for how.
+"""
+import ast
+import asyncio
+import contextlib
+import importlib.util
+import json
+import logging
+import os
+import pathlib
+import re
+import shlex
+import subprocess
+import sys
+
+import click
+import pytest
+import yaml
+
+import kopf
+from kopf import cli, testing
+from kopf._kits.sandbox import faults
+from tests.docs import snippets
+
+ROOT = pathlib.Path(__file__).parents[2]
+EXTRAS = {'full-auth', 'uvloop', 'dev', 'sandbox'}
+SHOWN = {'text', 'dockerfile'}
+"""What is shown to readers as it is: outputs, drawings, files of other programs."""
+
+OBJECT = {
+    'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample',
+    'metadata': {
+        'name': 'kopf-example-1', 'namespace': 'default',
+        'labels': {'somelabel': 'somevalue'}, 'annotations': {'someannotation': 'somevalue'}},
+    'spec': {'field': 'value', 'items': ['item1', 'item2'], 'duration': '1m', 'size': '1G',
+             'replicas': 2},
+}
+POD = {
+    'apiVersion': 'v1', 'kind': 'Pod',
+    'metadata': {'name': 'pod1', 'namespace': 'default', 'labels': {'app': 'web'}},
+    'spec': {'containers': [{'name': 'main', 'image': 'busybox'}]},
+}
+CHANGE = {
+    'spec': {'field': 'changed', 'items': ['item2', 'item3'], 'size': '2G', 'whom': 'everybody'},
+    'metadata': {'labels': {'somelabel': None, 'another': 'label'}},
+}
+ALL = list(snippets.collect())
+
+
+def select(*languages, **marks):
+    chosen = [
+        snippet for snippet in ALL
+        if snippet.language in languages
+        and all((mark in snippet.marks) == wanted for mark, wanted in marks.items())]
+    return pytest.mark.parametrize('snippet', chosen, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder of a reader who does as the page says."""
+    for name in ('crd.yaml', 'obj.yaml'):
+        (tmp_path / name).write_text((ROOT / 'examples' / name).read_text())
+    (tmp_path / 'examples').symlink_to(ROOT / 'examples')
+    (tmp_path / 'peering.yaml').write_text((ROOT / 'peering.yaml').read_text())
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture()
+def errors():
+    """What is logged as an error."""
+    class Collector(logging.Handler):
+        def emit(self, record):
+            if record.levelno >= logging.ERROR:
+                found.append(self.format(record))
+
+    found = []
+    handler = Collector()
+    logging.getLogger().addHandler(handler)
+    yield found
+    logging.getLogger().removeHandler(handler)
+
+
+def test_all_snippets_are_of_a_known_sort():
+    known = {'python', 'yaml', 'console', 'json', *SHOWN}
+    assert {snippet.language for snippet in ALL} <= known
+
+
+def test_whatever_is_not_run_has_a_reason():
+    for snippet in ALL:
+        for mark in ('fails', 'script', 'fragment'):
+            assert snippet.marks.get(mark, 'a reason'), f'{snippet}: {mark}'
+
+
+@select('python', fragment=False, script=False, test=False)
+def test_operators_do_their_work(snippet, folder, errors, record_property, monkeypatch):
+    record_property('snippet', 'operators run')
+    path = snippet.write_files(folder)
+    testing.virtual_time(go_through)(snippet, path, folder, monkeypatch)
+    if 'fails' in snippet.marks:
+        assert errors, "It does not fail, although it is said to."
+    else:
+        assert not errors, '\n'.join(errors)
+
+
+async def go_through(snippet, path, folder, monkeypatch):
+    """Let an operator see the lives of objects: they are created, changed, and deleted."""
+    others, objects = find_manifests(snippet)
+    async with testing.open_api('sandbox') as api:
+        api.write_kubeconfig(folder / 'kubeconfig')
+        monkeypatch.setenv('KUBECONFIG', str(folder / 'kubeconfig'))
+        if 'import kubernetes' in path.read_text():
+            kopf.login_via_client()
+        await api.client.load(ROOT / 'examples' / 'crd.yaml', ROOT / 'peering.yaml', *others)
+        await api.client.create(POD)
+        async with api.operator(path, registry=kopf.OperatorRegistry()) as operator:
+            await asyncio.sleep(5)
+            for obj in objects:
+                await api.client.create(obj)
+            await asyncio.sleep(5)
+            await bind_volumes(api.client)
+            for obj in objects:
+                await api.client.patch(obj, CHANGE)
+            await asyncio.sleep(65)
+            for obj in objects:
+                await api.client.delete(obj)
+            for obj in objects:
+                await api.client.wait_gone(obj, timeout=200)
+            assert operator.log
+
+
+def find_manifests(snippet):
+    """What the page has defined so far; and the objects of the kinds that it has defined."""
+    manifests = [
+        manifest for other in snippet.before
+        if other.language == 'yaml' and 'fragment' not in other.marks
+        for manifest in yaml.safe_load_all(other.text)]
+    kinds = {'KopfExample', *(
+        obj['spec']['names']['kind'] for obj in manifests
+        if obj['kind'] == 'CustomResourceDefinition')}
+    objects = {(obj['kind'], obj['metadata']['name']): obj
+               for obj in [OBJECT, *manifests] if obj['kind'] in kinds}
+    return [obj for obj in manifests if obj['kind'] not in kinds], list(objects.values())
+
+
+async def bind_volumes(client):
+    """Do what a controller of volumes does: those that are in use can be resized."""
+    for pvc in await client.list('persistentvolumeclaims'):
+        await client.patch(pvc, {'spec': {'volumeName': 'any'}})
+        await client.patch(
+            pvc, {'status': {'phase': 'Bound', 'capacity': pvc['spec']['resources']['requests']}},
+            subresource='status')
+
+
+@select('python', script=True)
+def test_programs_are_imported(snippet, folder, record_property):
+    record_property('snippet', 'programs imported')
+    path = snippet.write_files(folder)
+    known = kopf.get_default_registry()
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    try:
+        spec = importlib.util.spec_from_file_location('docs_snippet', path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        kopf.set_default_registry(known)
+
+
+@select('python', test=True)
+def test_tests_pass(snippet, folder, record_property):
+    record_property('snippet', 'tests run')
+    path = snippet.write_files(folder)
+    test = folder / 'test_it.py'
+    path.replace(test)
+    process = subprocess.run(
+        [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-c', os.devnull,
+         '--rootdir', folder, test.name],
+        cwd=folder, capture_output=True, text=True, timeout=50)
+    assert process.returncode == 0, process.stdout
+
+
+@select('python', fragment=True)
+def test_fragments_of_python_are_python(snippet, record_property):
+    record_property('snippet', 'fragments parsed')
+    ast.parse(snippet.text)
+
+
+@select('yaml', fragment=False)
+def test_manifests_are_accepted_by_the_api(snippet, folder, record_property):
+    record_property('snippet', 'manifests applied')
+
+    async def apply():
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(ROOT / 'examples' / 'crd.yaml', ROOT / 'peering.yaml')
+            for other in snippet.before:
+                if other.language == 'yaml' and 'kind: CustomResourceDefinition' in other.text:
+                    await api.client.load(*yaml.safe_load_all(other.text))
+            await api.client.load(*yaml.safe_load_all(snippet.text))
+
+    testing.virtual_time(apply)()
+
+
+@select('yaml', fragment=True)
+def test_fragments_of_yaml_are_yaml(snippet, record_property):
+    record_property('snippet', 'fragments parsed')
+    assert list(yaml.safe_load_all(snippet.text))
+
+
+@select('json')
+def test_json_is_json(snippet, record_property):
+    record_property('snippet', 'JSON parsed')
+    for line in snippet.text.splitlines() if 'lines' in snippet.marks else [snippet.text]:
+        json.loads(line)
+
+
+@select(*SHOWN)
+def test_what_is_only_shown_is_not_empty(snippet, record_property):
+    record_property('snippet', 'only shown')
+    assert snippet.text.strip()
+
+
+@select('console', fragment=False)
+def test_commands_exist_with_their_options(snippet, folder, record_property, monkeypatch):
+    record_property('snippet', 'consoles checked')
+    for other in (*snippet.before, snippet):
+        named = re.findall(r'(?<!\S)[\w-]+\.(?:py|yaml)\b', other.text)
+        for name in [*named, other.marks.get('file', 'handlers.py')]:
+            (folder / name).touch()
+    commands = re.findall(r'^\$ (.*(?:\\\n.*)*)', snippet.text, re.MULTILINE)
+    assert commands, "There are no commands: lines that begin with '$ '."
+    for command in commands:
+        words = shlex.split(command.replace('$RANDOM', '12345').replace('\\\n', ' '), comments=True)
+        words = words[:words.index('&')] if '&' in words else words
+        while re.match(r'\w+=', words[0]):
+            words.pop(0)
+        check = {'kopf': check_kopf, 'pip': check_pip, 'kubectl': check_kubectl}.get(
+            words[0].rsplit('/')[-1], check_foreign)
+        check(words)
+
+
+def check_kopf(words):
+    context = cli.main.make_context('kopf', words[1:2], resilient_parsing=True)
+    with contextlib.suppress(click.exceptions.Exit):  # --help
+        name, command, _ = cli.main.resolve_command(context, words[1:])
+        if command is not None:
+            options = command.make_context(name, words[2:], parent=context).params
+            for fault in options.get('fault', ()):
+                faults.parse(fault)
+
+
+def check_pip(words):
+    for extras in re.findall(r'kopf\[(.*?)\]', ' '.join(words)):
+        assert set(extras.split(',')) <= EXTRAS
+
+
+def check_kubectl(words):
+    assert words[1] in {
+        'annotate', 'apply', 'config', 'create', 'delete', 'describe', 'edit', 'get', 'label',
+        'patch', 'logs', 'rollout', 'scale'}
+
+
+def check_foreign(words):
+    assert words[0] in {
+        'cat', 'cd', 'curl', 'docker', 'export', 'minikube', 'openssl', 'pytest', 'python',
+        'python3', 'source', 'git', '.'}, f"What is {words[0]}?"
