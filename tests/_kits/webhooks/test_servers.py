@@ -269,6 +269,20 @@ async def test_it_can_be_inherited_as_documented(fn):
         assert await ask(get_port(config), build_request()) == 200
 
 
+async def test_it_can_be_a_part_of_others_as_documented(fn):
+    class MyTunnel:
+        async def __call__(self, fn):
+            server = kopf.WebhookServer(addr='127.0.0.1', port=0, insecure=True)
+            async for client_config in server(fn):
+                yield {**client_config, 'url': client_config['url'] + '/more'}
+
+    iterator = MyTunnel()(fn)
+    config = await anext(iterator)
+    assert config['url'].endswith('/more')
+    assert await ask(get_port(config), build_request()) == 200
+    await iterator.aclose()
+
+
 def test_nothing_heavy_is_imported_before_it_is_needed():
     assert kopf.WebhookServer(password='secret').password == 'secret'
     assert 'secret' not in repr(kopf.WebhookServer(password='secret'))
