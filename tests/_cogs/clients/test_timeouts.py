@@ -41,23 +41,23 @@ async def stream(client):
             pass
 
 
-@pytest.mark.parametrize(('watching', 'networking', 'request'), [
+@pytest.mark.parametrize(('watching', 'networking', 'total'), [
     (0.2, 10, 20), (0.2, None, 20), (None, 0.2, 20), (None, None, 0.2),
 ])
 async def test_streams_connect_by_their_own_limit_or_that_of_requests(
-        settings, unresponsive, watching, networking, request):
+        settings, unresponsive, watching, networking, total):
     settings.watching.connect_timeout = watching
     settings.networking.connect_timeout = networking
-    settings.networking.request_timeout = request
+    settings.networking.request_timeout = total
     async with api.Client(credentials=unresponsive, settings=settings) as client:
         assert 0.1 < await measure(stream(client)) < 3
 
 
-@pytest.mark.parametrize(('networking', 'request'), [(0.2, 20), (None, 0.2), (20, 0.2)])
+@pytest.mark.parametrize(('networking', 'total'), [(0.2, 20), (None, 0.2), (20, 0.2)])
 async def test_requests_connect_by_their_own_limit_or_that_of_the_whole(
-        settings, unresponsive, networking, request):
+        settings, unresponsive, networking, total):
     settings.networking.error_backoffs = []
     settings.networking.connect_timeout = networking
-    settings.networking.request_timeout = request
+    settings.networking.request_timeout = total
     async with api.Client(credentials=unresponsive, settings=settings) as client:
         assert 0.1 < await measure(client.request('GET', '/')) < 3
