@@ -495,7 +495,7 @@ class Turn:
                 return
             due = [h for h in unfinished if cycle.states[h.id].due <= now]
             if not due:
-                delay = min(cycle.states[h.id].due for h in unfinished) - now
+                delay = min(cycle.states[h.id].due for h in unfinished) - self.env.clock.mono()
                 raise errors.HandlerChildrenRetry(delay=delay)
             if self._is_interrupted():
                 raise errors.HandlerChildrenRetry(delay=None)
