@@ -273,6 +273,30 @@ def test_an_edit_while_down_after_a_partly_handled_one_is_seen_by_all(registry, 
     assert is_settled(api.objects['obj'])
 
 
+def test_edits_while_the_operator_is_down_are_one_change(registry, journal):
+    seen = []
+    journal.declare(registry, kopf.on.create, 'created')
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def fn(diff, **_):
+        seen.append(diff)
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0, 'g': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        for value in (1, 2, 0):
+            api.edit({'spec': {'f': value, 'g': value + 5}})
+        return await handle(registry, api=api)
+
+    api = run_virtually(scenario())
+    assert seen == [(('change', ('spec', 'g'), 0, 5),)]
+    assert is_settled(api.objects['obj'])
+
+
 times = st.floats(0, 12).map(lambda value: round(value, 3))
 moves = st.one_of(
     st.tuples(times, st.just('edit'), st.integers(0, 3)),
