@@ -297,6 +297,28 @@ def test_edits_while_the_operator_is_down_are_one_change(registry, journal):
     assert is_settled(api.objects['obj'])
 
 
+def test_the_states_of_handled_objects_are_not_kept_in_memory(registry, journal):
+    journal.declare(registry, kopf.on.create, 'created')
+    journal.declare(registry, kopf.on.update, 'updated')
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        api.edit({'spec': {'f': 1}})
+        await asyncio.sleep(1)
+        await operator.rest()
+        line, = operator.stream.by_uid.values()
+        await operator.stop()
+        return line
+
+    line = run_virtually(scenario())
+    assert journal.done == [('created', 'create', 0), ('updated', 'update', 1)]
+    assert (line.kept, line.pending, line.cycle) == (None, None, None)
+
+
 times = st.floats(0, 12).map(lambda value: round(value, 3))
 moves = st.one_of(
     st.tuples(times, st.just('edit'), st.integers(0, 3)),
