@@ -1,3 +1,4 @@
+import asyncio
 import os
 import subprocess
 import sys
@@ -165,14 +166,14 @@ def test_the_prefix_of_the_log_depends_on_the_format_if_not_said(
 
 
 def test_the_fast_loop_is_used_if_it_is_installed(invoke, monkeypatch):
-    loop = types.SimpleNamespace(close=lambda: None)
+    loop = asyncio.new_event_loop()
     uvloop = types.ModuleType('uvloop')
     uvloop.new_event_loop = lambda: loop
     captured = {}
     monkeypatch.setattr(running, 'run', lambda **options: captured.update(options))
     monkeypatch.setitem(sys.modules, 'uvloop', uvloop)
     assert invoke('run', '-A').exit_code == 0
-    assert captured['loop'] is loop
+    assert captured['loop'] is loop and loop.is_closed()
     monkeypatch.setitem(sys.modules, 'uvloop', None)
     assert invoke('run', '-A').exit_code == 0
     assert captured['loop'] is None
