@@ -1,4 +1,6 @@
 import asyncio
+import signal
+import threading
 
 import pytest
 
@@ -122,3 +124,23 @@ async def test_settings_are_of_one_operator_and_changed_by_its_startup(diary):
         task.cancel()
     await asyncio.wait(tasks)
     assert [settings.watching.server_timeout for settings in seen] == [600, None]
+
+
+async def test_outside_of_the_main_thread_signals_are_not_handled_and_it_is_said(diary, caplog):
+    stop, ready = asyncio.Event(), asyncio.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    handlers = []
+
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(**_):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        stop.set()
+
+    def run():
+        asyncio.run(diary.run(stop_flag=stop, ready_flag=ready))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert handlers == [before]
+    assert "OS signals are ignored: running not in the main thread." in caplog.messages
