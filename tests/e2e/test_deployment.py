@@ -10,6 +10,7 @@ import yaml
 import kopf
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import Kind, KubeError
+from tests.e2e.test_peering import NARROW, WIDE, install
 
 RBAC = '/apis/rbac.authorization.k8s.io/v1'
 WEBHOOKS = Kind('admissionregistration.k8s.io', 'v1', 'validatingwebhookconfigurations',
@@ -25,7 +26,7 @@ async def name(kube):
         f'/api/v1/namespaces/default/serviceaccounts/{name}',
         f'{RBAC}/clusterroles/{name}', f'{RBAC}/clusterrolebindings/{name}',
         f'{RBAC}/namespaces/default/roles/{name}', f'{RBAC}/namespaces/default/rolebindings/{name}',
-        WEBHOOKS.get_path(f'{name}.test'),
+        WEBHOOKS.get_path(f'{name}.test'), WIDE.get_path(name), NARROW.get_path(name),
     ]:
         try:
             await kube.request('DELETE', path)
@@ -35,7 +36,11 @@ async def name(kube):
 
 @pytest.fixture()
 def be_an_account(kube, name, cluster, monkeypatch, tmp_path):
-    """Make an account with these rights, in the whole cluster and in the default namespace."""
+    """
+    Make an account with these rights, in the whole cluster and in the default namespace.
+
+    Operators in the test are that account; it returns the path of its kubeconfig.
+    """
     async def be(*, clustered, namespaced):
         await kube.request(
             'POST', '/api/v1/namespaces/default/serviceaccounts', body={'metadata': {'name': name}})
@@ -60,6 +65,7 @@ def be_an_account(kube, name, cluster, monkeypatch, tmp_path):
         path = tmp_path / 'kubeconfig'
         path.write_text(yaml.safe_dump(config))
         monkeypatch.setenv('KUBECONFIG', str(path))
+        return str(path)
     return be
 
 
@@ -109,3 +115,28 @@ async def test_the_documented_rights_are_enough(
     await kube.wait_for(WEBHOOKS, f'{name}.test', lambda obj: not obj.get('webhooks'))
     assert [record.getMessage() for record in caplog.records if record.levelname != 'INFO'
             and record.levelname != 'DEBUG' and 'OS signals' not in record.getMessage()] == []
+
+
+@pytest.mark.parametrize('peering', [WIDE, NARROW], ids=['cluster-wide', 'namespaced'])
+async def test_the_documented_rights_for_peering_are_enough(
+        kube, kind, name, be_an_account, operator, peering):
+    rules = [
+        (peering.group, [peering.plural], ['list', 'watch', 'patch', 'get']),
+        (kind.group, [kind.plural], ['list', 'watch', 'patch']),
+    ]
+    kubeconfig = await be_an_account(
+        clustered=rules if peering is WIDE else [], namespaced=rules if peering is NARROW else [])
+    await install(kube, peering.group)
+    await kube.create(peering, name)
+    scope = ('--all-namespaces',) if peering is WIDE else ('--namespace', 'default')
+    op = operator('''
+@kopf.on.create(*KIND)
+def fn(name, **_):
+    print(f"created {name}")
+''', kind=kind, kubeconfig=kubeconfig, env={'POD_ID': 'me'},
+        scope=(*scope, '--verbose', '--peering', name))
+    await kube.wait_for(peering, name, lambda obj: 'me' in obj.get('status', {}))
+    await kube.create(kind, 'obj')
+    await op.wait_for("created obj")
+    assert op.stop() == 0
+    assert not (await kube.get(peering, name)).get('status')
