@@ -2,6 +2,8 @@
 Children of the handled objects: made for the API by the handlers, and garbage-collected by it.
 """
 
+import uuid
+
 import kopf
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CONFIGMAPS
@@ -18,21 +20,22 @@ async def test_adopted_children_are_accepted_and_go_with_their_parent(
         journal.extend(objs)
 
     embedded()
-    parent = await kube.create(kind, 'obj', labels={'some': 'label'})
-    await wait_handled(kube, kind, 'obj')
+    name = f'obj-{uuid.uuid4().hex[:8]}'
+    parent = await kube.create(kind, name, labels={'some': 'label'})
+    await wait_handled(kube, kind, name)
     path = CONFIGMAPS.get_path(namespace='default')
     children = [await kube.request('POST', path, body=body) for body in journal]
     names = [child['metadata']['name'] for child in children]
-    assert names[0] == 'obj'
-    assert names[1].startswith('obj-')
+    assert names[0] == name
+    assert names[1].startswith(f'{name}-')
     for child in children:
         assert child['metadata']['labels'] == {'some': 'label'}
         owner, = child['metadata']['ownerReferences']
         assert owner['uid'] == parent['metadata']['uid']
-    await kube.delete(kind, 'obj')
-    await kube.wait_gone(kind, 'obj')
-    for name in names:
-        await kube.wait_gone(CONFIGMAPS, name)
+    await kube.delete(kind, name)
+    await kube.wait_gone(kind, name)
+    for name in names:  # old collectors look for new kinds every 30 seconds only
+        await kube.wait_gone(CONFIGMAPS, name, timeout=60)
 
 
 async def test_children_that_are_not_owned_any_more_stay(kube, kind, journal, embedded):
