@@ -1,6 +1,8 @@
+import asyncio
 import os
 import subprocess
 import sys
+import types
 
 import click
 import pytest
@@ -161,6 +163,20 @@ def test_the_prefix_of_the_log_depends_on_the_format_if_not_said(
     monkeypatch.setattr(loggers, 'configure', lambda **kwargs: configured.update(kwargs))
     run('-A', *args)
     assert configured['log_prefix'] is log_prefix
+
+
+def test_the_fast_loop_is_used_if_it_is_installed(invoke, monkeypatch):
+    loop = asyncio.new_event_loop()
+    uvloop = types.ModuleType('uvloop')
+    uvloop.new_event_loop = lambda: loop
+    captured = {}
+    monkeypatch.setattr(running, 'run', lambda **options: captured.update(options))
+    monkeypatch.setitem(sys.modules, 'uvloop', uvloop)
+    assert invoke('run', '-A').exit_code == 0
+    assert captured['loop'] is loop and loop.is_closed()
+    monkeypatch.setitem(sys.modules, 'uvloop', None)
+    assert invoke('run', '-A').exit_code == 0
+    assert captured['loop'] is None
 
 
 def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monkeypatch):

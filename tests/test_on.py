@@ -264,6 +264,13 @@ def test_wrong_operations_are_refused(decorator, operations, error):
         decorator('kex', operations=operations)
 
 
+@pytest.mark.parametrize('option', ['errors', 'timeout', 'retries', 'backoff'])
+@pytest.mark.parametrize('decorator', [kopf.on.validate, kopf.on.mutate])
+def test_webhooks_cannot_be_tried_again(decorator, option):
+    with pytest.raises(TypeError, match=option):
+        decorator('kex', **{option: None})
+
+
 @pytest.mark.parametrize('name', ['daemon', 'timer', 'index', 'subhandler', 'register'])
 def test_decorators_with_two_names(name):
     assert getattr(kopf, name) is getattr(kopf.on, name)

@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import enum
 import importlib
+import importlib.metadata
 import inspect
 import json
 import pathlib
@@ -293,3 +294,21 @@ def test_commands_have_their_options(path, name, fact):
 def test_import_is_without_the_http_client():
     code = "import sys, kopf; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+def test_extras_are_those_of_the_release():
+    extras: dict[str, set[str]] = {}
+    for requirement in importlib.metadata.requires('kopf') or []:
+        name, _, marker = requirement.partition(';')
+        extra = re.search(r'extra == .([\w-]+)', marker)
+        extras.setdefault(extra[1] if extra else '', set()).add(re.split(r'[<>=~! ]', name)[0])
+    assert set(SURFACE['package']['extras']) <= set(extras)
+    assert extras['full-auth'] == {'kubernetes', 'pykube-ng'}
+    assert extras['uvloop'] == {'uvloop'}
+    assert not extras[''] & set.union(*(extras[extra] for extra in extras if extra))
+
+
+@pytest.mark.parametrize('script', SURFACE['package']['console_scripts'])
+def test_commands_are_installed(script):
+    scripts = importlib.metadata.distribution('kopf').entry_points.select(group='console_scripts')
+    assert {point.name: point.load() for point in scripts}[script] is kopf.cli.main

@@ -78,10 +78,10 @@ class Processor:
                 return False
             view = decisions.look(
                 raw, settings=self.env.settings, extra_fields=served.extra_fields)
-        except ValueError:
-            return False
-        reason, _ = decisions.detect(view, initial=False)
-        if reason != causes.Reason.NOOP or self._has_traces(view, served):
+            reason, _ = decisions.detect(view, initial=False)
+            if reason != causes.Reason.NOOP or self._has_traces(view, served):
+                return False
+        except Exception:  # e.g. of the author's storage: the pass meets it again, and tells of it
             return False
         line.pending = None
         line.initial = False

@@ -273,6 +273,52 @@ def test_an_edit_while_down_after_a_partly_handled_one_is_seen_by_all(registry, 
     assert is_settled(api.objects['obj'])
 
 
+def test_edits_while_the_operator_is_down_are_one_change(registry, journal):
+    seen = []
+    journal.declare(registry, kopf.on.create, 'created')
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def fn(diff, **_):
+        seen.append(diff)
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0, 'g': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        for value in (1, 2, 0):
+            api.edit({'spec': {'f': value, 'g': value + 5}})
+        return await handle(registry, api=api)
+
+    api = run_virtually(scenario())
+    assert seen == [(('change', ('spec', 'g'), 0, 5),)]
+    assert is_settled(api.objects['obj'])
+
+
+def test_the_states_of_handled_objects_are_not_kept_in_memory(registry, journal):
+    journal.declare(registry, kopf.on.create, 'created')
+    journal.declare(registry, kopf.on.update, 'updated')
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        api.edit({'spec': {'f': 1}})
+        await asyncio.sleep(1)
+        await operator.rest()
+        line, = operator.stream.by_uid.values()
+        await operator.stop()
+        return line
+
+    line = run_virtually(scenario())
+    assert journal.done == [('created', 'create', 0), ('updated', 'update', 1)]
+    assert (line.kept, line.pending, line.cycle) == (None, None, None)
+
+
 times = st.floats(0, 12).map(lambda value: round(value, 3))
 moves = st.one_of(
     st.tuples(times, st.just('edit'), st.integers(0, 3)),

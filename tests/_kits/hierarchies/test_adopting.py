@@ -245,6 +245,53 @@ def test_outside_of_handlers_there_is_no_owner(fn):
         fn({})
 
 
+@pytest.mark.parametrize('fn, expected', [
+    (lambda obj: kopf.label(obj), {'labels': {'somelabel': 'somevalue'}}),
+    (lambda obj: kopf.label(obj, None), {'labels': {'somelabel': 'somevalue'}}),
+    (kopf.append_owner_reference, {'ownerReferences': [REFERENCE]}),
+    (kopf.harmonize_naming, {'generateName': 'owner-'}),
+    (lambda obj: kopf.harmonize_naming(obj, strict=True), {'name': 'owner'}),
+    (lambda obj: kopf.adjust_namespace(obj, forced=True), {'namespace': 'ns'}),
+])
+def test_what_is_not_said_is_taken_from_the_handled_object(fn, expected):
+    objs = [{'kind': 'Job'}, {'kind': 'Deployment'}]
+    invoke_sync(lambda **_: fn(objs), OWNER)
+    assert objs == [
+        {'kind': 'Job', 'metadata': expected}, {'kind': 'Deployment', 'metadata': expected}]
+
+
+def test_the_handled_object_can_be_no_owner_any_more():
+    obj = {'metadata': {'ownerReferences': [REFERENCE, OTHER]}}
+    invoke_sync(lambda **_: kopf.remove_owner_reference(obj), OWNER)
+    assert obj == {'metadata': {'ownerReferences': [OTHER]}}
+
+
+def test_no_labels_are_not_those_of_the_handled_object():
+    obj = {'kind': 'Job'}
+    invoke_sync(lambda **_: kopf.label(obj, {}), OWNER)
+    assert not obj.get('metadata', {}).get('labels')
+
+
+def test_labels_are_given_one_after_another_as_documented():
+    objs = [{'kind': 'Job'}, {'kind': 'Deployment', 'spec': {'template': {}}}]
+
+    def fn(**_):
+        kopf.label(objs, {'label1': 'value1', 'somelabel': 'not-this'}, nested='spec.template')
+        kopf.label(objs, forced=True, nested='spec.template')
+
+    invoke_sync(fn, OWNER)
+    metadata = {'labels': {'label1': 'value1', 'somelabel': 'somevalue'}}
+    assert objs[0]['metadata'] == objs[1]['metadata'] == metadata
+    assert objs[1]['spec']['template']['metadata'] == metadata
+
+
+def test_templates_alone_are_labelled_if_they_are_given_alone():
+    obj = {'kind': 'Deployment', 'spec': {'template': {}}}
+    kopf.label(obj['spec']['template'], {'l': 'v'})
+    assert obj == {
+        'kind': 'Deployment', 'spec': {'template': {'metadata': {'labels': {'l': 'v'}}}}}
+
+
 def help_deep_inside():
     obj = {}
     kopf.adopt(obj, strict=True)

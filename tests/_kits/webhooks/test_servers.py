@@ -1,16 +1,25 @@
 import asyncio
 import base64
 import errno
+import json
 import logging
+import shutil
 import socket
 import ssl
+import subprocess
 import sys
 
 import pytest
 
 import kopf
 from kopf._kits.webhooks import connections, servers
-from tests._kits.webhooks.clients import Client, ask, build_request, write_identity
+from tests._kits.webhooks.clients import (
+    REVIEW,
+    Client,
+    ask,
+    build_request,
+    write_identity,
+)
 from tests._kits.webhooks.conftest import get_port
 
 
@@ -184,6 +193,40 @@ async def test_clients_have_an_identity_only_if_it_is_verified(serve, fn, tmp_pa
     assert len(fn) == 2
 
 
+@pytest.mark.skipif(shutil.which('openssl') is None, reason="openssl names the files")
+async def test_clients_can_be_verified_by_a_folder_of_certificates(serve, fn, tmp_path):
+    mine = write_identity(tmp_path, 'me')
+    folder = tmp_path / 'folder'
+    folder.mkdir()
+    name = subprocess.check_output(
+        ['openssl', 'x509', '-noout', '-hash', '-in', str(mine[0])], text=True).strip()
+    (folder / f'{name}.0').write_bytes(mine[0].read_bytes())
+    config = await serve(kopf.WebhookServer(addr='127.0.0.1', port=0, verify_capath=folder))
+    context = make_context(config, mine)
+    assert await ask(get_port(config), build_request(), context=context) == 200
+    assert fn[0]['sslpeer']['subject'] == ((('commonName', 'me'),),)
+
+
+@pytest.mark.skipif(shutil.which('curl') is None, reason="there is no curl")
+async def test_it_can_be_asked_by_curl_as_documented(serve, fn, tmp_path):
+    cert, key = write_identity(tmp_path, 'me')
+    dump, review = tmp_path / 'selfsigned.pem', tmp_path / 'review.json'
+    review.write_text(json.dumps(REVIEW))
+    config = await serve(kopf.WebhookServer(
+        addr='127.0.0.1', port=0, cadump=dump, verify_cafile=cert))
+    process = await asyncio.create_subprocess_exec(
+        'curl', '--silent', '--cacert', dump, '--cert', cert, '--key', key,
+        f'https://ussser:passsw@127.0.0.1:{get_port(config)}', '-d', f'@{review}',
+        stdout=subprocess.PIPE)
+    output, _ = await process.communicate()
+    assert json.loads(output)['response']['allowed'] is True
+    call, = fn
+    assert (call['webhook'] or None, call['request']) == (None, REVIEW)
+    assert call['headers']['Authorization'] == 'Basic dXNzc2VyOnBhc3Nzdw=='
+    assert call['headers']['Content-Type'] == 'application/x-www-form-urlencoded'
+    assert call['sslpeer']['subject'] == ((('commonName', 'me'),),)
+
+
 async def test_certificates_that_nobody_verifies_are_no_identity(serve, fn, tmp_path):
     mine = write_identity(tmp_path, 'me')
     config = await serve(kopf.WebhookServer(addr='127.0.0.1', port=0))
@@ -267,6 +310,20 @@ async def test_it_can_be_inherited_as_documented(fn):
         config = await anext(server(fn))
         assert config['url'].endswith('/more')
         assert await ask(get_port(config), build_request()) == 200
+
+
+async def test_it_can_be_a_part_of_others_as_documented(fn):
+    class MyTunnel:
+        async def __call__(self, fn):
+            server = kopf.WebhookServer(addr='127.0.0.1', port=0, insecure=True)
+            async for client_config in server(fn):
+                yield {**client_config, 'url': client_config['url'] + '/more'}
+
+    iterator = MyTunnel()(fn)
+    config = await anext(iterator)
+    assert config['url'].endswith('/more')
+    assert await ask(get_port(config), build_request()) == 200
+    await iterator.aclose()
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():

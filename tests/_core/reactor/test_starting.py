@@ -1,0 +1,146 @@
+import asyncio
+import signal
+import threading
+
+import pytest
+
+import kopf
+
+pytestmark = pytest.mark.looptime
+
+
+class Diary(list):
+    """What the handlers of an operator without any cluster have seen, and when."""
+
+    def __init__(self, error=None):
+        super().__init__()
+        self.registry = kopf.OperatorRegistry()
+
+        @kopf.on.login(registry=self.registry)
+        async def login(**_):
+            self.note('login')
+            if error is not None:
+                raise error
+            await asyncio.Event().wait()
+
+        @kopf.on.cleanup(registry=self.registry)
+        async def cleanup(**_):
+            self.note('cleanup')
+
+    def note(self, what):
+        self.append((what, round(asyncio.get_running_loop().time())))
+
+    async def run(self, **kwargs):
+        await kopf.operator(registry=self.registry, clusterwide=True, standalone=True, **kwargs)
+
+
+@pytest.fixture()
+def diary():
+    return Diary()
+
+
+async def test_nothing_is_asked_of_the_cluster_before_the_startup_has_succeeded(diary):
+    stop, ready = asyncio.Event(), asyncio.Event()
+
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(retry, **_):
+        await asyncio.sleep(1000)
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=500)
+
+    task = asyncio.create_task(diary.run(stop_flag=stop, ready_flag=ready))
+    await asyncio.sleep(3000)
+    stop.set()
+    await task
+    assert diary == [('login', 2500), ('cleanup', 3000)]
+
+
+async def test_nothing_is_asked_of_the_cluster_if_the_startup_has_failed(diary):
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(**_):
+        raise kopf.PermanentError("no way")
+
+    with pytest.raises(Exception, match="startup has failed.*no way"):
+        await diary.run()
+    assert diary == [('cleanup', 0)]
+
+
+async def test_the_operator_is_cleaned_up_when_its_flag_is_raised(diary):
+    stop = asyncio.Event()
+    task = asyncio.create_task(diary.run(stop_flag=stop))
+    await asyncio.sleep(10)
+    stop.set()
+    await task
+    assert diary == [('login', 0), ('cleanup', 10)]
+
+
+async def test_the_operator_is_cleaned_up_when_it_is_cancelled(diary):
+    task = asyncio.create_task(diary.run())
+    await asyncio.sleep(10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert diary == [('login', 0), ('cleanup', 10)]
+
+
+async def test_the_operator_is_cleaned_up_when_it_has_failed():
+    diary = Diary(kopf.PermanentError("boo"))
+    with pytest.raises(kopf.LoginError):
+        await diary.run()
+    assert diary == [('login', 0), ('cleanup', 0)]
+
+
+async def test_cleanup_handlers_take_as_long_as_they_need(diary):
+    stop = asyncio.Event()
+
+    @kopf.on.cleanup(id='slow', registry=diary.registry)
+    async def slow(retry, **_):
+        await asyncio.sleep(3600)
+        if retry < 2:
+            raise kopf.TemporaryError("not yet", delay=600)
+        diary.note('cleaned up')
+
+    task = asyncio.create_task(diary.run(stop_flag=stop))
+    await asyncio.sleep(10)
+    stop.set()
+    await task
+    assert diary == [
+        ('login', 0), ('cleanup', 10), ('cleaned up', 10 + 3 * 3600 + 2 * 600)]
+
+
+async def test_settings_are_of_one_operator_and_changed_by_its_startup(diary):
+    seen = []
+    another = Diary()
+    for owner in (diary, another):
+        @kopf.on.startup(registry=owner.registry, param=owner is diary)
+        async def startup(param, settings, **_):
+            if param:
+                settings.watching.server_timeout = 600
+            seen.append(settings)
+
+    tasks = [asyncio.create_task(owner.run()) for owner in (diary, another)]
+    await asyncio.sleep(1)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert [settings.watching.server_timeout for settings in seen] == [600, None]
+
+
+async def test_outside_of_the_main_thread_signals_are_not_handled_and_it_is_said(diary, caplog):
+    stop, ready = asyncio.Event(), asyncio.Event()
+    before = signal.getsignal(signal.SIGTERM)
+    handlers = []
+
+    @kopf.on.startup(registry=diary.registry)
+    async def startup(**_):
+        handlers.append(signal.getsignal(signal.SIGTERM))
+        stop.set()
+
+    def run():
+        asyncio.run(diary.run(stop_flag=stop, ready_flag=ready))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert handlers == [before]
+    assert "OS signals are ignored: running not in the main thread." in caplog.messages

@@ -1,0 +1,158 @@
+import asyncio
+
+import pytest
+
+import kopf
+from kopf._core.intents.handlers import ChangingHandler
+from kopf._core.intents.registries import ChangingRegistry
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+
+def handle(registry, *, api=None):
+    """Run an operator over an object until all is handled; returns the object."""
+    async def main():
+        nonlocal api
+        api = api or Api()
+        api.create(spec={})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        return api.objects['obj']
+
+    return run_virtually(main())
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+def get_time():
+    return round(asyncio.get_running_loop().time())
+
+
+def test_finished_subhandlers_are_not_executed_again_while_others_are_retried(registry):
+    seen = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        seen.append(('entering', get_time()))
+        await kopf.execute(fns={'a': create_a, 'b': create_b})
+        seen.append(('leaving', get_time()))
+
+    async def create_a(retry, **_):
+        seen.append(('a', get_time()))
+        if retry < 2:
+            raise kopf.TemporaryError("Not ready yet.", delay=10)
+
+    async def create_b(retry, **_):
+        seen.append(('b', get_time()))
+        if retry < 6:
+            raise kopf.TemporaryError("Not ready yet.", delay=10)
+
+    handle(registry)
+    assert [time for what, time in seen if what == 'a'] == [0, 10, 20]
+    assert [time for what, time in seen if what == 'b'] == [0, 10, 20, 30, 40, 50, 60]
+    assert {time for what, time in seen if what == 'entering'} == {0, 10, 20, 30, 40, 50, 60}
+    assert seen[-1] == ('leaving', 60)
+    assert len([what for what, _ in seen if what == 'leaving']) == 1
+
+
+def run_children(**options):
+    async def create(**_):
+        await kopf.execute(**options)
+    return create
+
+
+def test_ready_made_handlers_can_be_executed(registry):
+    seen = []
+    child = ChangingHandler(fn=lambda name, **_: seen.append(name) or 'done', id='create/child')
+    kopf.on.create('kopfexamples', id='create', registry=registry)(run_children(handlers=[child]))
+    obj = handle(registry)
+    assert seen == ['obj']
+    assert obj['status'] == {'create/child': 'done'}
+
+
+def test_registries_of_handlers_can_be_executed(registry):
+    seen = []
+    children = ChangingRegistry()
+    for name in ('one', 'two'):
+        children.append(ChangingHandler(
+            fn=lambda param, **_: seen.append(param), id=f'create/{name}', param=name))
+    kopf.on.create('kopfexamples', id='create', registry=registry)(run_children(registry=children))
+    handle(registry)
+    assert seen == ['one', 'two']
+
+
+def test_only_one_source_of_subhandlers_is_executed_at_once(registry):
+    errors = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        try:
+            await kopf.execute(fns=[], handlers=[])
+        except TypeError as e:
+            errors.append(str(e))
+
+    handle(registry)
+    assert errors == ["Only one of the fns, handlers, or registry can be executed at once."]
+
+
+async def test_nothing_is_executed_outside_of_handlers():
+    with pytest.raises(RuntimeError, match="only in the handlers"):
+        await kopf.execute()
+
+
+def test_handlers_can_exclude_themselves_for_ever_by_annotations(registry):
+    seen = []
+
+    @kopf.on.update('kopfexamples', field='spec.field', annotations={'never-again': kopf.ABSENT},
+                    registry=registry)
+    async def update_fn(patch, spec, **_):
+        seen.append(spec['field'])
+        patch.metadata.annotations['never-again'] = 'yes'
+        raise kopf.PermanentError("Never call it again.")
+
+    @kopf.daemon('kopfexamples', annotations={'not-again': kopf.ABSENT}, registry=registry)
+    async def daemon_fn(patch, **_):
+        seen.append('daemon')
+        patch.metadata.annotations['not-again'] = 'yes'
+
+    async def main():
+        api = Api()
+        api.create(spec={})
+        for value in range(3):
+            operator = Operator(api, registry)
+            operator.start()
+            await operator.rest()
+            await asyncio.sleep(10)
+            api.edit({'spec': {'field': value}})
+            await asyncio.sleep(10)
+            await operator.stop()
+
+    run_virtually(main())
+    assert seen == ['daemon', 0]
+
+
+def test_handlers_that_have_failed_for_good_are_called_for_the_next_change(registry):
+    seen = []
+
+    @kopf.on.update('kopfexamples', field='spec.field', registry=registry)
+    async def update_fn(spec, **_):
+        seen.append(spec['field'])
+        raise kopf.PermanentError("not now")
+
+    async def main():
+        api = Api()
+        api.create(spec={})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        for value in range(3):
+            api.edit({'spec': {'field': value}})
+            await asyncio.sleep(10)
+        await operator.stop()
+
+    run_virtually(main())
+    assert seen == [0, 1, 2]

@@ -1,0 +1,142 @@
+"""
+An operator in a cluster: with an account of its own, and with no more rights than are documented.
+"""
+
+import uuid
+
+import pytest
+import yaml
+
+import kopf
+from tests.e2e.journals import wait_handled
+from tests.e2e.kubes import Kind, KubeError
+from tests.e2e.test_peering import NARROW, WIDE, install
+
+RBAC = '/apis/rbac.authorization.k8s.io/v1'
+WEBHOOKS = Kind('admissionregistration.k8s.io', 'v1', 'validatingwebhookconfigurations',
+                'ValidatingWebhookConfiguration', namespaced=False)
+
+
+@pytest.fixture()
+async def name(kube):
+    """The name of the account, and of whatever it needs; all of it is gone after the test."""
+    name = f'operator-{uuid.uuid4().hex[:8]}'
+    yield name
+    for path in [
+        f'/api/v1/namespaces/default/serviceaccounts/{name}',
+        f'{RBAC}/clusterroles/{name}', f'{RBAC}/clusterrolebindings/{name}',
+        f'{RBAC}/namespaces/default/roles/{name}', f'{RBAC}/namespaces/default/rolebindings/{name}',
+        WEBHOOKS.get_path(f'{name}.test'), WIDE.get_path(name), NARROW.get_path(name),
+    ]:
+        try:
+            await kube.request('DELETE', path)
+        except KubeError as e:
+            assert e.status == 404
+
+
+@pytest.fixture()
+def be_an_account(kube, name, cluster, monkeypatch, tmp_path):
+    """
+    Make an account with these rights, in the whole cluster and in the default namespace.
+
+    Operators in the test are that account; it returns the path of its kubeconfig.
+    """
+    async def be(*, clustered, namespaced):
+        await kube.request(
+            'POST', '/api/v1/namespaces/default/serviceaccounts', body={'metadata': {'name': name}})
+        for path, kind, rules in [
+            (RBAC, 'ClusterRole', clustered), (f'{RBAC}/namespaces/default', 'Role', namespaced),
+        ]:
+            await kube.request('POST', f'{path}/{kind.lower()}s', body={
+                'metadata': {'name': name},
+                'rules': [{'apiGroups': [group], 'resources': resources, 'verbs': verbs}
+                          for group, resources, verbs in rules]})
+            await kube.request('POST', f'{path}/{kind.lower()}bindings', body={
+                'metadata': {'name': name},
+                'roleRef': {'apiGroup': 'rbac.authorization.k8s.io', 'kind': kind, 'name': name},
+                'subjects': [{'kind': 'ServiceAccount', 'name': name, 'namespace': 'default'}]})
+        token = await kube.request(
+            'POST', f'/api/v1/namespaces/default/serviceaccounts/{name}/token', body={
+                'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
+        with open(cluster, encoding='utf-8') as file:
+            config = yaml.safe_load(file)
+        config['users'] = [{'name': user['name'], 'user': {'token': token['status']['token']}}
+                           for user in config['users']]
+        path = tmp_path / 'kubeconfig'
+        path.write_text(yaml.safe_dump(config))
+        monkeypatch.setenv('KUBECONFIG', str(path))
+        return str(path)
+    return be
+
+
+async def test_the_documented_rights_are_enough(
+        kube, kind, name, be_an_account, embedded, settings, journal, caplog):
+    settings.posting.enabled = True
+    settings.admission.server = kopf.WebhookServer(addr='127.0.0.1')
+    settings.admission.managed = f'{name}.test'
+
+    @kopf.on.validate(*kind.selector, labels={'never': 'there'})
+    def check(**_):
+        pass
+
+    @kopf.on.create(*kind.selector)
+    def created(body, **_):
+        kopf.info(body, reason='Explicit', message="hello")
+        return 'done'
+
+    @kopf.on.update(*kind.selector)
+    def updated(name, **_):
+        journal.append(name)
+
+    @kopf.on.delete(*kind.selector)
+    def deleted(**_):
+        pass
+
+    await be_an_account(clustered=[
+        ('apiextensions.k8s.io', ['customresourcedefinitions'], ['list', 'watch']),
+        ('', ['namespaces'], ['list', 'watch']),
+        ('admissionregistration.k8s.io',
+         ['validatingwebhookconfigurations', 'mutatingwebhookconfigurations'], ['create', 'patch']),
+        (kind.group, [kind.plural], ['list', 'watch']),
+    ], namespaced=[
+        ('', ['events'], ['create']),
+        (kind.group, [kind.plural], ['list', 'watch', 'patch']),
+    ])
+    operator = embedded(clusterwide=True)
+    obj = await kube.create(kind, 'obj')
+    await wait_handled(kube, kind, 'obj')
+    await kube.patch(kind, 'obj', {'spec': {'field': 1}})
+    await journal.wait('obj')
+    await kube.wait_events(obj, 1)
+    await kube.wait_for(WEBHOOKS, f'{name}.test', lambda obj: len(obj['webhooks']) == 1)
+    await kube.delete(kind, 'obj')
+    await kube.wait_gone(kind, 'obj')
+    operator.stop()
+    await kube.wait_for(WEBHOOKS, f'{name}.test', lambda obj: not obj.get('webhooks'))
+    assert [record.getMessage() for record in caplog.records if record.levelname != 'INFO'
+            and record.levelname != 'DEBUG' and 'OS signals' not in record.getMessage()] == []
+
+
+@pytest.mark.parametrize('peering', [WIDE, NARROW], ids=['cluster-wide', 'namespaced'])
+async def test_the_documented_rights_for_peering_are_enough(
+        kube, kind, name, be_an_account, operator, peering):
+    rules = [
+        (peering.group, [peering.plural], ['list', 'watch', 'patch', 'get']),
+        (kind.group, [kind.plural], ['list', 'watch', 'patch']),
+    ]
+    kubeconfig = await be_an_account(
+        clustered=rules if peering is WIDE else [], namespaced=rules if peering is NARROW else [])
+    await install(kube, peering.group)
+    await kube.create(peering, name)
+    scope = ('--all-namespaces',) if peering is WIDE else ('--namespace', 'default')
+    op = operator('''
+@kopf.on.create(*KIND)
+def fn(name, **_):
+    print(f"created {name}")
+''', kind=kind, kubeconfig=kubeconfig, env={'POD_ID': 'me'},
+        scope=(*scope, '--verbose', '--peering', name))
+    await kube.wait_for(peering, name, lambda obj: 'me' in obj.get('status', {}))
+    await kube.create(kind, 'obj')
+    await op.wait_for("created obj")
+    assert op.stop() == 0
+    assert not (await kube.get(peering, name)).get('status')
