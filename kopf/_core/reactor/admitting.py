@@ -8,7 +8,7 @@ from kopf._cogs.structs import memos, references
 from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, serving, webhooks
 from kopf._core.intents import registries
-from kopf._core.reactor import handling, observation, queueing
+from kopf._core.reactor import observation, queueing, turns
 
 
 class Admission:
@@ -17,7 +17,7 @@ class Admission:
     def __init__(
             self,
             *,
-            env: handling.Environment,
+            env: turns.Environment,
             registry: registries.OperatorRegistry,
             insights: observation.Insights,
             lines: queueing.Lines,
@@ -97,5 +97,5 @@ class Admission:
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
         line = None if uid is None else self._lines.find(resource, uid)
         if line is not None:
-            return handling.get_memo(self._env, line)
+            return turns.get_memo(self._env, line)
         return memos.make_own(self._env.memo)

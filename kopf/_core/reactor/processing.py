@@ -25,7 +25,7 @@ from kopf._core.actions import (
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.intents import causes, errors, filters, handlers, registries, stopping
-from kopf._core.reactor import handling, lines, saving
+from kopf._core.reactor import handling, lines, saving, turns
 
 objects_logger = logging.getLogger('kopf.objects')
 
@@ -41,14 +41,14 @@ class Processor:
     """All the passes of an operator."""
 
     def __init__(
-            self, env: handling.Environment, indexers: indexing.OperatorIndexers | None = None,
+            self, env: turns.Environment, indexers: indexing.OperatorIndexers | None = None,
     ) -> None:
         super().__init__()
         self.env = env
         self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
         self.spawner = spawning.Spawner(
             client=env.client, settings=env.settings, clock=env.clock, indices=env.indices,
-            get_memo=functools.partial(handling.get_memo, env))
+            get_memo=functools.partial(turns.get_memo, env))
 
     def is_congested(self) -> bool:
         """Whether there is enough at work, so that what is not urgent should wait."""
@@ -98,7 +98,7 @@ class Processor:
         try:
             return await self.indexers.index(
                 line.stream.handlers.indexing, uid=line.uid, resource=line.stream.resource,
-                raw=raw, memo=handling.get_memo(self.env, line), settings=self.env.settings,
+                raw=raw, memo=turns.get_memo(self.env, line), settings=self.env.settings,
                 clock=self.env.clock)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
@@ -159,7 +159,7 @@ class Processor:
         while state is not None:
             line.keep(state)  # should anything fail
             accompanied = self._accompany(line, state)
-            turn = handling.Turn(self.env, line, state, logger, accompanied=accompanied)
+            turn = handling.HandlingTurn(self.env, line, state, logger, accompanied=accompanied)
             try:
                 state = await turn.run()
             except asyncio.CancelledError:
@@ -256,7 +256,7 @@ class Processor:
         patch = patches.Patch(body=body)
         cause = causes.WatchingCause(
             logger=logger,
-            memo=handling.get_memo(self.env, line),
+            memo=turns.get_memo(self.env, line),
             indices=self.env.indices,
             resource=line.stream.resource,
             body=body,

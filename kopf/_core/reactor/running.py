@@ -24,7 +24,6 @@ from kopf._core.intents import causes, registries, stopping
 from kopf._core.reactor import (
     admitting,
     authentication,
-    handling,
     health,
     leaving,
     liveness,
@@ -33,6 +32,7 @@ from kopf._core.reactor import (
     peerings,
     processing,
     queueing,
+    turns,
 )
 
 logger = logging.getLogger(__name__)
@@ -247,7 +247,7 @@ async def _run_core(
         registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION, clock=clock,
         memo=memo, indices=indices))
     client = api.Client(credentials=vault, settings=settings)
-    env = handling.Environment(
+    env = turns.Environment(
         client=client, settings=settings, clock=clock, memo=memo, indices=indices,
         lifecycle=lifecycle)
     processor = processing.Processor(env, indices)

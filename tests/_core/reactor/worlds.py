@@ -21,7 +21,7 @@ from kopf._cogs.structs.references import Resource
 from kopf._core.engines import indexing
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import handling, processing, queueing
+from kopf._core.reactor import processing, queueing, turns
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -201,7 +201,7 @@ class Operator:
         self.watch_delay = watch_delay
         self.indexers = indexing.OperatorIndexers()
         self.indexers.ensure(registry._indexing)
-        env = handling.Environment(
+        env = turns.Environment(
             client=self.client, settings=self.settings, clock=Clock(), memo=Memo(),
             indices=self.indexers)
         self.processor = processing.Processor(env, self.indexers)
