@@ -306,9 +306,10 @@ class Proxy:
         headers = {
             key: val for key, val in request.headers.items() if key.lower() not in HOP_BY_HOP}
         async with self._session.request(
-            request.method, self._server + request.raw_path, data=await request.read(),
+            request.method, self._server + request.raw_path, data=await request.read() or None,
             headers={**headers, 'Authorization': f'Bearer {self._token}',
                      'Accept-Encoding': 'identity'},
+            skip_auto_headers=['Content-Type'],
         ) as response:
             yield response
 

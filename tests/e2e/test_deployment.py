@@ -2,15 +2,27 @@
 An operator in a cluster: with an account of its own, and with no more rights than are documented.
 """
 
+import asyncio
+import json
+import pathlib
+import re
 import uuid
 
+import aiohttp
 import pytest
 import yaml
 
 import kopf
+from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
-from tests.e2e.kubes import Kind, KubeError
+from tests.e2e.kubes import CONFIGMAPS, CRDS, Kind, KubeError
+from tests.e2e.operators import Operator
+from tests.e2e.proxy import Proxy
 from tests.e2e.test_peering import NARROW, WIDE, install
+
+EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
+EXAMPLE = EXAMPLES / '19-deployment'
+KEX = Kind('kopf.dev', 'v1', 'kopfexamples', 'KopfExample')
 
 RBAC = '/apis/rbac.authorization.k8s.io/v1'
 WEBHOOKS = Kind('admissionregistration.k8s.io', 'v1', 'validatingwebhookconfigurations',
@@ -140,3 +152,110 @@ def fn(name, **_):
     await op.wait_for("created obj")
     assert op.stop() == 0
     assert not (await kube.get(peering, name)).get('status')
+
+
+@pytest.fixture()
+async def deployed(kube):
+    """All that the example has in its files is in the cluster; it is gone after the test."""
+    await install(kube, 'kopf.dev')
+    definition, = load(EXAMPLES / 'crd.yaml')
+    try:
+        await kube.request('POST', CRDS, body=definition)
+    except KubeError as e:
+        assert e.status == 409  # other examples use it, too
+    await kube.wait_served(KEX)
+    objs = [*load(EXAMPLE / 'rbac.yaml'), *load(EXAMPLE / 'deployment.yaml')]
+    for obj in objs:
+        while True:
+            try:
+                await kube.request('POST', get_path(obj), body=obj)
+                break
+            except KubeError as e:
+                assert e.status == 409  # the former namespace is still terminating
+                await asyncio.sleep(0.5)
+    yield objs
+    for obj in reversed(objs):
+        await kube.request('DELETE', f"{get_path(obj)}/{obj['metadata']['name']}")
+
+
+def load(path):
+    return list(yaml.safe_load_all(path.read_text()))
+
+
+def get_path(obj):
+    group, _, version = obj['apiVersion'].rpartition('/')
+    namespace = obj['metadata'].get('namespace')
+    return Kind(group, version, f"{obj['kind'].lower()}s", obj['kind']).get_path(
+        namespace=namespace)
+
+
+def find_rights(requests):
+    """The rights that were needed for the requests."""
+    for request in requests:
+        match = re.fullmatch(
+            r'/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?:namespaces/[^/]+/)?(?P<resource>[^/]+)'
+            r'(?P<name>/[^/]+)?', request.path)
+        if match:
+            verb = 'watch' if request.is_watch else 'list' if request.method == 'GET' else {
+                'POST': 'create', 'PATCH': 'patch'}[request.method]
+            yield match['group'] or '', match['resource'], verb
+
+
+async def test_the_example_works_with_exactly_the_rights_that_it_has(
+        kube, cluster, tmp_path, deployed):
+    token = await kube.request(
+        'POST', '/api/v1/namespaces/kopf-example/serviceaccounts/operator/token', body={
+            'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
+    config = yaml.safe_load(pathlib.Path(cluster).read_text())
+    config['users'] = [{'name': 'operator', 'user': {'token': token['status']['token']}}]
+    account = tmp_path / 'account'
+    account.write_text(yaml.safe_dump(config))
+
+    # The command of the image, on another port.
+    command = json.loads(re.search(
+        r'^ENTRYPOINT (.+)$', (EXAMPLE / 'Dockerfile').read_text(), re.MULTILINE)[1])
+    assert command[:3] == ['kopf', 'run', '/src/example.py']
+    port = find_free_ports(1)
+    container, = next(obj for obj in deployed if obj['kind'] == 'Deployment')[
+        'spec']['template']['spec']['containers']
+    probe = container['livenessProbe']['httpGet']
+    endpoint = f"--liveness=http://0.0.0.0:{probe['port']}{probe['path']}"
+    args = [f"--liveness=http://127.0.0.1:{port}{probe['path']}" if arg == endpoint else arg
+            for arg in command[3:]]
+    assert args != command[3:]
+
+    name = f'obj-{uuid.uuid4().hex[:8]}'
+    with Proxy(str(account)) as proxy:
+        op = Operator(
+            [*args, '--verbose', str(EXAMPLE / 'example.py')],
+            kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'), env={'POD_NAME': 'pod1'})
+        try:
+            await kube.wait_for(WIDE, 'example', lambda obj: obj.get('status'))
+            obj = await kube.create(KEX, name, spec={'field': 'first'})
+            await wait_handled(kube, KEX, name)
+            await kube.patch(KEX, name, {'spec': {'field': 'second'}})
+            await kube.wait_for(
+                CONFIGMAPS, name, lambda obj: obj['data'] == {'field': 'second'})
+            await kube.wait_events(obj, 2)
+            async with aiohttp.ClientSession() as session:
+                async with session.get(f"http://127.0.0.1:{port}{probe['path']}") as response:
+                    assert response.status == 200
+                    assert await response.json() == {'pod': 'pod1'}
+            await kube.delete(KEX, name)
+            await kube.wait_gone(KEX, name)
+            assert op.stop() == 0
+        finally:
+            op.stop()
+            print(op.text)
+        assert not (await kube.get(WIDE, 'example')).get('status')
+        requests = [  # others can have installed the former kinds for peering
+            request for request in proxy.requests if 'zalando.org' not in request.path]
+        assert {request.status for request in requests} & {401, 403} == set()
+        needed = set(find_rights(requests))
+    role = next(obj for obj in deployed if obj['kind'] == 'ClusterRole')
+    granted = {
+        (group, resource, verb) for rule in role['rules'] for group in rule['apiGroups']
+        for resource in rule['resources'] for verb in rule['verbs']}
+    assert needed <= granted
+    # Where the API streams the first state, lists are needed only after some failures.
+    assert {verb for _, _, verb in granted - needed} <= {'list'}

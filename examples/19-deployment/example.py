@@ -1,0 +1,53 @@
+"""
+Deployment: an operator which runs in the cluster, in two pods, one of which works while the other
+waits to take over; with the rights that its handlers and the framework need, and no others. For each
+example object, it makes a config map. Build the image by the ``Dockerfile``, and push it to a
+registry of yours, whose name goes into ``deployment.yaml``. Type ``kubectl apply -f peering.yaml -f
+examples/crd.yaml``, then ``kubectl apply -f examples/19-deployment/rbac.yaml -f
+examples/19-deployment/deployment.yaml``; then ``kubectl logs -f --prefix -l app=kopf-example -n
+kopf-example``, apply ``examples/obj.yaml``, and see who handles it. Delete that pod, and see the
+other one take over.
+"""
+import os
+import zlib
+
+import kopf
+import kubernetes.client
+
+OPTIONS = {'field_manager': 'kopf-example'}
+
+
+@kopf.on.startup()
+def configure(settings, **_):
+    # Pods with the same priority would only block each other.
+    settings.peering.priority = zlib.crc32(os.environ['POD_NAME'].encode())
+
+
+@kopf.on.login()
+def login(**kwargs):
+    return kopf.login_via_client(**kwargs)
+
+
+@kopf.on.create('kopfexamples')
+@kopf.on.update('kopfexamples', field='spec')
+def keep_config(spec, name, namespace, logger, **_):
+    config = kubernetes.client.V1ConfigMap(data={key: str(val) for key, val in spec.items()})
+    kopf.adopt(config, strict=True)
+    api = kubernetes.client.CoreV1Api()
+    try:
+        api.create_namespaced_config_map(namespace, config, **OPTIONS)
+    except kubernetes.client.ApiException as e:
+        if e.status != 409:
+            raise
+        api.patch_namespaced_config_map(name, namespace, {'data': config.data}, **OPTIONS)
+    logger.info("The config map is as it should be.")
+
+
+@kopf.on.delete('kopfexamples')
+def say_goodbye(logger, **_):
+    logger.info("The config map goes with its owner.")
+
+
+@kopf.on.probe(id='pod')
+def tell_name(**_):
+    return os.environ['POD_NAME']
