@@ -198,11 +198,12 @@ class Operator:
         for key, value in persistence.items():
             setattr(self.settings.persistence, key, value)
         self.client = Client(api, self.settings)
+        self.memo = Memo()
         self.watch_delay = watch_delay
         self.indexers = indexing.OperatorIndexers()
         self.indexers.ensure(registry._indexing)
         env = handling.Environment(
-            client=self.client, settings=self.settings, clock=Clock(), memo=Memo(),
+            client=self.client, settings=self.settings, clock=Clock(), memo=self.memo,
             indices=self.indexers)
         self.processor = processing.Processor(env, self.indexers)
         self.spawner = self.processor.spawner
@@ -292,3 +293,14 @@ class Operator:
         for companion in list(self.spawner.alive):
             companion._cancel_timer()
         await self.lines.stop()
+
+
+async def accompany(declare, **fields):
+    """Start an operator with the handlers that are declared, and with one object there already."""
+    registry = registries.OperatorRegistry()
+    declare(registry)
+    api = Api()
+    api.create('obj', **{'spec': {}, **fields})
+    operator = Operator(api, registry)
+    operator.start()
+    return api, operator
