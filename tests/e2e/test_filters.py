@@ -68,7 +68,8 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize('what', ['create', 'event', 'resume', 'delete', 'subhandlers'])
+@pytest.mark.parametrize(
+    'what', ['create', 'event', 'resume', 'delete', 'daemon', 'timer', 'subhandlers'])
 async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, what):
 
     def fn(name, param, **_):
@@ -87,8 +88,9 @@ async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, wha
     for name, content in OBJECTS.items():
         await kube.create(kind, name, **content)
     operator = embedded()
-    if what == 'event':
-        await journal.wait(*(('no-filter', name) for name in OBJECTS))
+    expected = {(id, name): 1 for id, (_, names) in FILTERS.items() for name in names}
+    if what in ('event', 'daemon', 'timer'):
+        await journal.wait(*expected)
     else:
         for name in OBJECTS:
             await wait_handled(kube, kind, name)
@@ -97,8 +99,7 @@ async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, wha
             await kube.delete(kind, name)
             await kube.wait_gone(kind, name)
     operator.stop()
-    assert journal.count() == {
-        (id, name): 1 for id, (_, names) in FILTERS.items() for name in names}
+    assert journal.count() == expected
 
 
 TRANSITIONS = {
