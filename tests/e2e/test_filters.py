@@ -148,6 +148,8 @@ async def test_all_filters_choose_the_changes(kube, kind, journal, embedded, wha
     if what == 'update':
         kopf.on.update(*kind.selector, id='whole', param='whole')(
             lambda name, **_: journal.append(('whole', name)))
+        kopf.on.update(*kind.selector, id='is-x', when=lambda spec, **_: spec.get('field') == 'x')(
+            lambda name, **_: journal.append(('is-x', name)))
 
     embedded()
     for name, (old, _) in TRANSITIONS.items():
@@ -161,6 +163,7 @@ async def test_all_filters_choose_the_changes(kube, kind, journal, embedded, wha
     expected = {(id, name): 1 for id, (_, names) in UPDATE_FILTERS.items() for name in names}
     if what == 'update':
         expected |= {('whole', name): 1 for name in TRANSITIONS}
+        expected |= {('is-x', name): 1 for name, (_, new) in TRANSITIONS.items() if new == 'x'}
     assert journal.count() == expected
 
 
