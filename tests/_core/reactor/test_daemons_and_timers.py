@@ -414,4 +414,5 @@ def test_the_kwargs_are_complete(is_async):
         assert kwargs['param'] == id
         assert kwargs['retry'] == 0
         assert kwargs['name'] == 'obj'
+        assert isinstance(kwargs['memo'], kopf.Memo)
         assert kwargs['spec'] == {'field': 'value'}
