@@ -7,23 +7,7 @@ import time
 import pytest
 
 import kopf
-from tests._core.reactor.worlds import accompany, run_virtually
-
-
-def now():
-    return round(asyncio.get_running_loop().time())
-
-
-def live(declare, *, lasts=10, backoff=1, **fields):
-    """Let an operator handle one object for so long; returns the API as it is then."""
-    async def run():
-        api, operator = await accompany(declare, **fields)
-        operator.settings.execution.default_backoff = backoff
-        await asyncio.sleep(lasts)
-        await operator.stop()
-        return api
-
-    return run_virtually(run())
+from tests._core.reactor.worlds import accompany, live, now, run_virtually
 
 
 def test_arbitrary_errors_are_retried_for_ever_if_not_limited():

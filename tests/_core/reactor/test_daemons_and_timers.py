@@ -8,13 +8,13 @@ import threading
 import pytest
 
 import kopf
-from tests._core.reactor.worlds import accompany, run_virtually
+from tests._core.reactor.worlds import accompany, live, now, run_virtually
 
 SORTS = pytest.mark.parametrize('decorate', [kopf.daemon, kopf.timer])
 
 
-def now():
-    return round(asyncio.get_running_loop().time())
+def edit(api):
+    api.edit({'spec': {'size': now()}})
 
 
 @SORTS
@@ -32,13 +32,13 @@ def test_async_functions_run_in_the_event_loop_and_sync_ones_in_threads(decorate
         def sync_fn(reason=None, **_):
             threads['sync', reason] = threading.current_thread()
 
-    async def live():
+    async def run():
         _, operator = await accompany(declare)
         while len(threads) < 4:
             await asyncio.sleep(1)
         await operator.stop()
 
-    run_virtually(live())
+    run_virtually(run())
     assert {key for key, thread in threads.items() if thread is threading.main_thread()} == {
         ('async', None), ('async', 'create')}
 
@@ -60,13 +60,8 @@ def test_only_objects_that_match_all_filters_have_them(
         async def fn(name, **_):
             names.append(name)
 
-    async def live():
-        api, operator = await accompany(declare)
-        api.create(name, metadata={'labels': labels, 'annotations': annotations})
-        await asyncio.sleep(1)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, (0, lambda api: api.create(
+        name, metadata={'labels': labels, 'annotations': annotations})))
     assert names == ([name] if expected else [])
 
 
@@ -84,15 +79,9 @@ def test_daemons_and_timers_go_on_while_the_field_has_its_value():
         async def timer(**_):
             moves.append((now(), 'ticks'))
 
-    async def live():
-        api, operator = await accompany(declare)
-        for value in ['on', 'off', 'on', None]:
-            await asyncio.sleep(10)
-            api.edit({'spec': {'mode': value}})
-        await asyncio.sleep(10)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, *(
+        (10 * number, lambda api, value=value: api.edit({'spec': {'mode': value}}))
+        for number, value in enumerate(['on', 'off', 'on', None], 1)), lasts=50)
     assert sorted(moves) == sorted(
         move for start in (10, 30) for move in [
             (start, 'begins'), (start, 'ticks'), (start + 4, 'ticks'), (start + 8, 'ticks'),
@@ -109,7 +98,7 @@ def test_filters_are_asked_again_only_when_the_object_changes():
             await stopped.wait()
             moves.append((now(), 'ends'))
 
-    async def live():
+    async def run():
         api, operator = await accompany(declare)
         for number in range(2):
             await asyncio.sleep(10)
@@ -119,7 +108,7 @@ def test_filters_are_asked_again_only_when_the_object_changes():
         await asyncio.sleep(10)
         await operator.stop()
 
-    run_virtually(live())
+    run_virtually(run())
     assert moves == [(0, 'begins'), (110, 'ends'), (220, 'begins'), (230, 'ends')]
 
 
@@ -134,12 +123,7 @@ def test_daemons_begin_again_after_temporary_errors(delay, times):
             await asyncio.sleep(10)
             raise kopf.TemporaryError("once more", delay=delay)
 
-    async def live():
-        _, operator = await accompany(declare)
-        await asyncio.sleep(45)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, lasts=45)
     assert calls == times
 
 
@@ -164,14 +148,7 @@ def test_daemons_that_have_ended_are_not_started_again(options, error, count):
             if error is not None:
                 raise error
 
-    async def live():
-        api, operator = await accompany(declare)
-        for size in range(3):
-            await asyncio.sleep(20)
-            api.edit({'spec': {'size': size}})
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, *((20 * size, edit) for size in range(1, 4)), lasts=80)
     assert calls == [*range(count)]
 
 
@@ -189,14 +166,14 @@ def test_errors_of_all_sorts_can_follow_one_another():
                 raise OSError("not there")
             raise kopf.PermanentError("never")
 
-    async def live():
+    async def run():
         _, operator = await accompany(declare)
         while len(calls) < 6:
             await asyncio.sleep(10)
         await asyncio.sleep(100)
         await operator.stop()
 
-    run_virtually(live())
+    run_virtually(run())
     assert [retry for retry, _ in calls] == [0, 1, 2, 3, 4, 5]
 
 
@@ -206,16 +183,9 @@ def test_all_schedules_of_a_timer_can_be_combined():
     def declare(registry):
         @kopf.timer('kopfexamples', initial_delay=6, interval=1, idle=60, registry=registry)
         async def fn(**_):
-            times.append(round(asyncio.get_running_loop().time(), 1))
+            times.append(now())
 
-    async def live():
-        api, operator = await accompany(declare)
-        await asyncio.sleep(62.5)
-        api.edit({'spec': {'size': 1}})
-        await asyncio.sleep(62)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, (62.5, edit), lasts=125)
     assert times == [60, 61, 62, 122.5, 123.5, 124.5]
 
 
@@ -227,14 +197,7 @@ def test_the_initial_delay_is_for_the_first_time_only():
         async def fn(**_):
             times.append(now())
 
-    async def live():
-        api, operator = await accompany(declare)
-        await asyncio.sleep(75)
-        api.edit({'spec': {'size': 1}})
-        await asyncio.sleep(20)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, (75, edit), lasts=95)
     assert times == [60, 70, 80, 90]
 
 
@@ -257,12 +220,7 @@ def test_errors_overrule_the_interval_of_a_timer(options, error, times):
             if len(calls) == 1:
                 raise error
 
-    async def live():
-        _, operator = await accompany(declare)
-        await asyncio.sleep(29)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, lasts=29)
     assert calls == times
 
 
@@ -276,12 +234,7 @@ def test_the_timeout_is_for_all_tries_of_one_tick():
             if len(calls) != 3:
                 raise Exception("boo")
 
-    async def live():
-        _, operator = await accompany(declare)
-        await asyncio.sleep(100)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, lasts=100)
     assert calls == [(0, 0), (5, 1), (10, 2), (20, 0), (25, 1), (30, 2)]
 
 
@@ -302,12 +255,7 @@ def test_timers_and_handlers_run_side_by_side():
             await asyncio.sleep(5)
             moves.append('out')
 
-    async def live():
-        _, operator = await accompany(declare)
-        await asyncio.sleep(10)
-        await operator.stop()
-
-    run_virtually(live())
+    live(declare, lasts=10)
     assert moves == ['in'] * 3 + ['out'] * 3
 
 
@@ -320,13 +268,8 @@ def test_results_put_to_the_object_are_changes_that_an_idle_timer_waits_after():
             times.append(now())
             return len(times)
 
-    async def live():
-        _, operator = await accompany(declare)
-        await asyncio.sleep(35)
-        await operator.stop()
-
-    run_virtually(live())
-    assert times == [10, 20, 30]
+    live(declare, lasts=35)
+    assert times == pytest.approx([10, 20, 30], abs=0.3)
 
 
 def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to_time(caplog):
@@ -338,7 +281,7 @@ def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to
             await stopped.wait()
             await asyncio.sleep(95)
 
-    async def live():
+    async def run():
         api, operator = await accompany(declare)
         await asyncio.sleep(1)
         api.delete()
@@ -348,7 +291,7 @@ def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to
         assert not api.objects
         await operator.stop()
 
-    run_virtually(live())
+    run_virtually(run())
     assert len([text for text in caplog.messages if "Daemon 'fn' is still exiting" in text]) == 10
 
 
@@ -364,14 +307,14 @@ def test_at_exit_daemons_are_cancelled_by_their_stages_or_after_a_while(options,
         async def fn(**_):
             await asyncio.sleep(1_000_000)
 
-    async def live():
+    async def run():
         _, operator = await accompany(declare)
         await asyncio.sleep(1)
         start = asyncio.get_running_loop().time()
         await operator.stop()
         return asyncio.get_running_loop().time() - start
 
-    assert run_virtually(live()) == pytest.approx(duration, abs=0.1)
+    assert run_virtually(run()) == pytest.approx(duration, abs=0.1)
 
 
 OBJECT_KWARGS = {
@@ -400,13 +343,13 @@ def test_the_kwargs_are_complete(is_async):
             seen['index'] = {'name': name, **kwargs}
             return name
 
-    async def live():
+    async def run():
         _, operator = await accompany(declare, spec={'field': 'value'})
         while len(seen) < 3:
             await asyncio.sleep(1)
         await operator.stop()
 
-    run_virtually(live())
+    run_virtually(run())
     assert {id: set(kwargs) for id, kwargs in seen.items()} == {
         'daemon': OBJECT_KWARGS | {'stopped'}, 'timer': OBJECT_KWARGS | {'stopped'},
         'index': OBJECT_KWARGS}

@@ -304,3 +304,26 @@ async def accompany(declare, **fields):
     operator = Operator(api, registry)
     operator.start()
     return api, operator
+
+
+def live(declare, *moves, lasts=10, backoff=1, **fields):
+    """
+    Let an operator handle one object for so long; returns the API as it is then.
+
+    The moves are (time, function of the API).
+    """
+    async def run():
+        api, operator = await accompany(declare, **fields)
+        operator.settings.execution.default_backoff = backoff
+        for when, move in moves:
+            await asyncio.sleep(when - asyncio.get_running_loop().time())
+            move(api)
+        await asyncio.sleep(lasts - asyncio.get_running_loop().time())
+        await operator.stop()
+        return api
+
+    return run_virtually(run())
+
+
+def now():
+    return round(asyncio.get_running_loop().time(), 1)
