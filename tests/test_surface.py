@@ -291,13 +291,6 @@ def test_commands_have_their_options(path, name, fact):
         assert {str(choice).lower() for choice in option.type.choices} >= set(fact['choices'])
 
 
-def test_the_package_has_its_extras_and_its_command():
-    assert set(SURFACE['package']['extras']) <= set(
-        importlib.metadata.metadata('kopf').get_all('Provides-Extra') or ())
-    assert set(SURFACE['package']['console_scripts']) <= {
-        script.name for script in importlib.metadata.distribution('kopf').entry_points}
-
-
 def test_import_is_without_the_http_client():
     code = "import sys, kopf; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
