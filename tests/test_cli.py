@@ -1,5 +1,6 @@
 import asyncio
 import os
+import pathlib
 import subprocess
 import sys
 import types
@@ -182,10 +183,13 @@ def test_the_fast_loop_is_used_if_it_is_installed(invoke, monkeypatch):
 def test_files_and_modules_are_loaded_with_the_options_at_hand(run, script, monkeypatch):
     seen = []
     monkeypatch.setattr(sys, 'seen', seen, raising=False)
-    path = script(
-        'import click, sys; sys.seen.append(click.get_current_context().params["priority"])')
-    run('-A', '-p', '123', path)
-    assert seen == [123]
+    text = 'import click, sys; sys.seen.append(click.get_current_context().params["priority"])'
+    one, two = script(text, 'one.py'), script(text, 'two.py')
+    script(text, 'module_of_test.py')
+    script(text, 'other_of_test.py')
+    monkeypatch.syspath_prepend(pathlib.Path(one).parent)
+    run('-A', '-p', '123', one, two, '-m', 'module_of_test', '--module', 'other_of_test')
+    assert seen == [123] * 4
 
 
 @pytest.mark.parametrize('error', [

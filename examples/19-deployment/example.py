@@ -1,8 +1,8 @@
 """
-Deployment: an operator which runs in the cluster, in two pods, one of which works while the other
-waits to take over; with the rights that its handlers and the framework need, and no others. For each
-example object, it makes a config map. Build the image by the ``Dockerfile``, and push it to a
-registry of yours, whose name goes into ``deployment.yaml``. Type ``kubectl apply -f peering.yaml -f
+Deployment: an operator in the cluster, in two pods, one of which works while the other waits to take
+over; with the rights that its handlers and the framework need, and no others. For each example
+object, it makes a config map. Build the image by the ``Dockerfile``, and push it to a registry of
+yours, whose name goes into ``deployment.yaml``. Type ``kubectl apply -f peering.yaml -f
 examples/crd.yaml``, then ``kubectl apply -f examples/19-deployment/rbac.yaml -f
 examples/19-deployment/deployment.yaml``; then ``kubectl logs -f --prefix -l app=kopf-example -n
 kopf-example``, apply ``examples/obj.yaml``, and see who handles it. Delete that pod, and see the

@@ -68,7 +68,8 @@ FILTERS = {
 }
 
 
-@pytest.mark.parametrize('what', ['create', 'event', 'resume', 'delete', 'subhandlers'])
+@pytest.mark.parametrize(
+    'what', ['create', 'event', 'resume', 'delete', 'daemon', 'timer', 'subhandlers'])
 async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, what):
 
     def fn(name, param, **_):
@@ -87,8 +88,9 @@ async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, wha
     for name, content in OBJECTS.items():
         await kube.create(kind, name, **content)
     operator = embedded()
-    if what == 'event':
-        await journal.wait(*(('no-filter', name) for name in OBJECTS))
+    expected = {(id, name): 1 for id, (_, names) in FILTERS.items() for name in names}
+    if what in ('event', 'daemon', 'timer'):
+        await journal.wait(*expected)
     else:
         for name in OBJECTS:
             await wait_handled(kube, kind, name)
@@ -97,8 +99,7 @@ async def test_all_filters_choose_the_objects(kube, kind, journal, embedded, wha
             await kube.delete(kind, name)
             await kube.wait_gone(kind, name)
     operator.stop()
-    assert journal.count() == {
-        (id, name): 1 for id, (_, names) in FILTERS.items() for name in names}
+    assert journal.count() == expected
 
 
 TRANSITIONS = {
@@ -147,6 +148,8 @@ async def test_all_filters_choose_the_changes(kube, kind, journal, embedded, wha
     if what == 'update':
         kopf.on.update(*kind.selector, id='whole', param='whole')(
             lambda name, **_: journal.append(('whole', name)))
+        kopf.on.update(*kind.selector, id='is-x', when=lambda spec, **_: spec.get('field') == 'x')(
+            lambda name, **_: journal.append(('is-x', name)))
 
     embedded()
     for name, (old, _) in TRANSITIONS.items():
@@ -160,6 +163,7 @@ async def test_all_filters_choose_the_changes(kube, kind, journal, embedded, wha
     expected = {(id, name): 1 for id, (_, names) in UPDATE_FILTERS.items() for name in names}
     if what == 'update':
         expected |= {('whole', name): 1 for name in TRANSITIONS}
+        expected |= {('is-x', name): 1 for name, (_, new) in TRANSITIONS.items() if new == 'x'}
     assert journal.count() == expected
 
 

@@ -27,6 +27,21 @@ def fn(logger, **_):
     ]
 
 
+async def test_errors_of_handlers_are_in_the_events_of_the_object(kube, kind, operator):
+    operator('''
+@kopf.on.create(*KIND)
+def fn(retry, **_):
+    raise [kopf.TemporaryError("wait!", delay=0.1), kopf.PermanentError("never!")][retry]
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    events = await kube.wait_events(obj, 3)
+    assert [(event['type'], event['message']) for event in events] == [
+        ('Error', "Handler 'fn' failed temporarily: wait!"),
+        ('Error', "Handler 'fn' failed permanently: never!"),
+        ('Normal', "Creation is processed: 0 succeeded; 1 failed."),
+    ]
+
+
 async def test_lines_are_not_posted_if_so_set(kube, kind, operator):
     op = operator('''
 @kopf.on.startup()

@@ -386,22 +386,23 @@ class Account:
         self._kube = kube
         self._paths = [f'/api/v1/namespaces/default/serviceaccounts/{name}']
 
-    async def grant(self, kind, *verbs):
-        rbac = '/apis/rbac.authorization.k8s.io/v1/namespaces/default'
+    async def grant(self, kind, *verbs, everywhere=False):
+        sort, scope = ('ClusterRole', '') if everywhere else ('Role', '/namespaces/default')
+        rbac = f'/apis/rbac.authorization.k8s.io/v1{scope}'
+        roles, bindings = f'{rbac}/{sort.lower()}s', f'{rbac}/{sort.lower()}bindings'
         name = f'{self.name}-{len(self._paths)}'
-        await self._kube.request('POST', f'{rbac}/roles', body={
+        await self._kube.request('POST', roles, body={
             'metadata': {'name': name},
             'rules': [{'apiGroups': [kind.group], 'verbs': [*verbs],
                        'resources': [kind.plural, f'{kind.plural}/status']}],
         })
-        await self._kube.request('POST', f'{rbac}/rolebindings', body={
+        await self._kube.request('POST', bindings, body={
             'metadata': {'name': name},
-            'roleRef': {
-                'apiGroup': 'rbac.authorization.k8s.io', 'kind': 'Role', 'name': name},
+            'roleRef': {'apiGroup': 'rbac.authorization.k8s.io', 'kind': sort, 'name': name},
             'subjects': [
                 {'kind': 'ServiceAccount', 'name': self.name, 'namespace': 'default'}],
         })
-        self._paths += [f'{rbac}/rolebindings/{name}', f'{rbac}/roles/{name}']
+        self._paths += [f'{bindings}/{name}', f'{roles}/{name}']
 
     async def remove(self):
         for path in self._paths[::-1]:
@@ -444,6 +445,26 @@ async def test_exact_namespaces_are_served_without_rights_to_see_kinds_and_names
     assert len([text for text in warnings if 'no rights to watch CRDs' in text]) == 1
     assert len([text for text in warnings if 'no rights to watch namespaces' in text]) == 1
     assert len(warnings) == 2
+
+
+async def test_absent_namespaces_are_watched_at_once_without_rights_to_see_namespaces(
+        kube, kind, suffix, journal, embedded, account, caplog):
+    caplog.set_level('DEBUG')
+
+    @kopf.on.create(*kind.selector)
+    def fn(namespace, **_):
+        journal.append(namespace)
+
+    await account.grant(kind, 'list', 'watch', 'patch', everywhere=True)
+    embedded(namespaces=[f'late-{suffix}'])
+    await journal.wait_until(lambda: any(
+        f"watch-stream for {kind.plural}" in text and suffix in text for text in caplog.messages))
+    await kube.create(NAMESPACES, f'late-{suffix}')
+    try:
+        await kube.create(kind, 'x', namespace=f'late-{suffix}')
+        await journal.wait(f'late-{suffix}')
+    finally:
+        await kube.delete(NAMESPACES, f'late-{suffix}')
 
 
 async def test_kinds_are_served_as_soon_as_there_are_rights_to(

@@ -84,11 +84,13 @@ async def test_functions_to_execute_name_themselves_if_nobody_does(
         await kopf.execute(fns=[child])
         await kopf.execute(fns={
             f'item{number}': functools.partial(child, number=number) for number in (2, 3)})
+        await kopf.execute(fns={'item4': lambda **_: 4})
 
     embedded()
     await kube.create(kind, 'x')
     obj = await wait_handled(kube, kind, 'x')
-    assert obj['status'] == {'parent/child': 1, 'parent/item2': 2, 'parent/item3': 3}
+    assert obj['status'] == {
+        'parent/child': 1, 'parent/item2': 2, 'parent/item3': 3, 'parent/item4': 4}
 
 
 async def test_what_goes_after_executing_goes_after_all_subhandlers_and_once(

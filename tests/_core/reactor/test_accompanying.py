@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf._core.intents.stopping import DaemonStoppingReason
-from tests._core.reactor.worlds import Api, Operator, run_virtually
+from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
 NAMES = ['a', 'b']
@@ -192,16 +192,6 @@ def test_an_indexed_object_is_in_the_index_once_at_any_moment_until_it_goes(acti
     run_virtually(live())
 
 
-async def _accompany(declare, **fields):
-    registry = kopf.OperatorRegistry()
-    declare(registry)
-    api = Api()
-    api.create('obj', **{'spec': {}, **fields})
-    operator = Operator(api, registry)
-    operator.start()
-    return api, operator
-
-
 @pytest.mark.parametrize('sharp, starts', [(False, [0, 1.25, 2.5]), (True, [0, 1, 2])])
 def test_intervals_are_from_end_to_start_or_if_sharp_from_start_to_start(sharp, starts):
     times = []
@@ -213,7 +203,7 @@ def test_intervals_are_from_end_to_start_or_if_sharp_from_start_to_start(sharp, 
             await asyncio.sleep(0.25)
 
     async def live():
-        _, operator = await _accompany(declare)
+        _, operator = await accompany(declare)
         await asyncio.sleep(2.9)
         await operator.stop()
 
@@ -231,7 +221,7 @@ def test_sharp_timers_leave_out_what_they_have_missed():
             await asyncio.sleep(2.5)
 
     async def live():
-        _, operator = await _accompany(declare)
+        _, operator = await accompany(declare)
         await asyncio.sleep(8)
         await operator.stop()
 
@@ -250,7 +240,7 @@ def test_retries_of_timers_go_by_the_backoff_and_the_counter_starts_anew_after_a
                 raise Exception("not yet")
 
     async def live():
-        _, operator = await _accompany(declare)
+        _, operator = await accompany(declare)
         await asyncio.sleep(28)
         await operator.stop()
 
@@ -270,7 +260,7 @@ def test_timers_that_have_failed_for_good_are_not_called_again(options):
             raise Exception("no way")
 
     async def live():
-        _, operator = await _accompany(declare)
+        _, operator = await accompany(declare)
         await asyncio.sleep(100)
         await operator.stop()
 
@@ -287,7 +277,7 @@ def test_idle_timers_wait_until_the_object_is_quiet_and_once_more_after_each_cha
             times.append(round(asyncio.get_running_loop().time()))
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(6)
         api.edit({'spec': {'size': 1}})
         await asyncio.sleep(94)
@@ -308,7 +298,7 @@ def test_idle_timers_with_an_interval_go_on_until_the_object_changes():
             times.append(round(asyncio.get_running_loop().time()))
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(18)
         api.edit({'spec': {'size': 1}})
         await asyncio.sleep(14)
@@ -329,7 +319,7 @@ def test_the_first_invocation_can_be_postponed(decorate, delay):
             times.append(round(asyncio.get_running_loop().time()))
 
     async def live():
-        _, operator = await _accompany(declare, spec={'delay': 5})
+        _, operator = await accompany(declare, spec={'delay': 5})
         await asyncio.sleep(9)
         await operator.stop()
 
@@ -348,7 +338,7 @@ def test_timers_never_overlap_with_themselves():
             moves.append('out')
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         for size in range(10):
             await asyncio.sleep(0.3)
             api.edit({'spec': {'size': size}})
@@ -366,7 +356,7 @@ def test_results_and_patches_are_put_to_the_object():
             return {'ticked': True}
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         await operator.stop()
         return api.objects['obj']
@@ -386,7 +376,7 @@ def test_patches_of_daemons_are_put_to_the_object_while_they_run():
             await stopped.wait()
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(3)
         assert api.objects['obj']['status'] == {'phase': 'one'}
         await asyncio.sleep(5)
@@ -403,7 +393,7 @@ def test_patches_survive_an_outage():
             return 'done'
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         api.faults[:] = [None, *['before'] * 3]
         await asyncio.sleep(100)
         await operator.stop()
@@ -423,7 +413,7 @@ def test_bodies_are_live():
                 await stopped.wait(1)
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(0.5)
         api.edit({'spec': {'size': 1}, 'metadata': {'labels': {'l': 'x'}}})
         await asyncio.sleep(1)
@@ -456,7 +446,7 @@ def test_deletions_wait_for_daemons_by_their_stages(options, duration, reason):
                 reasons.append(stopped.reason)
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         api.delete()
         start = asyncio.get_running_loop().time()
@@ -483,7 +473,7 @@ def test_daemons_that_ignore_everything_are_left_alone_after_their_timeout():
                     pass
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         with pytest.warns(ResourceWarning, match="did not exit in time"):
             api.delete()
@@ -508,7 +498,7 @@ def test_daemons_that_were_being_stopped_when_they_became_due_again_start_when_t
             await asyncio.sleep(10)
 
     async def live():
-        api, operator = await _accompany(declare, metadata={'labels': {'on': 'yes'}})
+        api, operator = await accompany(declare, metadata={'labels': {'on': 'yes'}})
         await asyncio.sleep(1)
         api.edit({'metadata': {'labels': {'on': None}}})
         await asyncio.sleep(1)
@@ -532,7 +522,7 @@ def test_at_exit_daemons_without_limits_are_cancelled_after_a_while():
                 ends.append(stopped.reason)
 
     async def live():
-        _, operator = await _accompany(declare)
+        _, operator = await accompany(declare)
         await asyncio.sleep(1)
         start = asyncio.get_running_loop().time()
         await operator.stop()
@@ -556,7 +546,7 @@ def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long
             seen.append((name, sorted(names[None])))
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await operator.stop()
         api.create('other')
         registry = kopf.OperatorRegistry()
@@ -589,7 +579,7 @@ def test_objects_are_excluded_from_indices_when_indexing_fails(error, options, t
             raise error
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         assert dict(operator.indexers['names'])
         api.edit({'spec': {'bad': True}})
@@ -612,7 +602,7 @@ def test_values_stay_in_indices_when_there_is_no_result_or_the_error_is_ignored(
             return name if not spec.get('bad') else None
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         api.edit({'spec': {'bad': True}})
         await asyncio.sleep(1)
@@ -639,7 +629,7 @@ def test_objects_are_let_go_when_both_the_daemons_and_the_handlers_have_finished
             ends.append('handler')
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(1)
         api.delete()
         await asyncio.sleep(max(daemon, handler) + 0.5)
@@ -660,7 +650,7 @@ def test_newer_patches_of_a_daemon_are_not_overtaken_by_older_ones():
             await stopped.wait()
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         await asyncio.sleep(0.5)
         api.faults[:] = ['before']  # the older one waits for another try meanwhile
         operator.settings.queueing.error_delays = [3]
@@ -683,7 +673,7 @@ def test_failed_indexing_is_tried_again_once_however_often_the_object_changes():
             raise kopf.TemporaryError("not yet", delay=10)
 
     async def live():
-        api, operator = await _accompany(declare)
+        api, operator = await accompany(declare)
         for size in range(8):
             await asyncio.sleep(1)
             api.edit({'spec': {'size': size}})

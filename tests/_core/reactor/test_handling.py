@@ -172,6 +172,22 @@ def test_the_next_handler_sees_what_the_previous_one_has_patched(registry, journ
     assert journal.done == [('one', 'create', 0), ('two', 'create', 7)]
 
 
+def test_the_old_state_is_remembered_until_all_update_handlers_have_finished(registry):
+    remembered = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def fn(annotations, retry, spec, **_):
+        old = json.loads(annotations.get(HANDLED, 'null'))
+        remembered.append((spec['f'], old and old['spec']['f']))
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=2)
+
+    api = run_virtually(handle(registry, (5, edit(1))))
+    assert remembered == [(0, None), (0, None), (1, 0), (1, 0)]
+    assert is_settled(api.objects['obj'])
+
+
 def test_a_deletion_in_the_middle_ends_the_creation(registry, journal):
     journal.declare(registry, kopf.on.create, 'one', lasts=5)
     journal.declare(registry, kopf.on.create, 'two')

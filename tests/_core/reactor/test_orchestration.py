@@ -120,8 +120,10 @@ async def test_cluster_scoped_resources_are_watched_once(watched, serve_all, han
     assert lines.calls == [('sink', 'nodes', None)]
 
 
-async def test_resources_without_handlers_are_not_watched(watched, serve_all, handle, lines, until):
-    handle('nodes')
+@pytest.mark.parametrize('selector', ['nodes', lambda resource: resource.plural == 'nodes'])
+async def test_resources_without_handlers_are_not_watched(
+        watched, serve_all, handle, lines, until, selector):
+    handle(selector)
     async with serve_all():
         await until(lambda: bool(lines.sinks))
         await lines.sinks['nodes', None].wait('end')

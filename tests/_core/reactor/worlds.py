@@ -198,11 +198,12 @@ class Operator:
         for key, value in persistence.items():
             setattr(self.settings.persistence, key, value)
         self.client = Client(api, self.settings)
+        self.memo = Memo()
         self.watch_delay = watch_delay
         self.indexers = indexing.OperatorIndexers()
         self.indexers.ensure(registry._indexing)
         env = turns.Environment(
-            client=self.client, settings=self.settings, clock=Clock(), memo=Memo(),
+            client=self.client, settings=self.settings, clock=Clock(), memo=self.memo,
             indices=self.indexers)
         self.processor = processing.Processor(env, self.indexers)
         self.spawner = self.processor.spawner
@@ -292,3 +293,37 @@ class Operator:
         for companion in list(self.spawner.alive):
             companion._cancel_timer()
         await self.lines.stop()
+
+
+async def accompany(declare, **fields):
+    """Start an operator with the handlers that are declared, and with one object there already."""
+    registry = registries.OperatorRegistry()
+    declare(registry)
+    api = Api()
+    api.create('obj', **{'spec': {}, **fields})
+    operator = Operator(api, registry)
+    operator.start()
+    return api, operator
+
+
+def live(declare, *moves, lasts=10, backoff=1, **fields):
+    """
+    Let an operator handle one object for so long; returns the API as it is then.
+
+    The moves are (time, function of the API).
+    """
+    async def run():
+        api, operator = await accompany(declare, **fields)
+        operator.settings.execution.default_backoff = backoff
+        for when, move in moves:
+            await asyncio.sleep(when - asyncio.get_running_loop().time())
+            move(api)
+        await asyncio.sleep(lasts - asyncio.get_running_loop().time())
+        await operator.stop()
+        return api
+
+    return run_virtually(run())
+
+
+def now():
+    return round(asyncio.get_running_loop().time(), 1)

@@ -140,6 +140,13 @@ async def test_errors_of_reviews_are_errors_of_http(port, fn, error, expected):
         assert (await client.ask(build_request()))[0] == 200
 
 
+async def test_all_headers_are_passed_with_the_credentials_in_them(port, fn):
+    await ask(port, build_request(headers=['Authorization: Bearer topsecret', 'X-Any: thing']))
+    [call] = fn
+    assert call['headers']['Authorization'] == 'Bearer topsecret'
+    assert call['headers']['X-Any'] == 'thing'
+
+
 async def test_secrets_of_requests_are_not_logged(port, fn, caplog):
     caplog.set_level(logging.DEBUG)
     headers = ['Authorization: Bearer topsecret']

@@ -1,0 +1,361 @@
+"""
+What the options of daemons and timers mean: one rule each, in virtual time.
+"""
+import asyncio
+import logging
+import threading
+
+import pytest
+
+import kopf
+from tests._core.reactor.worlds import accompany, live, now, run_virtually
+
+SORTS = pytest.mark.parametrize('decorate', [kopf.daemon, kopf.timer])
+
+
+def edit(api):
+    api.edit({'spec': {'size': now()}})
+
+
+@SORTS
+def test_async_functions_run_in_the_event_loop_and_sync_ones_in_threads(decorate):
+    threads = {}
+
+    def declare(registry):
+        @decorate('kopfexamples', id='async', registry=registry)
+        @kopf.on.create('kopfexamples', id='async-created', registry=registry)
+        async def async_fn(reason=None, **_):
+            threads['async', reason] = threading.current_thread()
+
+        @decorate('kopfexamples', id='sync', registry=registry)
+        @kopf.on.create('kopfexamples', id='sync-created', registry=registry)
+        def sync_fn(reason=None, **_):
+            threads['sync', reason] = threading.current_thread()
+
+    async def run():
+        _, operator = await accompany(declare)
+        while len(threads) < 4:
+            await asyncio.sleep(1)
+        await operator.stop()
+
+    run_virtually(run())
+    assert {key for key, thread in threads.items() if thread is threading.main_thread()} == {
+        ('async', None), ('async', 'create')}
+
+
+@SORTS
+@pytest.mark.parametrize('name, labels, annotations, expected', [
+    ('some-obj', {'l': 'v'}, {'a': 'v'}, True),
+    ('other-obj', {'l': 'v'}, {'a': 'v'}, False),
+    ('some-obj', {'l': 'w'}, {'a': 'v'}, False),
+    ('some-obj', {'l': 'v'}, {}, False),
+])
+def test_only_objects_that_match_all_filters_have_them(
+        decorate, name, labels, annotations, expected):
+    names = []
+
+    def declare(registry):
+        @decorate('kopfexamples', labels={'l': 'v'}, annotations={'a': 'v'},
+                  when=lambda name, **_: 'some' in name, registry=registry)
+        async def fn(name, **_):
+            names.append(name)
+
+    live(declare, (0, lambda api: api.create(
+        name, metadata={'labels': labels, 'annotations': annotations})))
+    assert names == ([name] if expected else [])
+
+
+def test_daemons_and_timers_go_on_while_the_field_has_its_value():
+    moves = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', field='spec.mode', value='on', registry=registry)
+        async def daemon(stopped, **_):
+            moves.append((now(), 'begins'))
+            await stopped.wait()
+            moves.append((now(), 'ends'))
+
+        @kopf.timer('kopfexamples', interval=4, field='spec.mode', value='on', registry=registry)
+        async def timer(**_):
+            moves.append((now(), 'ticks'))
+
+    live(declare, *(
+        (10 * number, lambda api, value=value: api.edit({'spec': {'mode': value}}))
+        for number, value in enumerate(['on', 'off', 'on', None], 1)), lasts=50)
+    assert sorted(moves) == sorted(
+        move for start in (10, 30) for move in [
+            (start, 'begins'), (start, 'ticks'), (start + 4, 'ticks'), (start + 8, 'ticks'),
+            (start + 10, 'ends')])
+
+
+def test_filters_are_asked_again_only_when_the_object_changes():
+    moves, wanted = [], [True]
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', when=lambda **_: wanted[0], registry=registry)
+        async def fn(stopped, **_):
+            moves.append((now(), 'begins'))
+            await stopped.wait()
+            moves.append((now(), 'ends'))
+
+    async def run():
+        api, operator = await accompany(declare)
+        for number in range(2):
+            await asyncio.sleep(10)
+            wanted[0] = not wanted[0]
+            await asyncio.sleep(100)
+            api.edit({'spec': {'size': number}})
+        await asyncio.sleep(10)
+        await operator.stop()
+
+    run_virtually(run())
+    assert moves == [(0, 'begins'), (110, 'ends'), (220, 'begins'), (230, 'ends')]
+
+
+@pytest.mark.parametrize('delay, times', [(10, [0, 20, 40]), (None, [0, 10, 20, 30, 40])])
+def test_daemons_begin_again_after_temporary_errors(delay, times):
+    calls = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(**_):
+            calls.append(now())
+            await asyncio.sleep(10)
+            raise kopf.TemporaryError("once more", delay=delay)
+
+    live(declare, lasts=45)
+    assert calls == times
+
+
+ENDS = {
+    'by-itself': ({}, None, 1),
+    'permanent-error': ({}, kopf.PermanentError("never"), 1),
+    'any-error-is-permanent': ({'errors': kopf.ErrorsMode.PERMANENT}, Exception("boo"), 1),
+    'any-error-is-ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception("boo"), 1),
+    'retries': ({'retries': 3, 'backoff': 1}, Exception("boo"), 3),
+    'timeout': ({'timeout': 5, 'backoff': 2}, Exception("boo"), 3),
+}
+
+
+@pytest.mark.parametrize('options, error, count', ENDS.values(), ids=ENDS)
+def test_daemons_that_have_ended_are_not_started_again(options, error, count):
+    calls = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry, **options)
+        async def fn(retry, **_):
+            calls.append(retry)
+            if error is not None:
+                raise error
+
+    live(declare, *((20 * size, edit) for size in range(1, 4)), lasts=80)
+    assert calls == [*range(count)]
+
+
+def test_errors_of_all_sorts_can_follow_one_another():
+    calls = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', errors=kopf.ErrorsMode.TEMPORARY, backoff=5, retries=10,
+                     registry=registry)
+        def fn(retry, runtime, **_):
+            calls.append((retry, round(runtime.total_seconds())))
+            if retry < 3:
+                raise kopf.TemporaryError("not yet", delay=1)
+            if retry < 5:
+                raise OSError("not there")
+            raise kopf.PermanentError("never")
+
+    async def run():
+        _, operator = await accompany(declare)
+        while len(calls) < 6:
+            await asyncio.sleep(10)
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(run())
+    assert [retry for retry, _ in calls] == [0, 1, 2, 3, 4, 5]
+
+
+def test_all_schedules_of_a_timer_can_be_combined():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', initial_delay=6, interval=1, idle=60, registry=registry)
+        async def fn(**_):
+            times.append(now())
+
+    live(declare, (62.5, edit), lasts=125)
+    assert times == [60, 61, 62, 122.5, 123.5, 124.5]
+
+
+def test_the_initial_delay_is_for_the_first_time_only():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', initial_delay=60, interval=10, idle=5, registry=registry)
+        async def fn(**_):
+            times.append(now())
+
+    live(declare, (75, edit), lasts=95)
+    assert times == [60, 70, 80, 90]
+
+
+FAILURES = {
+    'arbitrary': ({'backoff': 5}, Exception("boo"), [0, 5, 15, 25]),
+    'temporary': ({'backoff': 5}, kopf.TemporaryError("boo", delay=2), [0, 2, 12, 22]),
+    'ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception("boo"), [0, 10, 20]),
+    'permanent': ({}, kopf.PermanentError("boo"), [0]),
+}
+
+
+@pytest.mark.parametrize('options, error, times', FAILURES.values(), ids=FAILURES)
+def test_errors_overrule_the_interval_of_a_timer(options, error, times):
+    calls = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=10, registry=registry, **options)
+        async def fn(**_):
+            calls.append(now())
+            if len(calls) == 1:
+                raise error
+
+    live(declare, lasts=29)
+    assert calls == times
+
+
+def test_the_timeout_is_for_all_tries_of_one_tick():
+    calls = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=10, backoff=5, timeout=12, registry=registry)
+        async def fn(retry, **_):
+            calls.append((now(), retry))
+            if len(calls) != 3:
+                raise Exception("boo")
+
+    live(declare, lasts=100)
+    assert calls == [(0, 0), (5, 1), (10, 2), (20, 0), (25, 1), (30, 2)]
+
+
+def test_timers_and_handlers_run_side_by_side():
+    moves = []
+
+    def declare(registry):
+        for id in ('timer1', 'timer2'):
+            @kopf.timer('kopfexamples', id=id, interval=1000, registry=registry)
+            async def timer(**_):
+                moves.append('in')
+                await asyncio.sleep(5)
+                moves.append('out')
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def created(**_):
+            moves.append('in')
+            await asyncio.sleep(5)
+            moves.append('out')
+
+    live(declare, lasts=10)
+    assert moves == ['in'] * 3 + ['out'] * 3
+
+
+def test_results_put_to_the_object_are_changes_that_an_idle_timer_waits_after():
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', idle=10, interval=1, registry=registry)
+        async def fn(**_):
+            times.append(now())
+            return len(times)
+
+    live(declare, lasts=35)
+    assert times == pytest.approx([10, 20, 30], abs=0.3)
+
+
+def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to_time(caplog):
+    caplog.set_level(logging.DEBUG)
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', id='fn', cancellation_polling=10, registry=registry)
+        async def fn(stopped, **_):
+            await stopped.wait()
+            await asyncio.sleep(95)
+
+    async def run():
+        api, operator = await accompany(declare)
+        await asyncio.sleep(1)
+        api.delete()
+        await asyncio.sleep(94)
+        assert api.objects
+        await asyncio.sleep(2)
+        assert not api.objects
+        await operator.stop()
+
+    run_virtually(run())
+    assert len([text for text in caplog.messages if "Daemon 'fn' is still exiting" in text]) == 10
+
+
+@pytest.mark.parametrize('options, duration', [
+    ({}, 5),
+    ({'cancellation_backoff': 1000}, 5),
+    ({'cancellation_timeout': 20}, 0),
+    ({'cancellation_backoff': 8, 'cancellation_timeout': 20}, 8),
+])
+def test_at_exit_daemons_are_cancelled_by_their_stages_or_after_a_while(options, duration):
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry, **options)
+        async def fn(**_):
+            await asyncio.sleep(1_000_000)
+
+    async def run():
+        _, operator = await accompany(declare)
+        await asyncio.sleep(1)
+        start = asyncio.get_running_loop().time()
+        await operator.stop()
+        return asyncio.get_running_loop().time() - start
+
+    assert run_virtually(run()) == pytest.approx(duration, abs=0.1)
+
+
+OBJECT_KWARGS = {
+    'memo', 'logger', 'param', 'retry', 'started', 'runtime', 'resource', 'body', 'spec', 'meta',
+    'status', 'uid', 'name', 'namespace', 'labels', 'annotations', 'patch', 'names',
+}
+
+
+@pytest.mark.parametrize('is_async', [False, True])
+def test_the_kwargs_are_complete(is_async):
+    seen = {}
+
+    def declare(registry):
+        for id, decorate in {'daemon': kopf.daemon, 'timer': kopf.timer}.items():
+            def sync_fn(id=id, **kwargs):
+                seen[id] = kwargs
+
+            async def async_fn(id=id, **kwargs):
+                seen[id] = kwargs
+
+            decorate('kopfexamples', id=id, param=id, registry=registry)(
+                async_fn if is_async else sync_fn)
+
+        @kopf.index('kopfexamples', id='names', param='index', registry=registry)
+        async def names(name, **kwargs):
+            seen['index'] = {'name': name, **kwargs}
+            return name
+
+    async def run():
+        _, operator = await accompany(declare, spec={'field': 'value'})
+        while len(seen) < 3:
+            await asyncio.sleep(1)
+        await operator.stop()
+
+    run_virtually(run())
+    assert {id: set(kwargs) for id, kwargs in seen.items()} == {
+        'daemon': OBJECT_KWARGS | {'stopped'}, 'timer': OBJECT_KWARGS | {'stopped'},
+        'index': OBJECT_KWARGS}
+    for id, kwargs in seen.items():
+        assert kwargs['param'] == id
+        assert kwargs['retry'] == 0
+        assert kwargs['name'] == 'obj'
+        assert isinstance(kwargs['memo'], kopf.Memo)
+        assert kwargs['spec'] == {'field': 'value'}
