@@ -1,6 +1,6 @@
 """
-Deployment: an operator in the cluster, in two pods, one of which works while the other waits to take
-over; with the rights that its handlers and the framework need, and no others. For each example
+Deployment: an operator in the cluster, in two pods, one of which works while the other waits to
+take over; with the rights that its handlers and the framework need, and no others. For each example
 object, it makes a config map. Build the image by the ``Dockerfile``, and push it to a registry of
 yours, whose name goes into ``deployment.yaml``. Type ``kubectl apply -f peering.yaml -f
 examples/crd.yaml``, then ``kubectl apply -f examples/19-deployment/rbac.yaml -f
@@ -13,8 +13,6 @@ import zlib
 
 import kopf
 import kubernetes.client
-
-OPTIONS = {'field_manager': 'kopf-example'}
 
 
 @kopf.on.startup()
@@ -35,11 +33,11 @@ def keep_config(spec, name, namespace, logger, **_):
     kopf.adopt(config, strict=True)
     api = kubernetes.client.CoreV1Api()
     try:
-        api.create_namespaced_config_map(namespace, config, **OPTIONS)
+        api.create_namespaced_config_map(namespace, config)
     except kubernetes.client.ApiException as e:
         if e.status != 409:
             raise
-        api.patch_namespaced_config_map(name, namespace, {'data': config.data}, **OPTIONS)
+        api.patch_namespaced_config_map(name, namespace, {'data': config.data})
     logger.info("The config map is as it should be.")
 
 
