@@ -68,3 +68,15 @@ async def test_operators_run_in_threads(kube, kind, embedded):
     await kube.create(kind, 'obj')
     await kube.wait_for(kind, 'obj', lambda obj: obj['metadata']['annotations'])
     assert seen == ['obj']
+
+
+async def test_what_is_loaded_is_not_looked_at_by_the_garbage_collector(operator):
+    op = operator('''
+import gc
+
+@kopf.on.startup()
+def tell(**_):
+    print("frozen:", gc.get_freeze_count())
+''')
+    line, = await op.wait_for("frozen:")
+    assert int(line.split()[-1]) > 10_000

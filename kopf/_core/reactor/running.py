@@ -5,37 +5,20 @@ Root tasks run forever; when any of them ends, the operator ends. What they have
 """
 import asyncio
 import contextlib
-import logging
+import contextvars
 import warnings
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine
 from typing import Any
 
-from kopf._cogs.aiokits import clocks, flags
+from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
-from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
-from kopf._cogs.helpers import versions
-from kopf._cogs.structs import ids, memos, references, vaults
-from kopf._core.actions import calls, lifecycles, reports
-from kopf._core.engines import activities, indexing, posting
-from kopf._core.engines.daemons import spawning
+from kopf._cogs.structs import memos, references, vaults
+from kopf._core.actions import calls, lifecycles
+from kopf._core.engines import indexing
 from kopf._core.engines.probing import endpoints
-from kopf._core.intents import causes, registries, stopping
-from kopf._core.reactor import (
-    admitting,
-    authentication,
-    health,
-    leaving,
-    liveness,
-    observation,
-    orchestration,
-    peerings,
-    processing,
-    queueing,
-    turns,
-)
-
-logger = logging.getLogger(__name__)
+from kopf._core.intents import registries
+from kopf._core.reactor import leaving, observation, operating
 
 
 def run(
@@ -177,11 +160,16 @@ async def spawn_tasks(
     endpoint = None if liveness_endpoint is None else endpoints.Endpoint.parse(liveness_endpoint)
     loop = asyncio.get_running_loop()
     known = calls.Calls()
-    core = _command if _command is not None else _run_core(
-        known=known, endpoint=endpoint, lifecycle=lifecycle, indexers=indexers, registry=registry,
-        settings=settings, insights=insights, clusterwide=clusterwide, namespaces=namespaces,
-        ready_flag=ready_flag, vault=vault, memo=memo, identity=identity)
-    core_task = loop.create_task(core, name="operator")
+    context = contextvars.copy_context()
+    core = _command
+    if core is None:
+        # Made in the context of its task: what it sets there is for its own tasks only.
+        core = context.run(
+            operating.Operator, known=known, endpoint=endpoint, lifecycle=lifecycle,
+            indexers=indexers, registry=registry, settings=settings, insights=insights, vault=vault,
+            memo=memo, identity=identity,
+        ).run(clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag)
+    core_task = loop.create_task(core, name="operator", context=context)
     exiting = leaving.start(core_task, known, settings)
     return [core_task, loop.create_task(exiting.wait(stop_flag), name="stop-flag checker")]
 
@@ -210,107 +198,3 @@ async def run_tasks(
     for task in root_tasks:
         if not task.cancelled():
             task.result()
-
-
-async def _run_core(
-        *,
-        known: calls.Calls,
-        endpoint: endpoints.Endpoint | None,
-        lifecycle: lifecycles.LifeCycleFn | None,
-        indexers: indexing.OperatorIndexers | None,
-        registry: registries.OperatorRegistry,
-        settings: configuration.OperatorSettings,
-        insights: observation.Insights | None,
-        clusterwide: bool,
-        namespaces: Collection[references.NamespacePattern],
-        ready_flag: flags.Flag | None,
-        vault: vaults.Vault | None,
-        memo: Any,
-        identity: str | None,
-) -> None:
-    """The operator's life: startup, serving, cleanup."""
-    logger.debug(f"Starting Kopf {versions.version}.")
-    clock = clocks.Clock()
-    indices = indexers if indexers is not None else indexing.OperatorIndexers()
-    indices.ensure(registry._indexing)
-
-    async def run_activity(activity: causes.Activity) -> Mapping[ids.HandlerId, Any]:
-        return await activities.run_activity(
-            registry=registry, settings=settings, activity=activity, clock=clock, memo=memo,
-            indices=indices)
-
-    queue = reports.EventQueue(settings)
-    posting.event_queue_var.set(queue)
-    calls.calls_var.set(known)
-    vault = vault if vault is not None else vaults.Vault()
-    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
-        registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION, clock=clock,
-        memo=memo, indices=indices))
-    client = api.Client(credentials=vault, settings=settings)
-    env = turns.Environment(
-        client=client, settings=settings, clock=clock, memo=memo, indices=indices,
-        lifecycle=lifecycle)
-    processor = processing.Processor(env, indices)
-    lines = queueing.Lines(
-        settings=settings, process=processor.process, settle=processor.settle,
-        is_congested=processor.is_congested, index=processor.index, discard=processor.discard,
-        reconsider=processor.reconsider, confirm=lambda: peers.confirm())
-    peers = peerings.Peerings(
-        client=client, settings=settings, clock=clock, identity=identity,
-        pausables=[lines, processor.spawner])
-    insights = observation.Insights() if insights is None else insights
-    admission = admitting.Admission(env=env, registry=registry, insights=insights, lines=lines)
-    monitor = health.Monitor(known=known, clock=clock)
-    monitor.add_vault(vault)
-    probes = liveness.Liveness(endpoint, monitor=monitor, run_activity=run_activity, clock=clock)
-    poster: asyncio.Task[None] | None = None
-    try:
-        await run_activity(causes.Activity.STARTUP)
-        await probes.start()
-        poster = asyncio.create_task(
-            posting.poster(client=client, settings=settings, queue=queue), name="poster of events")
-        monitor.add_task('posting', poster)
-        await vault.obtain()
-        admission.start(client)
-        if ready_flag is not None:
-            flags.raise_flag(ready_flag)
-        await aiotasks.gather(
-            vault.guard(), admission.serve(), monitor.run(),
-            orchestration.serve(
-                client=client, settings=settings, registry=registry, lines=lines,
-                namespaces=namespaces, clusterwide=clusterwide, insights=insights, peers=peers,
-                logger=logger, monitor=monitor))
-    finally:
-        monitor.dismiss()
-        try:
-            with leaving.remind(known):
-                await _clean_up(
-                    lines, processor.spawner, admission, poster, peers, client,
-                    run_activity(causes.Activity.CLEANUP))
-        finally:
-            await probes.stop()
-            settings.execution.release_threads()
-
-
-async def _clean_up(
-        lines: queueing.Lines,
-        spawner: spawning.Spawner,
-        admission: admitting.Admission,
-        poster: asyncio.Task[None] | None,
-        peers: peerings.Peerings,
-        client: api.Client,
-        cleanup: Coroutine[Any, Any, Any],
-) -> None:
-    try:
-        try:
-            await aiotasks.gather(
-                lines.stop(), spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
-        finally:
-            await admission.stop()
-        await cleanup
-    finally:
-        cleanup.close()
-        if poster is not None:
-            await aiotasks.cancel([poster])
-        await peers.leave()
-        await client.close()
