@@ -19,9 +19,10 @@ from typing import Any, ParamSpec, TypeVar
 import click
 
 from kopf._cogs.aiokits import flags
+from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders, versions
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.engines.probing import endpoints

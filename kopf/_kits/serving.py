@@ -14,7 +14,7 @@ from typing import Any
 import click
 import yaml
 
-from kopf._cogs.structs import vaults
+from kopf._cogs.clients import vaults
 from kopf._kits.sandbox import faults, keeping, statuses
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import threads

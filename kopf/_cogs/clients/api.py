@@ -16,9 +16,9 @@ import aiohttp
 import yarl
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, outages, pausing, pools, wires
+from kopf._cogs.clients import connections, errors, outages, pausing, pools, vaults, wires
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.structs import credentials
 
 default_logger = logging.getLogger(__name__)
 

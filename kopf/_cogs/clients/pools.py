@@ -6,9 +6,9 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._cogs.clients import connections
+from kopf._cogs.clients import connections, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.structs import credentials
 
 
 class Pool:

@@ -15,8 +15,8 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from kopf._cogs.clients import kubeconfigs, piggybacking, serviceaccounts
-from kopf._cogs.structs import credentials, ids, vaults
+from kopf._cogs.clients import kubeconfigs, piggybacking, serviceaccounts, vaults
+from kopf._cogs.structs import credentials, ids
 from kopf._core.engines import activities
 from kopf._core.intents import causes, errors, handlers, registries
 

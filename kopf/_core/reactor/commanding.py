@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import api, errors, patching, scanning
+from kopf._cogs.clients import api, errors, patching, scanning, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import memos, references, vaults
+from kopf._cogs.structs import memos, references
 from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
 from kopf._core.intents import causes, registries

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.structs import vaults
+from kopf._cogs.clients import vaults
 from kopf._core.actions import calls
 
 logger = logging.getLogger(__name__)

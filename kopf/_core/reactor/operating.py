@@ -11,10 +11,10 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks, flags
 from kopf._cogs.aiokits import tasks as aiotasks
-from kopf._cogs.clients import api
+from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
-from kopf._cogs.structs import ids, references, vaults
+from kopf._cogs.structs import ids, references
 from kopf._core.actions import calls, lifecycles, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.probing import endpoints

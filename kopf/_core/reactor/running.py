@@ -12,8 +12,9 @@ from typing import Any
 
 from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
+from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import memos, references, vaults
+from kopf._cogs.structs import memos, references
 from kopf._core.actions import calls, lifecycles
 from kopf._core.engines import indexing
 from kopf._core.engines.probing import endpoints

@@ -13,9 +13,10 @@ import weakref
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Self
 
+from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.structs import credentials
 from kopf._core.intents import registries
 from kopf._core.reactor import running
 from kopf._kits.testing import capturing, scripts, virtual, waiting

@@ -7,8 +7,8 @@ import os
 import aiohttp
 import pytest
 
-from kopf._cogs.clients import api, connections, errors
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.clients import api, connections, errors, vaults
+from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import drop, flow, hang, refuse, say, say_raw
 
 

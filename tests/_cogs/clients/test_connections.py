@@ -14,8 +14,8 @@ import pytest
 import trustme
 from aiohttp import web
 
-from kopf._cogs.clients import api, connections, errors, wires
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.clients import api, connections, errors, vaults, wires
+from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import Server, drop, flow, hang, refuse, say
 
 

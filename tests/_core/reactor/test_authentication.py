@@ -7,8 +7,8 @@ import yaml
 
 import kopf
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import serviceaccounts
-from kopf._cogs.structs import credentials, memos, vaults
+from kopf._cogs.clients import serviceaccounts, vaults
+from kopf._cogs.structs import credentials, memos
 from kopf._core.engines import activities
 from kopf._core.intents import causes
 from kopf._core.reactor import authentication

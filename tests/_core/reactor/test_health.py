@@ -6,7 +6,8 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits import clocks, pulses
-from kopf._cogs.structs import credentials, vaults
+from kopf._cogs.clients import vaults
+from kopf._cogs.structs import credentials
 from kopf._core.actions import calls, invocation
 from kopf._core.reactor import health
 

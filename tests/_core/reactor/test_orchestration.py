@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import kopf
-from kopf._cogs.structs import vaults
+from kopf._cogs.clients import vaults
 from kopf._cogs.structs.credentials import LoginError
 from kopf._core.reactor import orchestration
 from tests._cogs.clients.conftest import Recorder

@@ -9,7 +9,7 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._cogs.structs import vaults
+from kopf._cogs.clients import vaults
 from kopf._kits.sandbox.faults import Fault
 from kopf.testing import virtual_time
 from tests._kits.conftest import CRD

@@ -5,8 +5,8 @@ import time
 import aiohttp
 import pytest
 
+from kopf._cogs.clients.vaults import MAX_REJECTED, PAUSES, Vault
 from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError
-from kopf._cogs.structs.vaults import MAX_REJECTED, PAUSES, Vault
 
 OLD = datetime.datetime(2020, 1, 1)
 
