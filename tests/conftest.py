@@ -6,11 +6,16 @@ behind.
 import asyncio
 import functools
 import inspect
+import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import hypothesis
 import pytest
+
+# It is ignored in the background of a shell; the programs under test would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Few examples, but others each time; ``--hypothesis-profile=thorough`` tries many at once.
 # How long an example takes, says more about the machine; what is too slow, runs into the timeout.

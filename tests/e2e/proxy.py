@@ -147,8 +147,8 @@ class Proxy:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all that was forwarded is answered, whoever may still wait for the answers."""
-        return not self._passing
+        """Whether all that has come is forwarded and answered, and all clients are gone."""
+        return not self._passing and not self._runner.server.connections
 
     # What can happen to requests.
 
@@ -268,7 +268,7 @@ class Proxy:
         self._stopped = asyncio.Event()
         app = web.Application(client_max_size=100 * 1024 * 1024)
         app.router.add_route('*', '/{path:.*}', self._handle)
-        runner = web.AppRunner(
+        runner = self._runner = web.AppRunner(
             app, shutdown_timeout=0.01, handler_cancellation=True, access_log=None)
         await runner.setup()
         await web.TCPSite(runner, '127.0.0.1', 0).start()
