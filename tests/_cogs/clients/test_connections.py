@@ -5,6 +5,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import gc
 import os
 import socket
 import ssl
@@ -73,6 +74,23 @@ def make_info(server, **kwargs):
 
 
 METHODS = pytest.mark.parametrize('method, body', [('GET', None), ('PATCH', b'{}')])
+
+
+async def test_nothing_is_left_open_whenever_connecting_is_cancelled(secure, settings, ca):
+    port = int(secure.url.rpartition(':')[2])
+    for turns in range(40):
+        info = make_info(secure, ca_data=ca.cert_pem.bytes())
+        async with make_client(settings, info) as client:
+            task = asyncio.create_task(client.request('PATCH', '/', body=b'{}'))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+    await asyncio.sleep(0.1)
+    transports = [
+        item for item in gc.get_objects() if type(item).__name__ == '_SelectorSocketTransport']
+    assert not [item for item in transports if not item.is_closing()
+                and item.get_extra_info('peername')[1] == port]
 
 
 # Certificates.
