@@ -215,7 +215,8 @@ class Client:
                         self._outages.end(path)
                         if 'Warning' in response.headers:
                             self._log_warnings(response.headers.getall('Warning'))
-                        yield response.content
+                        with _aborting(response):
+                            yield response.content
                         return
             finally:
                 connection.users -= 1
@@ -321,6 +322,17 @@ class Client:
 def add_params(path: str, params: Mapping[str, str]) -> str:
     """The path with the parameters added to its query."""
     return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
+
+
+@contextlib.contextmanager
+def _aborting(response: aiohttp.ClientResponse) -> Iterator[None]:
+    """Close the connection at once in the end: TLS would wait for the server to say good-bye."""
+    transport = response.connection.transport if response.connection is not None else None
+    try:
+        yield
+    finally:
+        if transport is not None:
+            transport.abort()
 
 
 @contextlib.contextmanager

@@ -87,10 +87,24 @@ async def test_nothing_is_left_open_whenever_connecting_is_cancelled(secure, set
             task.cancel()
             await asyncio.wait([task])
     await asyncio.sleep(0.1)
+    assert not find_open_transports(port)
+
+
+async def test_streams_are_closed_without_waiting_for_the_server(secure, settings, ca):
+    port = int(secure.url.rpartition(':')[2])
+    secure.script(flow(b'a', 100), on='/stream')
+    async with make_client(settings, make_info(secure, ca_data=ca.cert_pem.bytes())) as client:
+        async with client.stream('/stream') as content:
+            assert await content.readany() == b'a'
+            assert find_open_transports(port)
+        assert not find_open_transports(port)
+
+
+def find_open_transports(port):
     transports = [
         item for item in gc.get_objects() if type(item).__name__ == '_SelectorSocketTransport']
-    assert not [item for item in transports if not item.is_closing()
-                and item.get_extra_info('peername')[1] == port]
+    return [item for item in transports if not item.is_closing()
+            and item.get_extra_info('peername')[1] == port]
 
 
 # Certificates.
