@@ -12,6 +12,9 @@ from kopf._cogs.structs import dicts
 Labels = Mapping[str, str]
 Annotations = Mapping[str, str]
 
+Version = int | str | None
+"""A ``resourceVersion``, see `parse_version`."""
+
 RawEventType = Literal[None, 'ADDED', 'MODIFIED', 'DELETED', 'BOOKMARK']
 
 
@@ -195,6 +198,21 @@ class LiveBody(Body):
 
     def _replace_with(self, raw: RawBody) -> None:
         self._newest = cast(Mapping[str, Any], raw)
+
+
+def parse_version(raw: RawBody) -> Version:
+    """The ``resourceVersion``: as a number, if it is one."""
+    version = raw['metadata'].get('resourceVersion')
+    return int(version) if version is not None and version.isdecimal() else version
+
+
+def is_newer(a: Version, b: Version) -> bool:
+    """
+    Whether the one version is newer than the other one of the same resource.
+
+    If any of them is no number, all that differs is newer (KEP-5504 makes numbers comparable).
+    """
+    return a > b if isinstance(a, int) and isinstance(b, int) else a != b
 
 
 def build_object_reference(body: Body) -> ObjectReference:

@@ -201,6 +201,16 @@ class Cycle:
         if self.seen is not None:
             self.seen = advance(self.seen, contributed, essence)
 
+    def begin_closing(
+            self, essence: bodies.BodyEssence, ahead: bodies.BodyEssence | None, *,
+            old: bodies.BodyEssence | None, body: bodies.Body,
+            settings: configuration.OperatorSettings,
+    ) -> None:
+        """Remember what the commit leaves, unless it is there already: it would tell nothing."""
+        self.closing = essence, ahead
+        if self.is_closed(old=old, body=body, settings=settings):
+            self.closing = None
+
     def is_closed(
             self, *, old: bodies.BodyEssence | None, body: bodies.Body,
             settings: configuration.OperatorSettings,

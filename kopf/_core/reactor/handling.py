@@ -229,7 +229,8 @@ class HandlingTurn(executing.ExecutingTurn):
                 merged = patches.merge(merged, result)
             essence = cycles.advance(essence, results, self._build_essence(merged))
         line.cycle = cycle
-        cycle.closing = (essence, ahead) if essence != view.old or ahead is not None else None
+        cycle.begin_closing(
+            essence, ahead, old=view.old, body=view.body, settings=self.env.settings)
         newest = await self.saver.close(
             [handler.id for handler in self.handlers.changing],
             essence=None if essence == view.old else essence, ahead=ahead)
@@ -237,6 +238,7 @@ class HandlingTurn(executing.ExecutingTurn):
             stored = cycles.advance(essence, results, self._build_essence(newest))
             if stored != essence:  # pruned by the server
                 essence = stored
+                cycle.closing = essence, ahead
                 newest = await self.saver.close([], essence=essence, ahead=ahead)
         line.cycle = None if ahead is None else cycles.Cycle(
             causes.Reason.UPDATE, stored=True, ahead=ahead)

@@ -16,8 +16,6 @@ from kopf._core.engines.daemons import spawning
 if TYPE_CHECKING:
     from kopf._core.reactor import streams
 
-Version = int | str | None
-
 
 class Line:
     """An object with everything that is known about it in this process."""
@@ -32,7 +30,7 @@ class Line:
         self.uid = uid
         self.initial = initial
         """Whether it existed before the operator, and is not resumed yet."""
-        self.version: Version = None
+        self.version: bodies.Version = None
         """The newest known version, also by the responses to the own writes."""
         self.epoch = stream.epoch
         self.pending: bodies.RawBody | None = None
@@ -42,7 +40,7 @@ class Line:
         self.woken = False
         """Whether it is time to look at the kept state again, though it is not new."""
         self.events: collections.deque[bodies.RawEvent] | None = None
-        self.expected: Version = None
+        self.expected: bodies.Version = None
         """The own write that is to come by the watch, if versions are not comparable."""
         self.expected_until = 0.0
         self.cycle: cycles.Cycle | None = None
@@ -70,7 +68,7 @@ class Line:
 
     def accept(self, raw: bodies.RawBody) -> None:
         """Take the response to an own write as the newest state."""
-        version = parse_version(raw)
+        version = bodies.parse_version(raw)
         if isinstance(version, int) and isinstance(self.version, int):
             self.version = max(self.version, version)
         elif version != self.version:
@@ -78,7 +76,8 @@ class Line:
             timeout = self.stream.lines.settings.persistence.consistency_timeout
             self.expected, self.expected_until = version, loop_time + timeout
             self.version = version
-        if self.pending is not None and not self._is_newer(parse_version(self.pending), version):
+        if self.pending is not None and not bodies.is_newer(
+                bodies.parse_version(self.pending), version):
             self.pending = None
         if self.pending is None:
             self.show(raw)
@@ -142,7 +141,7 @@ class Line:
 
     def offer(self, raw: bodies.RawBody) -> bool:
         """Take a state from the watch; false if there is nothing new in it."""
-        version = parse_version(raw)
+        version = bodies.parse_version(raw)
         if self.expected is not None:
             if version == self.expected:
                 self.expected = None
@@ -150,16 +149,12 @@ class Line:
                 return False
             if asyncio.get_running_loop().time() >= self.expected_until:
                 self.expected = None
-        if self.version is not None and not self._is_newer(version, self.version):
+        if self.version is not None and not bodies.is_newer(version, self.version):
             return False
         if self.expected is None:
             self.version = version
         self.pending = raw
         return True
-
-    @staticmethod
-    def _is_newer(a: Version, b: Version) -> bool:
-        return a > b if isinstance(a, int) and isinstance(b, int) else a != b
 
     def wait_until(self, when: float) -> None:
         """Wake up at that time of the event loop, if nothing comes before."""
@@ -184,8 +179,3 @@ def get_uid(body: bodies.RawBody) -> str:
 
 def get_name(body: bodies.RawBody) -> tuple[str | None, str]:
     return body['metadata'].get('namespace'), body['metadata']['name']
-
-
-def parse_version(body: bodies.RawBody) -> Version:
-    version = body['metadata'].get('resourceVersion')
-    return int(version) if version is not None and version.isdecimal() else version

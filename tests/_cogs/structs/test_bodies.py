@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.structs.bodies import Body, build_object_reference, build_owner_reference
+from kopf._cogs.structs.bodies import (
+    Body,
+    build_object_reference,
+    build_owner_reference,
+    is_newer,
+    parse_version,
+)
 
 FULL = {
     'apiVersion': 'group.dev/v1',
@@ -100,3 +106,12 @@ def test_references_to_owners_can_say_that_these_are_none_or_do_not_block():
     assert (reference['controller'], reference['blockOwnerDeletion']) == (False, False)
     reference = build_owner_reference(Body(FULL), controller=None, block_owner_deletion=None)
     assert not reference.keys() & {'controller', 'blockOwnerDeletion'}
+
+
+@pytest.mark.parametrize('a, b, newer', [
+    ('10', '9', True), ('9', '10', False), ('9', '9', False),
+    ('a', 'b', True), ('b', 'a', True), ('a', 'a', False), ('a', '9', True), (None, '9', True),
+])
+def test_versions_are_compared_as_numbers_if_they_are_such_and_else_by_equality(a, b, newer):
+    versions = [parse_version({'metadata': {'resourceVersion': value}}) for value in (a, b)]
+    assert is_newer(*versions) is newer

@@ -394,3 +394,21 @@ def without_empty(value):
         return value
     cleaned = {key: without_empty(val) for key, val in value.items()}
     return {key: val for key, val in cleaned.items() if val != {}}
+
+
+@pytest.mark.parametrize('ahead', [None, {'spec': {'f': 3}}])
+@pytest.mark.parametrize('new', [{'spec': {'f': 1}}, {'spec': {'f': 2}}])
+def test_a_commit_is_recognised_once_it_has_arrived_unless_it_was_there_before(new, ahead):
+    settings = kopf.OperatorSettings()
+    old, cycle = {'spec': {'f': 1}}, Cycle(Reason.UPDATE)
+    before = Body({'metadata': {}})
+    cycle.begin_closing(new, ahead, old=old, body=before, settings=settings)
+    assert not cycle.is_closed(old=old, body=before, settings=settings)
+
+    patch = cycle.closing_patch([], body=before, settings=settings, ahead=ahead)
+    after = Body(merge({'metadata': {}}, patch))
+    is_change = new != old or ahead is not None
+    assert cycle.is_closed(old=new, body=after, settings=settings) is is_change
+    again = Cycle(Reason.UPDATE)
+    again.begin_closing(new, ahead, old=new, body=after, settings=settings)
+    assert not again.is_closed(old=new, body=after, settings=settings)

@@ -102,14 +102,14 @@ class Membership:
         self._on_change = on_change
         self._is_idle = is_idle
         self._on_stall = on_stall
-        self._fed: int | str | None = None
-        self._answered: int | str | None = None
+        self._fed: bodies.Version = None
+        self._answered: bodies.Version = None
         self._title = repr(self.name) + (f' in {namespace!r}' if namespace is not None else '')
         self._streak = streaks.Streak(
             f"Keep-alive in {self._title}", settings=settings, logger=logger)
         self._roster: judging.Roster = {}
         self._present = False
-        self._version: int | str | None = None
+        self._version: bodies.Version = None
         self._renewed: float | None = None
         """When the last renewal that has succeeded was begun, monotonic."""
         self._written = False
@@ -137,13 +137,13 @@ class Membership:
 
     def see(self, raw: bodies.RawBody, *, live: bool, restored: bool = False) -> None:
         """Take a state of the object. It is live if the states came without gaps before it."""
-        version = self._fed = _parse_version(raw)
+        version = self._fed = bodies.parse_version(raw)
         self._see(raw, version, live=live, restored=restored)
 
     def _see(
             self, raw: bodies.RawBody, version: int | str | None, *, live: bool, restored: bool,
     ) -> None:
-        if not restored and self._present and not _is_newer(version, self._version):
+        if not restored and self._present and not bodies.is_newer(version, self._version):
             return
         self._version = version
         found, self._present = not self._present, True
@@ -231,7 +231,8 @@ class Membership:
         """Write the own record; return the pause before the next time."""
         begun = self._clock.now()
         if self._answered is not None and self._renewed is not None and (
-                _is_newer(self._answered, self._fed) and begun.mono > self._renewed + STALLED):
+                begun.mono > self._renewed + STALLED and
+                bodies.is_newer(self._answered, self._fed)):
             self._tell(f"The watch-stream of the peering {self._title} is stalled.")
             self._on_stall()
         live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
@@ -257,7 +258,7 @@ class Membership:
         self._tell(f"Keep-alive in {self._title}: ok.")
         self._forbidden = False
         self._renewed, self._paused = begun.mono, own.paused
-        self._answered = _parse_version(newest)
+        self._answered = bodies.parse_version(newest)
         self._see(newest, self._answered, live=live, restored=False)
         self.judge()
         elapsed = self._clock.mono() - begun.mono
@@ -357,12 +358,3 @@ async def _wait_for(event: asyncio.Event, timeout: float | None) -> None:
             await event.wait()
     except TimeoutError:
         pass
-
-
-def _parse_version(raw: bodies.RawBody) -> int | str | None:
-    version = raw['metadata'].get('resourceVersion')
-    return int(version) if version is not None and version.isdecimal() else version
-
-
-def _is_newer(a: int | str | None, b: int | str | None) -> bool:
-    return a > b if isinstance(a, int) and isinstance(b, int) else a != b
