@@ -65,7 +65,7 @@ from kopf._core.actions.lifecycles import get_default_lifecycle, set_default_lif
 from kopf._core.actions.loggers import LocalObjectLogger, LogFormat, ObjectLogger, configure
 from kopf._core.intents.callbacks import Logger, all_, any_, none_, not_
 from kopf._core.intents.causes import Reason
-from kopf._core.intents.errors import (
+from kopf._core.intents.handlererrors import (
     AdmissionError,
     ErrorsMode,
     HandlerRetriesError,
@@ -103,9 +103,9 @@ if TYPE_CHECKING:
         login_via_pykube,
     )
     from kopf._cogs.clients.serviceaccounts import login_with_service_account
+    from kopf._core.actions.subhandling import execute
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
-    from kopf._core.reactor.subhandling import execute
     from kopf._kits.webhooks import (
         WebhookAutoServer,
         WebhookAutoTunnel,
@@ -130,7 +130,7 @@ _LAZY = {
     'exception': 'kopf._core.engines.posting',
     'info': 'kopf._core.engines.posting',
     'warn': 'kopf._core.engines.posting',
-    'execute': 'kopf._core.reactor.subhandling',
+    'execute': 'kopf._core.actions.subhandling',
     'login_via_async_client': 'kopf._cogs.clients.piggybacking',
     'login_via_client': 'kopf._cogs.clients.piggybacking',
     'login_via_pykube': 'kopf._cogs.clients.piggybacking',

@@ -1,9 +1,8 @@
 """
 The command line of Kopf.
 
-Every option can also be set by an environment variable: ``KOPF_``, the command, and the option's
-name, e.g. ``KOPF_RUN_NAMESPACES``; those that can be repeated take several values separated by
-spaces.
+An environment variable can set each option: ``KOPF_``, the command, and the name of the option,
+e.g. ``KOPF_RUN_NAMESPACES``. Variables of repeatable options contain values separated by spaces.
 """
 
 import asyncio
@@ -12,11 +11,14 @@ import dataclasses
 import functools
 import gc
 import logging
+import os
 import pathlib
+import sys
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
+from click import shell_completion
 
 from kopf._cogs.aiokits import flags
 from kopf._cogs.clients import vaults
@@ -25,9 +27,10 @@ from kopf._cogs.helpers import loaders, versions
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
-from kopf._core.engines.probing import endpoints
+from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import commanding, leaving, running
+from kopf._core.reactor import commanding, running, shutdown
+from kopf._kits import helpscreens
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -40,11 +43,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 @dataclasses.dataclass
 class CLIControls:
     """
-    What the code that calls the command line itself can pass in, as click's ``obj``.
+    Controls for code that calls the command line, e.g. tests: passed as ``obj`` of click.
 
-    It is how operators are run by the command line's rules in tests and embedded: ``ready_flag`` is
-    set when the operator is started, and it ends when ``stop_flag`` is set. The rest replaces the
-    defaults.
+    Kopf sets ``ready_flag`` when the operator has started. The operator stops when the caller sets
+    ``stop_flag``. The other attributes replace the defaults.
     """
 
     ready_flag: flags.Flag | None = None
@@ -56,7 +58,7 @@ class CLIControls:
 
 
 class LogFormatChoice(click.Choice[str]):
-    """The log formats by their names in lower case."""
+    """The option type for log formats: their names in lower case."""
 
     def __init__(self) -> None:
         super().__init__([log_format.name.lower() for log_format in loggers.LogFormat])
@@ -73,7 +75,7 @@ class LogFormatChoice(click.Choice[str]):
 
 
 def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse what the health checks cannot be served at."""
+    """Refuse URLs at which Kopf cannot serve the health checks."""
     try:
         if value is not None:
             endpoints.Endpoint.parse(value)
@@ -83,20 +85,26 @@ def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add the options of logging to a command, and configure it before the command."""
-    @click.option('-v', '--verbose', is_flag=True, help="Tell in detail what is done and why.")
-    @click.option('-d', '--debug', is_flag=True,
-                  help="Tell everything, the insides of asyncio and HTTP included.")
-    @click.option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
-    @click.option('--log-format', type=LogFormatChoice(), default='full', show_default=True,
-                  help="Whole lines, only the messages, or JSON.")
-    @click.option('--log-refkey', type=str,
-                  help="The field of JSON lines for the object they are about. [default: object]")
-    @click.option('--log-prefix/--no-log-prefix', default=None,
-                  help="Begin the messages about objects with their names. [default: not for JSON]")
+    """Add the logging options to a command, and configure the logging before the command."""
+    option = functools.partial(helpscreens.option, section='Logging')
+
+    @option('-v', '--verbose', is_flag=True, help="Show what is done, and why.")
+    @option('-d', '--debug', is_flag=True,
+            help="Show everything, the insides of asyncio and HTTP included.")
+    @option('-q', '--quiet', is_flag=True, help="Show only warnings and errors.")
+    @option('--log-format', type=LogFormatChoice(), default='full', show_default=True,
+            help="Log only the messages (plain), whole lines (full), or JSON.")
+    @option('--log-refkey', type=str,
+            help="Put the object that a line is about into this field of JSON. [default: object]")
+    @option('--log-prefix/--no-log-prefix', default=None,
+            help="Begin the messages about objects with their names. [default: not for JSON]")
+    @option('--color/--no-color', default=None,
+            help="Log in colours, and aligned. [default: if stderr is a terminal, unless "
+                 "$NO_COLOR is set]")
     @functools.wraps(fn)
     def wrapper(
             *args: Any,
+            color: bool | None,
             verbose: bool,
             debug: bool,
             quiet: bool,
@@ -107,25 +115,37 @@ def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
     ) -> R:
         loggers.configure(
             debug=debug, verbose=verbose, quiet=quiet,
-            log_format=log_format, log_prefix=log_prefix, log_refkey=log_refkey)
+            log_format=log_format, log_prefix=log_prefix, log_refkey=log_refkey,
+            color=_is_colored() if color is None else color)
         return fn(*args, **kwargs)
     return wrapper  # type: ignore[return-value]
 
 
+def _is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def _is_colored() -> bool:
+    return _is_terminal() and not os.environ.get('NO_COLOR') and (
+        os.environ.get('TERM') != 'dumb')
+
+
 def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add the options on what is in the sandbox, and how it can be reached."""
+    """Add the options for the content, the kubeconfig, and the faults of a sandbox."""
     path = click.Path(dir_okay=False, path_type=pathlib.Path)
     existing = click.Path(dir_okay=False, path_type=pathlib.Path, exists=True)
 
-    @click.option('--load', multiple=True, type=existing, metavar='FILE',
-                  help="YAML with objects to be there from the beginning. Can be repeated.")
-    @click.option('--state', type=path, metavar='FILE',
-                  help="Keep all objects in this file, and go on from it the next time.")
-    @click.option('--kubeconfig-out', type=path, metavar='FILE',
-                  help="Write the kubeconfig there. [default: a file until the end]")
-    @click.option('--fault', multiple=True, metavar='SPEC',
-                  help="Misbehave, e.g. refuse:verb=patch,resource=pods,status=500,count=3. Or "
-                       "delay, drop, cut, expire, compact, lose, slow. Can be repeated.")
+    option = functools.partial(helpscreens.option, section='Sandbox')
+
+    @option('--load', multiple=True, type=existing, metavar='FILE',
+            help="Create the objects of this YAML file at the start. Can be repeated.")
+    @option('--state', type=path, metavar='FILE',
+            help="Keep all objects in this file, and load them on the next run.")
+    @option('--kubeconfig-out', type=path, metavar='FILE',
+            help="Write the kubeconfig to this file. [default: a temporary file]")
+    @option('--fault', multiple=True, metavar='SPEC',
+            help="Inject a fault, e.g. refuse:verb=patch,status=500,count=3. Or delay, drop, cut, "
+                 "expire, compact, lose, slow. Can be repeated.")
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         return fn(*args, **kwargs)
@@ -133,11 +153,14 @@ def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
 
 
 def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
-    """Add the options on what part of the cluster a command is about."""
-    @click.option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
-                  help="The whole cluster.")
-    @click.option('-n', '--namespace', 'namespaces', multiple=True,
-                  help="A namespace, or a pattern of names: 'a*,!ab*'. Can be repeated.")
+    """Add the options that select the namespaces of a command."""
+    option = functools.partial(helpscreens.option, section='Scope')
+
+    @option('-A', '--all-namespaces', 'clusterwide', is_flag=True,
+            help="Serve the whole cluster.")
+    @option('-n', '--namespace', 'namespaces', multiple=True,
+            help="Serve this namespace, or those that match the pattern: 'a*,!ab*'. "
+                 "Can be repeated.")
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if kwargs['clusterwide'] and kwargs['namespaces']:
@@ -153,27 +176,33 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
 @click.version_option(versions.version, prog_name='kopf')
 @click.make_pass_decorator(CLIControls, ensure=True)
 def main(__controls: CLIControls) -> None:
-    """Kopf runs Kubernetes operators written in Python."""
+    """Run Kubernetes operators written in Python."""
 
 
-@main.command()
+@main.command(cls=helpscreens.SectionCommand, short_help="Run an operator.")
 @logging_options
 @scope_options
-@click.option('--standalone', is_flag=True, default=None,
-              help="Work as if there were no other operators.")
-@click.option('--dev', is_flag=True,
-              help=f"Development: take over from other operators (priority {DEV_PRIORITY}).")
-@click.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', callback=check_endpoint,
-              help="Where to serve the health checks: http://0.0.0.0:8080/healthz")
-@click.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING',
-              metavar='NAME',
-              help="The peering to join; it is then required. [default: default, if it exists]")
-@click.option('-p', '--priority', type=int,
-              help="Of several operators, the one with the highest priority works. [default: 0]")
-@click.option('-m', '--module', 'modules', multiple=True,
-              help="A module with handlers, as in `python -m`. Can be repeated.")
-@click.option('--sandbox', is_flag=True,
-              help="Run on a Kubernetes API of its own, in this process: no cluster is needed.")
+@helpscreens.option('--standalone', is_flag=True, default=None, section='Peering',
+                    help="Ignore other operators. [default on a sandbox]")
+@helpscreens.option('--dev', is_flag=True, section='Peering',
+                    help=f"Take over from other operators while you develop: the priority is "
+                         f"{DEV_PRIORITY}.")
+@helpscreens.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
+                    callback=check_endpoint,
+                    help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
+@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING', metavar='NAME',
+                    section='Peering',
+                    help="Join this peering, and wait for it if it is absent. "
+                         "[default: default, if it exists]")
+@helpscreens.option('-p', '--priority', type=int, section='Peering',
+                    help="Set the priority: of several operators, the highest one works. "
+                         "[default: 0]")
+@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
+                    help="Load this module with handlers, as `python -m` does. Can be repeated.")
+@helpscreens.option('--reload', is_flag=True, section='Handlers',
+                    help="Restart the operator when its files change, and keep the sandbox.")
+@helpscreens.option('--sandbox', is_flag=True, section='Sandbox',
+                    help="Run on a Kubernetes API in this process: no cluster is needed.")
 @sandbox_options
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -188,30 +217,32 @@ def run(
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
+        reload: bool,
         sandbox: bool,
         **sandboxing: Any,
 ) -> None:
     """
-    Run the operator made of the handlers in PATHS (files of Python) and modules.
+    Run an operator: the handlers in PATHS (Python files) and in modules.
 
     For example: kopf run --all-namespaces --verbose handlers.py
     """
     if any(sandboxing.values()) and not sandbox:
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
-    try:
-        loaders.preload(paths=paths, modules=modules)
-    except loaders.LoadingError as e:
-        raise _describe(e) from e
+    if reload:
+        _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
+    _load(__controls.registry, paths, modules)
     if not clusterwide and not namespaces:
         clusterwide = True
         logger.warning(
             "Neither --namespace nor --all-namespaces is given: serving the whole cluster. "
             "In the future, one of them will be required.")
 
+    if sandbox and standalone is None and peering_name is None:
+        standalone = True  # no other operators can use a sandbox in this process
     loop = __controls.loop or _make_fast_loop()
-    owning = leaving.owns_process_var.set(True)
+    owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
-        gc.freeze()  # what is loaded stays for good: full collections, which block, take less time
+        gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
         with _accompany(sandboxing) if sandbox else contextlib.nullcontext(
                 __controls.vault) as vault:
@@ -232,40 +263,85 @@ def run(
     except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError) as e:
         raise click.ClickException(str(e)) from e
     finally:
-        leaving.owns_process_var.reset(owning)
+        shutdown.owns_process_var.reset(owning)
         if loop is not None and loop is not __controls.loop:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
 
 
-@main.command()
+@main.command(
+    cls=helpscreens.SectionCommand, short_help="Serve a Kubernetes API for trying and testing.")
 @logging_options
-@click.option('--port', type=int, default=0, help="Where to listen. [default: any free port]")
-@click.option('--tls', is_flag=True,
-              help="Serve HTTPS with certificates made for this run; it needs kopf[sandbox].")
+@helpscreens.option('--port', type=int, default=0, section='Sandbox',
+                    help="Listen on this port. [default: any free port]")
+@helpscreens.option('--tls', is_flag=True, section='Sandbox',
+                    help="Serve HTTPS, with certificates made for this run. It needs the extra "
+                         "`sandbox` of Kopf.")
 @sandbox_options
 def sandbox(**options: Any) -> None:
     """
-    Run a Kubernetes API for trying and testing, until it is stopped.
+    Serve a Kubernetes API for trying and testing, until it is stopped.
 
     For example: kopf sandbox --load examples/crd.yaml
     """
-    from kopf._kits import serving
-    serving.serve(**options)
+    from kopf._kits import sandboxing
+    sandboxing.serve(**options)
 
 
-@main.command()
+@main.command(cls=helpscreens.SectionCommand, short_help="Show what an operator would watch.")
+@click.option('-m', '--module', 'modules', multiple=True,
+              help="Load this module with handlers, too. Can be repeated.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def check(
+        __controls: CLIControls, paths: Collection[str], modules: Collection[str],
+) -> None:
+    """
+    Show what an operator would watch, and what is wrong with it, without a cluster.
+
+    For example: kopf check handlers.py
+    """
+    from kopf._kits import operatorchecks
+    registry = _load(__controls.registry, paths, modules)
+    for line in operatorchecks.describe(registry):
+        click.echo(line)
+    faults = list(operatorchecks.find_faults(registry))
+    for fault in faults:
+        click.echo(f"Error: {fault}", err=True)
+    if faults:
+        raise click.exceptions.Exit(1)
+
+
+@main.command(short_help="Print a script for completion in a shell.")
+@click.argument('shell', type=click.Choice(['bash', 'zsh', 'fish']))
+def completion(shell: str) -> None:
+    """
+    Print a script that completes the commands and options of kopf in a shell.
+
+    For example, in ~/.bashrc: eval "$(kopf completion bash)"
+    """
+    complete = shell_completion.get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(main, {}, 'kopf', '_KOPF_COMPLETE').source())
+
+
+@main.command(cls=helpscreens.SectionCommand, short_help="Freeze the operators of a peering.")
 @logging_options
 @scope_options
-@click.option('-i', '--id', type=str, help="By whom; a name of this very request.")
-@click.option('--dev', is_flag=True, help=f"The same as --priority={DEV_PRIORITY}.")
-@click.option('-P', '--peering', 'peering_name', envvar='KOPF_FREEZE_PEERING',
-              metavar='NAME', required=True,
-              help="The peering of the operators to freeze.")
-@click.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
-              help="Operators with lower priorities freeze.")
-@click.option('-t', '--lifetime', type=int, required=True, help="For how long, in seconds.")
-@click.option('-m', '--message', type=str, help="Why: a text for people.")
+@helpscreens.option('-i', '--id', type=str, section='Peering',
+                    help="Freeze by this name, by which `kopf resume` ends it. "
+                         "[default: user@host]")
+@helpscreens.option('--dev', is_flag=True, section='Peering',
+                    help=f"Use the priority {DEV_PRIORITY}.")
+@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_FREEZE_PEERING',
+                    metavar='NAME', required=True, section='Peering',
+                    help="Freeze the operators of this peering.")
+@helpscreens.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
+                    section='Peering', help="Freeze the operators of this priority or lower.")
+@helpscreens.option('-t', '--lifetime', type=int, required=True, section='Peering',
+                    help="Freeze for this number of seconds.")
+@helpscreens.option('-m', '--message', type=str, section='Peering',
+                    help="Leave a message for people.")
 @click.make_pass_decorator(CLIControls, ensure=True)
 def freeze(
         __controls: CLIControls,
@@ -281,13 +357,14 @@ def freeze(
              priority=DEV_PRIORITY if dev else priority, **where)
 
 
-@main.command()
+@main.command(cls=helpscreens.SectionCommand, short_help="Resume the operators of a peering.")
 @logging_options
 @scope_options
-@click.option('-i', '--id', type=str, help="Whose freezing is over; as it was frozen.")
-@click.option('-P', '--peering', 'peering_name', envvar='KOPF_RESUME_PEERING',
-              metavar='NAME', required=True,
-              help="The peering of the operators to resume.")
+@helpscreens.option('-i', '--id', type=str, section='Peering',
+                    help="End the freezing by this name. [default: user@host]")
+@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_RESUME_PEERING',
+                    metavar='NAME', required=True, section='Peering',
+                    help="Resume the operators of this peering.")
 @click.make_pass_decorator(CLIControls, ensure=True)
 def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
@@ -313,9 +390,50 @@ def _command(
         raise click.ClickException(str(e)) from e
 
 
+def _load(
+        registry: registries.OperatorRegistry | None,
+        paths: Collection[str],
+        modules: Collection[str],
+) -> registries.OperatorRegistry:
+    """Load the handlers; it is an error if there are none."""
+    try:
+        loaders.preload(paths=paths, modules=modules)
+    except loaders.LoadingError as e:
+        raise _describe(e) from e
+    registry = registry if registry is not None else registries.get_default_registry()
+    if registry.is_empty:
+        if not paths and not modules:
+            raise click.UsageError(
+                "No file or module with handlers is given. For example: kopf run -A handlers.py")
+        raise click.ClickException(
+            f"There are no handlers in {', '.join([*paths, *modules])}. Decorate functions as "
+            f"handlers, for example: @kopf.on.create('kopfexamples')")
+    return registry
+
+
+def _reload(
+        paths: Collection[str],
+        modules: Collection[str],
+        sandboxing: dict[str, Any] | None,
+        *,
+        is_alone: bool,
+) -> NoReturn:
+    """Run the same command in a child process, restart it on changes, and exit with its code."""
+    from kopf._kits import reloading
+    folders = {pathlib.Path(path).absolute().parent for path in paths}
+    folders |= {pathlib.Path.cwd()} if modules else set()
+    args = ['run', *helpscreens.get_args(
+        click.get_current_context(), without={'reload', 'sandbox', *(sandboxing or ())})]
+    with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
+        if sandboxing is not None and is_alone:
+            args.insert(1, '--standalone')
+        code = reloading.run(args, folders=sorted(folder for folder in folders if folder.exists()))
+    raise click.exceptions.Exit(code)
+
+
 def _accompany(options: dict[str, Any]) -> contextlib.AbstractContextManager[vaults.Vault | None]:
-    from kopf._kits import serving
-    return serving.accompany(**options)
+    from kopf._kits import sandboxing
+    return sandboxing.accompany(**options)
 
 
 def _describe(e: loaders.LoadingError) -> click.ClickException:

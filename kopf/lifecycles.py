@@ -1,9 +1,11 @@
 """
-Lifecycles: which of the handlers that are due are executed at once, and in which order.
+Lifecycles: which of the due handlers of an object Kopf calls now, and in which order.
 
-They go to ``lifecycle=`` of `kopf.run`, `kopf.operator`, and `kopf.execute`, or become the default
-for all operators of the process by `set_default_lifecycle`. Any function of the same signature
-is a lifecycle too.
+Pass a lifecycle as ``lifecycle=`` to `kopf.run`, `kopf.operator`, or `kopf.execute`; or make it the
+default of all operators in the process with `kopf.set_default_lifecycle`. A lifecycle is a function
+that gets a sequence of the due handlers as its only positional argument, and the arguments of
+handlers as keyword arguments, and returns a sequence of some of these handlers. Kopf calls it again
+for the other handlers later.
 """
 from kopf._core.actions.lifecycles import (
     LifeCycleFn,

@@ -1,5 +1,5 @@
 """
-Decorators that declare handlers.
+The decorators that register handlers.
 
 ::
 
@@ -9,29 +9,70 @@ Decorators that declare handlers.
     def created(spec: kopf.Spec, **_: object) -> None:
         ...
 
-Decorated functions remain as they are, so they can be decorated again, called, or passed around.
-The decorators have these parameters in common:
+A decorator returns the function unchanged. You can decorate a function several times, call the
+function, or pass it around. Each decorator describes its own parameters. The parameters below have
+the same meaning in all decorators that accept them. All times are in seconds.
 
-* The positional ones, ``group``, ``version``, ``kind``, ``plural``, ``singular``, ``shortcut``,
-  ``category`` select the resources, see `kopf.Resource`.
-* ``id`` identifies the handler on the objects and in the logs; by default, it is made
-  of the function's name and the field.
-* ``param`` is passed to the function as it is.
-* ``errors``, ``timeout``, ``retries``, ``backoff`` say what to do if the function fails;
-  the times are in seconds.
-* ``labels``, ``annotations``, ``when``, ``field``, ``value``, ``old``, ``new`` restrict the objects
-  and their changes for which the function is called.
-* ``registry`` is where the handler goes, instead of the default registry.
+**The resource.** Name it once: by position, or by one keyword. See "Select resources" in the
+documentation.
 
-Contradictory, unknown, or missing specifications raise TypeError or ValueError at once.
+* Up to three positional arguments: a name (plural, singular, short, or the kind) such as
+  ``'pods'``; a name with the group and the version, such as ``'deployments.apps'``,
+  ``'deployments.v1.apps'``; the group and the version before the name, such as ``'apps', 'v1',
+  'deployments'`` or ``'apps/v1', 'deployments'``; `kopf.EVERYTHING`; or a function that gets a
+  `kopf.Resource` and returns whether the resource is selected.
+* ``kind``, ``plural``, ``singular``, ``shortcut``, ``category``: one name of this sort only.
+* ``group``, ``version``: the API group (``''`` for the core API) and the version. Default: any
+  group, the preferred version.
+
+**The handler.** See "Write handlers" in the documentation.
+
+* ``id``: a string that identifies the handler in the log and in the stored progress. Default: the
+  qualified name of the function. If there is a field, the field is appended, except for indices.
+  Keep ids stable as long as there are objects.
+* ``param``: any value. The handler gets the value as the argument ``param``. Default: `None`.
+* ``registry``: the `kopf.OperatorRegistry` that gets the handler. Default: the default registry.
+
+**Errors and retries.** See "Handle errors and retries" in the documentation.
+
+* ``errors``: a `kopf.ErrorsMode`, which says what exceptions mean, other than `kopf.TemporaryError`
+  and `kopf.PermanentError`. Default: ``TEMPORARY``, which means a retry; for indices, ``IGNORED``.
+* ``backoff``: the delay in seconds before a retry after such an exception. Default:
+  ``settings.execution.default_backoff`` (60 seconds).
+* ``retries``: the maximum number of attempts, including the first attempt. Default: no limit.
+* ``timeout``: the time limit in seconds for all attempts together, delays included. Default: no
+  limit.
+
+**Filters.** An object must satisfy all given filters. A criterion is a value, `kopf.PRESENT`,
+`kopf.ABSENT`, or a function that gets the value as its positional argument and the arguments of the
+handler as keyword arguments. See "Filter objects and changes" in the documentation.
+
+* ``labels``, ``annotations``: a dict of names to criteria. Default: no filter.
+* ``when``: a function that gets the arguments of the handler as keyword arguments, and returns
+  whether to call the handler. Default: no filter.
+* ``field``: a path, as a dotted string (``'spec.field'``), or as a list or a tuple of keys. The
+  field must be present if no criterion says otherwise. Default: the whole object.
+* ``value``: a criterion for the field. It requires ``field``.
+* ``old``, ``new``: criteria for the value of the field before and after the change. They require
+  ``field``, and exclude ``value``.
+
+Wrong arguments raise an error at once, when the decorator is called or when it gets the function:
+
+* `TypeError`: no resource, or several; ``value``, ``old``, or ``new`` without ``field``, or
+  ``value`` together with ``old`` or ``new``; a function that does not accept the keyword arguments
+  of handlers, because ``**_`` is missing.
+* `ValueError`: `None` as a criterion for a label or an annotation; a field that is neither a string
+  nor strings; an object without a name as the handler, if there is no ``id``.
 """
 import warnings
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
+
+from typing_extensions import deprecated
 
 from kopf._cogs.structs import dicts, references, reviews
 from kopf._core.intents import callbacks, causes, handlers, registries
-from kopf._core.intents.errors import ErrorsMode
+from kopf._core.intents.handlererrors import ErrorsMode
 
 ActivityFnT = TypeVar('ActivityFnT', bound=callbacks.ActivityFn)
 ChangingFnT = TypeVar('ChangingFnT', bound=callbacks.ChangingFn)
@@ -54,7 +95,15 @@ def startup(
         backoff: float | None = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ActivityFnT], ActivityFnT]:
-    """Declare a handler that is called before the operator begins its work."""
+    """
+    Register a handler that Kopf calls before the operator begins its work.
+
+    The operator sends no requests to the cluster before all startup handlers have succeeded. If a
+    startup handler fails permanently, the operator does not start. Handlers get ``settings``, and
+    can change them. See "Prepare and clean up the operator" in the documentation.
+
+    `kopf.on` describes all parameters. All of them are optional.
+    """
     def decorator(fn: ActivityFnT) -> ActivityFnT:
         _registry(registry)._activities.append(handlers.ActivityHandler(
             id=handlers.generate_id(fn, id), fn=fn, param=param,
@@ -75,7 +124,14 @@ def cleanup(
         backoff: float | None = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ActivityFnT], ActivityFnT]:
-    """Declare a handler that is called after the operator has ended its work."""
+    """
+    Register a handler that Kopf calls when the operator has ended its work.
+
+    By then, all handling has ended, and all daemons have stopped. Kopf does not call cleanup
+    handlers if the process is killed. See "Prepare and clean up the operator" in the documentation.
+
+    `kopf.on` describes all parameters. All of them are optional.
+    """
     def decorator(fn: ActivityFnT) -> ActivityFnT:
         _registry(registry)._activities.append(handlers.ActivityHandler(
             id=handlers.generate_id(fn, id), fn=fn, param=param,
@@ -96,7 +152,16 @@ def login(
         backoff: float | None = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ActivityFnT], ActivityFnT]:
-    """Declare a handler that returns credentials for the API, or None if it has none."""
+    """
+    Register a handler that returns credentials for the API server.
+
+    The handler returns `kopf.ConnectionInfo` or `kopf.AiohttpSession`, or `None` if it has no
+    credentials. Kopf calls all login handlers at the start, and again when the API server rejects
+    the credentials or when they expire. Without login handlers, Kopf uses its own. See
+    "Authenticate to the API server" in the documentation.
+
+    `kopf.on` describes all parameters. All of them are optional.
+    """
     def decorator(fn: ActivityFnT) -> ActivityFnT:
         _registry(registry)._activities.append(handlers.ActivityHandler(
             id=handlers.generate_id(fn, id), fn=fn, param=param,
@@ -117,7 +182,14 @@ def probe(
         backoff: float | None = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ActivityFnT], ActivityFnT]:
-    """Declare a handler whose result is shown by the liveness endpoint."""
+    """
+    Register a handler whose result the liveness endpoint returns under the id of the handler.
+
+    The result must be JSON. If the handler raises an error, the operator is unhealthy. See "Serve
+    health checks" in the documentation.
+
+    `kopf.on` describes all parameters. All of them are optional.
+    """
     def decorator(fn: ActivityFnT) -> ActivityFnT:
         _registry(registry)._activities.append(handlers.ActivityHandler(
             id=handlers.generate_id(fn, id), fn=fn, param=param,
@@ -126,6 +198,68 @@ def probe(
         ))
         return fn
     return decorator
+
+
+@overload
+def validate(
+        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        id: str | None = None,
+        param: Any | None = None,
+        operations: Collection[reviews.Operation] | None = None,
+        subresource: str | None = None,
+        persistent: bool | None = None,
+        side_effects: bool | None = None,
+        ignore_failures: bool | None = None,
+        labels: _MetaFilter | None = None,
+        annotations: _MetaFilter | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        field: dicts.FieldSpec = None,
+        value: handlers.ValueFilter = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[WebhookFnT], WebhookFnT]: ...
+
+
+@overload
+@deprecated("operation= is deprecated, use operations={...}.", category=None)
+def validate(
+        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        id: str | None = None,
+        param: Any | None = None,
+        operation: reviews.Operation,
+        operations: Collection[reviews.Operation] | None = None,
+        subresource: str | None = None,
+        persistent: bool | None = None,
+        side_effects: bool | None = None,
+        ignore_failures: bool | None = None,
+        labels: _MetaFilter | None = None,
+        annotations: _MetaFilter | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        field: dicts.FieldSpec = None,
+        value: handlers.ValueFilter = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[WebhookFnT], WebhookFnT]: ...
 
 
 def validate(
@@ -156,13 +290,27 @@ def validate(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[WebhookFnT], WebhookFnT]:
-    """Declare a handler that can refuse changes before they are made, by raising an error.
+    """
+    Register an admission handler that can refuse a change before the API server stores the object.
 
-    By default, it is called for all operations with the objects themselves; otherwise, for these
-    ``operations`` or this ``subresource`` (``"*"``: for any, and for the objects themselves).
-    With ``persistent``, it stays in force while the operator does not run; with
-    ``ignore_failures``, changes are accepted when the operator cannot be reached;
-    ``side_effects`` tells Kubernetes that dry runs are not safe.
+    To refuse the change, the handler raises `kopf.AdmissionError` or any other exception. Kopf does
+    not retry the handler. See "Validate and mutate objects" in the documentation.
+
+    :param operations: the operations to check: a collection of ``'CREATE'``, ``'UPDATE'``,
+        ``'DELETE'``, ``'CONNECT'``. Default: all operations.
+    :param operation: one operation. Deprecated: use ``operations``.
+    :param subresource: the subresource to check, e.g. ``'status'``. ``'*'`` means the object itself
+        and all subresources. Default: only the object itself.
+    :param persistent: whether the webhook remains in the cluster after the shutdown of the
+        operator, so that nobody can change these objects meanwhile. Default: no.
+    :param side_effects: whether the handler changes something outside of the object, except in dry
+        runs. Default: no.
+    :param ignore_failures: whether the API server accepts the change if it cannot reach the
+        operator. Default: no, the API server refuses the change.
+    :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
+    :raises ValueError: if ``operations`` is empty.
+
+    `kopf.on` describes the other parameters.
     """
     real_operations = _verify_operations(operation, operations)
     path = _verify(labels, annotations, field, value)
@@ -183,6 +331,68 @@ def validate(
         ))
         return fn
     return decorator
+
+
+@overload
+def mutate(
+        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        id: str | None = None,
+        param: Any | None = None,
+        operations: Collection[reviews.Operation] | None = None,
+        subresource: str | None = None,
+        persistent: bool | None = None,
+        side_effects: bool | None = None,
+        ignore_failures: bool | None = None,
+        labels: _MetaFilter | None = None,
+        annotations: _MetaFilter | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        field: dicts.FieldSpec = None,
+        value: handlers.ValueFilter = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[WebhookFnT], WebhookFnT]: ...
+
+
+@overload
+@deprecated("operation= is deprecated, use operations={...}.", category=None)
+def mutate(
+        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        id: str | None = None,
+        param: Any | None = None,
+        operation: reviews.Operation,
+        operations: Collection[reviews.Operation] | None = None,
+        subresource: str | None = None,
+        persistent: bool | None = None,
+        side_effects: bool | None = None,
+        ignore_failures: bool | None = None,
+        labels: _MetaFilter | None = None,
+        annotations: _MetaFilter | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        field: dicts.FieldSpec = None,
+        value: handlers.ValueFilter = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[WebhookFnT], WebhookFnT]: ...
 
 
 def mutate(
@@ -213,13 +423,28 @@ def mutate(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[WebhookFnT], WebhookFnT]:
-    """Declare a handler that can amend changes before they are made, by filling the patch.
+    """
+    Register an admission handler that can change an object before the API server stores the object.
 
-    By default, it is called for all operations with the objects themselves; otherwise, for these
-    ``operations`` or this ``subresource`` (``"*"``: for any, and for the objects themselves).
-    With ``persistent``, it stays in force while the operator does not run; with
-    ``ignore_failures``, changes are accepted when the operator cannot be reached;
-    ``side_effects`` tells Kubernetes that dry runs are not safe.
+    The handler puts the changes into ``patch``. It can also refuse the change, as handlers of
+    `kopf.on.validate` do. Kopf does not retry the handler. See "Validate and mutate objects" in the
+    documentation.
+
+    :param operations: the operations to handle: a collection of ``'CREATE'``, ``'UPDATE'``,
+        ``'DELETE'``, ``'CONNECT'``. Default: all operations.
+    :param operation: one operation. Deprecated: use ``operations``.
+    :param subresource: the subresource to handle, e.g. ``'status'``. ``'*'`` means the object
+        itself and all subresources. Default: only the object itself.
+    :param persistent: whether the webhook remains in the cluster after the shutdown of the
+        operator, so that nobody can change these objects meanwhile. Default: no.
+    :param side_effects: whether the handler changes something outside of the object, except in dry
+        runs. Default: no.
+    :param ignore_failures: whether the API server accepts the change, unmodified, if it cannot
+        reach the operator. Default: no, the API server refuses the change.
+    :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
+    :raises ValueError: if ``operations`` is empty.
+
+    `kopf.on` describes the other parameters.
     """
     real_operations = _verify_operations(operation, operations)
     path = _verify(labels, annotations, field, value)
@@ -269,11 +494,17 @@ def resume(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
-    """Declare a handler of objects that existed before the operator has started.
+    """
+    Register a handler of objects that existed, and were handled, before the operator started.
 
-    It is called once for each such object in the life of the process, together with the handlers
-    of creation or updates if there are any to be called. With ``deleted``, it is also called for
-    the objects that are being deleted.
+    Kopf calls the handler once for each such object in the lifetime of the operator, apart from
+    retries. If there is also a creation or an update to handle, Kopf calls the resuming handlers
+    together with the handlers of that cause. See "Write handlers" in the documentation.
+
+    :param deleted: whether to call the handler also for objects that are being deleted. Default:
+        no.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -320,7 +551,14 @@ def create(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
-    """Declare a handler of new objects."""
+    """
+    Register a handler of new objects: objects that this operator has never handled before.
+
+    Kopf retries the handler until it succeeds or fails permanently, and stores its result in the
+    status of the object. See "Write handlers" in the documentation.
+
+    `kopf.on` describes all parameters.
+    """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
         arg1, arg2, arg3,
@@ -368,9 +606,20 @@ def update(
         new: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
-    """Declare a handler of changes in existing objects, or in a field of them.
+    """
+    Register a handler of changes in existing objects, or in one field of them.
 
-    The ``value`` is checked in both the old and new states, and either is enough.
+    Only changes of the essence count: everything except the status and the system's own metadata.
+    To handle changes there, name the field. See "Write handlers" and "Filter objects and changes"
+    in the documentation.
+
+    :param field: the field that must have changed; ``old``, ``new``, and ``diff`` of the handler
+        contain only this field. Default: the whole object.
+    :param value: a criterion that either the old or the new value of the field must satisfy.
+    :param old: a criterion for the old value of the field. Default: any value, or none.
+    :param new: a criterion for the new value of the field. Default: any value, or none.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value, old, new)
     selector = references.Selector(
@@ -418,10 +667,17 @@ def delete(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
-    """Declare a handler of objects that are being deleted.
+    """
+    Register a handler of objects whose deletion somebody has requested.
 
-    The deletion waits for it, unless the handler is ``optional``: then, the object can be gone
-    before the handler is called, and then it is not called at all.
+    The object remains until the handler has succeeded or failed permanently: Kopf adds a finalizer
+    to the object for this. See "Write handlers" in the documentation.
+
+    :param optional: whether the object can disappear without the handler. If so, Kopf adds no
+        finalizer for this handler, and calls it only if something else holds the object back.
+        Default: no.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -470,9 +726,20 @@ def field(
         new: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
-    """Declare a handler of changes in a field, including its first value at creation.
+    """
+    Register a handler of changes in one field, including its first value when the object is
+    created.
 
-    The ``value`` is checked in both the old and new states, and either is enough.
+    Kopf calls the handler when the field is added, changed, or removed. ``old``, ``new``, and
+    ``diff`` of the handler contain only this field. See "Write handlers" and "Filter objects and
+    changes" in the documentation.
+
+    :param field: the field: ``'spec.field'``, or a list or a tuple of keys. Required.
+    :param value: a criterion that either the old or the new value of the field must satisfy.
+    :param old: a criterion for the old value of the field. Default: any value, or none.
+    :param new: a criterion for the new value of the field. Default: any value, or none.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value, old, new)
     selector = references.Selector(
@@ -519,10 +786,20 @@ def index(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[IndexingFnT], IndexingFnT]:
-    """Declare a function of which the results are indexed in memory, to be read by all handlers.
+    """
+    Register a function whose results Kopf keeps in memory as an index, which all handlers can read.
 
-    It is called for every object at the start, and then for every change of it. If the result
-    is a dict, its keys are the keys of the index. The index is passed to handlers by its id.
+    Kopf calls the function for every object at the start, and whenever an object changes. The keys
+    of a returned dict are the keys of the index; all other values go under the key `None`; `None`
+    itself changes nothing. Handlers get the index as a keyword argument named by the ``id``.
+    Functions with the same id fill the same index. See `kopf.Index`, and "Index objects in memory"
+    in the documentation.
+
+    :param id: the name of the index. Default: the name of the function, without the field.
+    :param errors: what exceptions mean. Default: ``IGNORED``, the previous values of the object
+        remain.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -533,7 +810,7 @@ def index(
 
     def decorator(fn: IndexingFnT) -> IndexingFnT:
         _registry(registry)._indexing.append(handlers.IndexingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
+            id=handlers.generate_id(fn, id), fn=fn, param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             selector=selector, labels=labels, annotations=annotations, when=when,
             field=path, value=value,
@@ -564,9 +841,14 @@ def event(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[WatchingFnT], WatchingFnT]:
-    """Declare a handler of raw events, as the API tells them: nothing is stored on the objects.
+    """
+    Register a handler of raw events, as the API server sends them.
 
-    Errors are logged, and the handler is not tried again.
+    Kopf stores nothing on the objects for this handler, except its result and its patch. Kopf logs
+    errors, and does not retry the handler. After each restart, Kopf calls the handler for all
+    existing objects. See "Write handlers" in the documentation.
+
+    `kopf.on` describes all parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -615,11 +897,25 @@ def daemon(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[DaemonFnT], DaemonFnT]:
-    """Declare a function that runs for each object as long as the object exists.
+    """
+    Register a function that runs alongside each object, as long as the object exists.
 
-    It has to stop when its ``stopped`` is set. After ``cancellation_backoff``, it is cancelled
-    if it is a coroutine; after ``cancellation_timeout`` more, it is abandoned;
-    in the meantime, it is checked every ``cancellation_polling`` seconds.
+    The function must exit when its argument ``stopped`` is set. Synchronous functions run in
+    threads, and Kopf cannot interrupt them. The object remains until its daemons have ended or Kopf
+    has abandoned them. See "Run daemons" in the documentation.
+
+    :param initial_delay: the delay before the first start, in seconds; or a function that gets the
+        arguments of the handler as keyword arguments, and returns seconds. Default: no delay.
+    :param cancellation_backoff: how long, in seconds, the daemon has to exit after ``stopped`` is
+        set, before Kopf cancels it. Default: no extra time.
+    :param cancellation_timeout: how long, in seconds, the daemon has to exit after Kopf has
+        cancelled it. Then, Kopf abandons the daemon with a `ResourceWarning`. Default: Kopf does
+        not cancel the daemon, and waits for it, unless the operator exits.
+    :param cancellation_polling: how often, in seconds, Kopf checks a daemon without a
+        ``cancellation_timeout``, and logs that it waits. Default:
+        ``settings.background.cancellation_polling`` (60 seconds).
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -673,10 +969,24 @@ def timer(
         value: handlers.ValueFilter = None,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[TimerFnT], TimerFnT]:
-    """Declare a function that is called for each object again and again while the object exists.
+    """
+    Register a function that Kopf calls repeatedly for each object, as long as the object exists.
 
-    The ``interval`` is between the end of a call and the next one; if ``sharp``, between
-    the starts. With ``idle``, the object must not have changed for that long.
+    After an error, Kopf calls the function again after the ``backoff`` or the ``delay`` of the
+    error, instead of the interval. A permanent error stops the timer of this object. See "Run
+    timers" in the documentation.
+
+    :param interval: the time in seconds between the end of one call and the beginning of the next
+        call. Default: without ``idle`` too, Kopf calls the function only once.
+    :param sharp: whether the interval is between the beginnings of calls; Kopf skips missed calls.
+        Default: no.
+    :param idle: how long, in seconds, the object must not have changed before a call. Without
+        ``interval``, Kopf calls the function once each time the object has come to rest. Default:
+        0.
+    :param initial_delay: the delay before the first call, in seconds; or a function that gets the
+        arguments of the handler as keyword arguments, and returns seconds. Default: no delay.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value)
     selector = references.Selector(
@@ -715,12 +1025,17 @@ def subhandler(
         new: handlers.ValueFilter = None,
 ) -> Callable[[ChangingFnT], ChangingFnT]:
     """
-    Declare a sub-handler of the handler that is now running.
+    Register a sub-handler of the handler that runs at the moment.
 
-    The parent handler does not succeed until all its sub-handlers do; it is called again for each
-    try, and has to declare the same ones again. Their ids begin with the id of the parent.
+    Kopf calls the parent handler again for each attempt of its sub-handlers, until all of them have
+    finished. The parent must register the same sub-handlers in each call. Their ids begin with the
+    id of the parent. See "Split handlers into sub-handlers" in the documentation.
 
-    :raises LookupError: outside of handlers of changes.
+    :param id: the id of the sub-handler, after the id of the parent and a slash. Default: the name
+        of the function.
+    :raises LookupError: when the function is decorated outside of a handler of changes.
+
+    `kopf.on` describes the other parameters.
     """
     path = _verify(labels, annotations, field, value, old, new)
 
@@ -757,9 +1072,15 @@ def register(
         when: callbacks.WhenFilterFn | None = None,
 ) -> ChangingFnT:
     """
-    Do as `subhandler` does, but with the function as an argument instead of decorating it.
+    Register a function as a sub-handler: the same as `kopf.subhandler`, but not as a decorator.
 
+    :param fn: the function. For lambdas and partial functions, set the ``id``, too.
+    :param id: the id of the sub-handler, after the id of the parent and a slash. Default: the name
+        of the function.
     :raises LookupError: outside of handlers of changes.
+    :returns: the function.
+
+    `kopf.on` describes the other parameters.
     """
     return subhandler(
         id=id, param=param,

@@ -1,5 +1,5 @@
 """
-Testing of operators: see "Testing" in the docs. It has to be imported explicitly.
+Tools for tests of operators, to be imported explicitly. See "Test operators" in the documentation.
 """
 from kopf._cogs.clients.errors import APIError
 from kopf._kits.runner import KopfRunner
@@ -9,8 +9,8 @@ from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
 from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
 from kopf._kits.testing.operators import Operator
+from kopf._kits.testing.sandboxthreads import SandboxThread, run_sandbox
 from kopf._kits.testing.sessions import OperatorStarter, Session, SyncOperator, Time
-from kopf._kits.testing.threads import SandboxThread, run_sandbox
 from kopf._kits.testing.virtual import virtual_time
 from kopf._kits.testing.waiting import wait_for, wait_for_sync
 

@@ -17,13 +17,15 @@ import pytest
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Few examples, but others each time; ``--hypothesis-profile=thorough`` tries many at once.
+# Few examples, and the same each time, so that a change is blamed only for its own faults;
+# ``--hypothesis-profile=thorough`` tries many, and others each time.
 # How long an example takes, says more about the machine; what is too slow, runs into the timeout.
 hypothesis.settings.register_profile(
-    'kopf', max_examples=25, deadline=None,
+    'kopf', max_examples=25, deadline=None, derandomize=True,
     suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile(
-    'thorough', hypothesis.settings.get_profile('kopf'), max_examples=1000)
+    'thorough', hypothesis.settings.get_profile('kopf'), max_examples=1000,
+    derandomize=False)
 hypothesis.settings.load_profile('kopf')
 
 

@@ -9,11 +9,22 @@ import click
 import pytest
 from click.testing import CliRunner
 
+import kopf
 from kopf import cli
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.reactor import running
+
+COMMANDS = ['run', 'check', 'sandbox', 'freeze', 'resume', 'completion']
+
+HANDLER = '''
+import kopf
+
+@kopf.on.event('kopfexamples')
+def fn(**_):
+    pass
+'''
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +34,11 @@ def _restored(monkeypatch):
             monkeypatch.delenv(key)
     monkeypatch.setattr(loggers, 'configure', lambda **_: None)
     monkeypatch.setattr(sys, 'path', list(sys.path))
+    registry = kopf.get_default_registry()
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    kopf.on.event('kopfexamples')(lambda **_: None)
+    yield
+    kopf.set_default_registry(registry)
 
 
 @pytest.fixture()
@@ -63,14 +79,14 @@ def execute(*args, **env):
     return process.returncode, process.stdout, process.stderr
 
 
-@pytest.mark.parametrize('command', ['run', 'sandbox', 'freeze', 'resume'])
+@pytest.mark.parametrize('command', COMMANDS)
 def test_the_help_names_all_the_commands(invoke, command):
     result = invoke('--help')
     assert result.exit_code == 0
     assert command in result.output
 
 
-@pytest.mark.parametrize('command', ['run', 'sandbox', 'freeze', 'resume'])
+@pytest.mark.parametrize('command', COMMANDS)
 def test_the_help_of_commands_explains_every_option(invoke, command):
     assert invoke(command, '--help').exit_code == 0
     options = [
@@ -138,7 +154,8 @@ def test_namespaces_exclude_the_whole_cluster(invoke):
 
 
 def test_controls_reach_the_operator(run):
-    controls = cli.CLIControls(stop_flag=object(), registry=object(), settings=object())
+    controls = cli.CLIControls(
+        stop_flag=object(), registry=kopf.get_default_registry(), settings=object())
     options = run('-A', obj=controls)
     assert options['stop_flag'] is controls.stop_flag
     assert options['registry'] is controls.registry
@@ -152,7 +169,26 @@ def test_the_log_is_configured_by_the_options(run, monkeypatch):
     assert configured == {
         'debug': False, 'verbose': True, 'quiet': False,
         'log_format': loggers.LogFormat.JSON, 'log_refkey': 'x', 'log_prefix': False,
+        'color': False,
     }
+
+
+@pytest.mark.parametrize('args, env, terminal, colored', [
+    ([], {}, True, True),
+    ([], {}, False, False),
+    ([], {'NO_COLOR': '1'}, True, False),
+    ([], {'NO_COLOR': ''}, True, True),
+    ([], {'TERM': 'dumb'}, True, False),
+    (['--color'], {'NO_COLOR': '1'}, False, True),
+    (['--no-color'], {}, True, False),
+])
+def test_colours_are_for_terminals_unless_said(
+        run, monkeypatch, args, env, terminal, colored):
+    configured = {}
+    monkeypatch.setattr(loggers, 'configure', lambda **kwargs: configured.update(kwargs))
+    monkeypatch.setattr(cli, '_is_terminal', lambda: terminal)
+    run('-A', *args, env={'NO_COLOR': '', 'TERM': 'xterm', **env})
+    assert configured['color'] is colored
 
 
 @pytest.mark.parametrize('args, log_prefix', [
@@ -236,7 +272,7 @@ def test_exiting_while_loading_is_respected(script):
 
 
 def test_absence_of_credentials_ends_the_process(script, tmp_path):
-    code, _, err = execute('run', '-A', script(''), KUBECONFIG='', HOME=str(tmp_path))
+    code, _, err = execute('run', '-A', script(HANDLER), KUBECONFIG='', HOME=str(tmp_path))
     assert code == 1
     assert err.splitlines()[-1].startswith("Error: ")
     assert 'Traceback' not in err
@@ -248,3 +284,79 @@ def test_liveness_endpoints_are_checked_at_once(invoke, script, url):
     assert result.exit_code == 2
     assert "Invalid value for '-L' / '--liveness'" in result.output
     assert "Use http://host:port/path." in result.output
+
+
+def test_something_has_to_be_run(invoke):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    result = invoke('run', '-A')
+    assert result.exit_code == 2
+    assert result.output.splitlines()[-1] == (
+        "Error: No file or module with handlers is given. For example: kopf run -A handlers.py")
+
+
+def test_files_without_handlers_are_refused(invoke, script):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    path = script('import kopf')
+    result = invoke('run', '-A', path)
+    assert result.exit_code == 1
+    assert result.output.splitlines()[-1] == (
+        f"Error: There are no handlers in {path}. Decorate functions as handlers, "
+        f"for example: @kopf.on.create('kopfexamples')")
+
+
+def test_not_every_file_needs_handlers(run, script):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    assert run('-A', script('import kopf', 'one.py'), script(HANDLER, 'two.py'))
+
+
+@pytest.mark.parametrize('text, expected', [
+    ("@kopf.on.create\ndef fn(**_): pass", "@kopf.on.create('kopfexamples')"),
+    ("@kopf.on.startup\ndef fn(**_): pass", "with parentheses: @kopf.on.startup()"),
+    ("@kopf.on.create('a')\ndef fn(spec): pass", "Add **_: def fn(spec, **_)"),
+    ("@kopf.on.create('v1', 'b.c', 'a')\ndef fn(**_): pass", "did you mean 'b.c', 'v1', 'a'?"),
+], ids=['parentheses', 'parentheses-of-activities', 'kwargs', 'order'])
+def test_mistakes_at_decorators_are_said_with_what_to_write(invoke, script, text, expected):
+    result = invoke('run', '-A', script(f'import kopf\n\n{text}\n'))
+    assert result.exit_code == 1
+    assert result.output.startswith('Error: Cannot load ')
+    assert expected in result.output
+
+
+@pytest.mark.parametrize('args, standalone', [
+    (['--sandbox'], True), (['--sandbox', '--peering=x'], None), ([], None)])
+def test_operators_on_a_sandbox_are_alone(run, args, standalone):
+    assert run('-A', *args)['standalone'] is standalone
+
+
+def test_operators_are_checked_without_a_cluster(invoke, script):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    result = invoke('check', script(HANDLER))
+    assert result.exit_code == 0
+    assert result.output == "kopfexamples: event fn\n"
+
+
+@pytest.mark.parametrize('text, message', [
+    ("1/0", "ZeroDivisionError"),
+    ("import kopf", "There are no handlers in "),
+    (HANDLER + HANDLER.replace('import kopf', ''), "two handlers have the id 'fn'"),
+])
+def test_faults_of_operators_are_found_without_a_cluster(invoke, script, text, message):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    result = invoke('check', script(text))
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+@pytest.mark.parametrize('shell', ['bash', 'zsh', 'fish'])
+def test_shells_can_complete_commands(invoke, shell):
+    result = invoke('completion', shell)
+    assert result.exit_code == 0
+    assert f'_KOPF_COMPLETE={shell}_complete' in result.output
+
+
+def test_completions_are_given_by_the_command():
+    env = {'_KOPF_COMPLETE': 'bash_complete', 'COMP_WORDS': 'kopf ru', 'COMP_CWORD': '1'}
+    done = subprocess.run(
+        [sys.executable, '-c', 'from kopf.cli import main; main(prog_name="kopf")'],
+        env={**os.environ, **env}, capture_output=True, text=True, timeout=30)
+    assert done.stdout == 'plain,run\n'

@@ -1,7 +1,8 @@
 """
-What is where; which floors import which is checked by import-linter, see pyproject.toml.
+What is where; which layers import which is checked by import-linter, see pyproject.toml.
 """
 import ast
+import collections
 import pathlib
 
 import kopf
@@ -23,6 +24,16 @@ def test_nothing_else_is_public():
         'cli', 'on', 'testing', 'lifecycles'}
 
 
+def test_no_two_modules_share_a_name():
+    """The public face aside: there, ``lifecycles`` is the face of its namesake."""
+    paths = collections.defaultdict(list)
+    for folder in ('_cogs', '_core', '_kits'):
+        for path in (ROOT / folder).rglob('*.py'):
+            paths[path.name].append(path.relative_to(ROOT).as_posix())
+    del paths['__init__.py']
+    assert {name: found for name, found in paths.items() if len(found) > 1} == {}
+
+
 def test_only_clients_talk_to_the_api():
     paths = {
         path.relative_to(ROOT).as_posix()
@@ -31,3 +42,26 @@ def test_only_clients_talk_to_the_api():
     assert paths
     assert {path for path in paths if not path.startswith('_cogs/clients/')} == {
         '_cogs/structs/credentials.py'}  # which makes sessions out of what it has
+
+
+def test_handlers_are_called_from_one_place_only():
+    calls = {
+        (path.relative_to(ROOT).as_posix(), name)
+        for folder in ('_core', '_kits') for path in (ROOT / folder).rglob('*.py')
+        for name in iter_calls_of_handlers(path)}
+    assert calls == {
+        ('_core/actions/execution.py', 'invocation.invoke'),
+        ('_core/actions/invocation.py', 'handler.fn'),
+    }
+
+
+def iter_calls_of_handlers(path):
+    """What is called, passed, or imported that could be used to call a handler."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Attribute(value=ast.Name(id='invocation'), attr='invoke'):
+                yield 'invocation.invoke'
+            case ast.ImportFrom(module='kopf._core.actions.invocation'):
+                yield from (alias.name for alias in node.names if alias.name == 'invoke')
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr='fn')):
+                yield f'{name}.fn'

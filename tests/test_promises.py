@@ -4,12 +4,15 @@ The promises of the documentation, each with the tests that show it: ``tests/pro
 A row of a table has a promise and its tests, or a dash and the reason why there can be none.
 """
 import ast
+import dataclasses
 import functools
 import pathlib
 import re
 from collections.abc import Iterator
 
 import pytest
+
+import kopf
 
 ROOT = pathlib.Path(__file__).parents[1]
 FILES = sorted(ROOT.glob('tests/promises/*.md'))
@@ -79,3 +82,19 @@ def test_the_named_tests_exist(path):
 def test_no_promise_is_told_twice(path):
     promises = [promise for promise, _ in iter_promises(path)]
     assert [promise for promise in promises if promises.count(promise) > 1] == []
+
+
+def iter_settings() -> Iterator[str]:
+    settings = kopf.OperatorSettings()
+    for section in dataclasses.fields(settings):
+        cls = type(getattr(settings, section.name))
+        names = [field.name for field in dataclasses.fields(cls)]
+        names += [name for name, value in vars(cls).items()
+                  if isinstance(value, property) and value.fset is not None]
+        yield from (f'{section.name}.{name}' for name in names if not name.startswith('_'))
+
+
+def test_every_setting_has_the_tests_that_show_what_it_does():
+    told = [promise.partition(':')[0].strip('`')
+            for promise, _ in iter_promises(ROOT / 'tests/promises/settings.md')]
+    assert sorted(told) == sorted(iter_settings())

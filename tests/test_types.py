@@ -49,3 +49,11 @@ def test_wrong_code_is_refused(check):
     lines = path.read_text().splitlines()
     marked = {number for number, line in enumerate(lines, 1) if line.endswith('# refused')}
     assert check(path) == marked
+
+
+@pytest.mark.timeout(200)
+def test_outdated_code_is_told_from_the_rest():
+    path = FOLDER / 'outdated.py'
+    lines = path.read_text().splitlines()
+    marked = {number for number, line in enumerate(lines, 1) if line.endswith('# deprecated')}
+    assert run_pyright(path) == marked

@@ -1,9 +1,9 @@
 """
-The least that an operator can be: it welcomes every object, tells what is changed in it, and says
-good-bye. Type ``kopf run examples/01-minimal/example.py``, and ``kubectl apply -f
-examples/obj.yaml`` in another terminal. Edit the file and apply it again, then ``kubectl delete -f
-examples/obj.yaml``. See it said in the operator's log each time; ``kubectl get kopfexamples`` shows
-what the first handler has returned.
+A minimal operator. It welcomes every object, logs the changes of the object, and says good-bye.
+Type ``kopf run examples/01-minimal/example.py``, and in another terminal,
+``kubectl apply -f examples/obj.yaml``. Edit the file and apply it again, then type
+``kubectl delete -f examples/obj.yaml``. See the messages in the operator's log each time;
+``kubectl get kopfexamples`` shows the result of the first handler.
 """
 import kopf
 

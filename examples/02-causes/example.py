@@ -1,9 +1,9 @@
 """
-All the causes of handlers: a phone book in memory, where ``spec.field`` is the number. What is
-created is written down, what is updated is corrected, what is deleted is struck out; and what was
-there before the operator is written down as it resumes, for memory does not outlive a restart. Type
-``kubectl apply -f examples/obj.yaml``, restart the operator, change the field, delete the object;
-see in the log that the book is right all the time.
+All causes of handlers, shown by a phone book in memory, where ``spec.field`` is the number. The
+operator adds created objects, corrects updated objects, and removes deleted objects. Memory does
+not survive a restart, so the operator adds existing objects again when Kopf resumes them. Type
+``kubectl apply -f examples/obj.yaml``, restart the operator, change the field, and delete the
+object; see in the log that the book is correct all the time.
 """
 import kopf
 
@@ -25,5 +25,5 @@ def correct(name, old, new, logger, **_):
 
 @kopf.on.delete('kopfexamples')
 def strike_out(name, logger, **_):
-    BOOK.pop(name, None)  # it was never in there, if it was deleted before the operator started
+    BOOK.pop(name, None)  # absent if somebody deleted the object before the operator started
     logger.info(f"Struck out: {name}; numbers left: {len(BOOK)}.")

@@ -1,10 +1,10 @@
 """
-Errors, and what becomes of them, on the way of an order through a shop. A wrong order fails for
-good; for what is sold out, the handler asks for another try; a courier that does not answer is
-called three times, as arbitrary errors are retried; and if the thank-you letter fails, nobody
-minds. Each handler is retried on its own: those that have succeeded are never repeated. Type
-``kubectl apply -f examples/obj.yaml``, and see the tries in the log; ``kubectl describe
-kopfexamples`` shows them as events of the object.
+Errors and their consequences, shown by an order in a shop. A wrong order fails permanently. If an
+item is sold out, the handler requests another attempt. The handler calls the courier three times,
+because Kopf retries after arbitrary errors. If the thank-you letter fails, Kopf ignores the error.
+Kopf retries each handler separately, and never repeats handlers that have succeeded. Type
+``kubectl apply -f examples/obj.yaml``, and see the attempts in the log;
+``kubectl describe kopfexamples`` shows them as events of the object.
 """
 import kopf
 

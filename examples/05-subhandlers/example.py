@@ -1,9 +1,9 @@
 """
-Sub-handlers: as many handlers as there are items in the object, each with tries and a result of its
-own. Every new item is delivered once, now and when the list grows later; what is heavy takes two
-tries, and does not hold up the others. Type ``kubectl apply -f examples/obj.yaml``, then
-``kubectl patch kopfexample kopf-example-1 --type merge -p '{"spec": {"items": ["item1", "heavy",
-"light"]}}'``. See what is delivered in the log, and in the status of the object.
+Sub-handlers: one handler for each item of the object, each with its own attempts and result. The
+operator delivers every new item once, also when the list grows later. A heavy item takes two
+attempts, and does not delay the others. Type ``kubectl apply -f examples/obj.yaml``, then ``kubectl
+patch kopfexample kopf-example-1 --type merge -p '{"spec": {"items": ["item1", "heavy",
+"light"]}}'``. See the deliveries in the log and in the status of the object.
 """
 import functools
 

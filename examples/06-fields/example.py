@@ -1,11 +1,12 @@
 """
-Fields: handlers for a part of an object, which are not bothered with the rest of it. One gets the
-old and the new value of a field, at the creation too (there is no old value then); one gets the
-labels' diff, with the names in the labels only; one is called for one step only, from a value to
-another one. Type ``kubectl apply -f examples/obj.yaml``, then ``kubectl patch kopfexample
-kopf-example-1 --type merge -p '{"spec": {"duration": "5m"}}'``, ``kubectl label kopfexample
-kopf-example-1 somelabel- colour=red``, and change ``spec.field`` to ``draft``, and to
-``published``. See which handlers are called for what.
+Fields: handlers for a part of an object. Kopf does not call them for changes of other parts. The
+first handler gets the old and the new value of a field, also at the creation (without an old
+value). The second handler gets the diff of the labels, with paths relative to the labels. The third
+handler handles only one step, from one value to another. Type
+``kubectl apply -f examples/obj.yaml``, then
+``kubectl patch kopfexample kopf-example-1 --type merge -p '{"spec": {"duration": "5m"}}'``,
+``kubectl label kopfexample kopf-example-1 somelabel- colour=red``, and change ``spec.field`` to
+``draft``, then to ``published``. See which handlers Kopf calls for which change.
 """
 import kopf
 

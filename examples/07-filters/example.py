@@ -1,8 +1,9 @@
 """
-Filters: which objects a handler is for. By labels and annotations, with values, or present, or
-absent, or as a function tells; by the value of a field; by whatever can be said of the object; by
-several of these. What no filter lets in is left alone: nothing is written on it. Type ``kubectl
-apply -f examples/07-filters/objs.yaml``, and see in the log who takes care of which of them.
+Filters: they select objects by labels and annotations (with values, present, absent, or with a
+function), by the value of a field, by a function of the whole object, or by several of these. Kopf
+writes nothing on objects that no filter selects. Type
+``kubectl apply -f examples/07-filters/objs.yaml``, and see in the log which handlers handle which
+objects.
 """
 import kopf
 

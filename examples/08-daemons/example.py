@@ -1,10 +1,11 @@
 """
-Daemons: they live as long as their object does. One of them, a coroutine, looks whether a port is
-open; another one, a thread, since its call blocks, looks up the addresses of the host. Both tell of
-changes only. They see the object as it is at the moment, so an edit needs no restart; they end with
-the object, with the operator, and while the object is labelled as paused. Type ``kubectl apply``
-with ``crd.yaml`` and ``obj.yaml`` of this folder; start and stop ``python -m http.server 8080``;
-type ``kubectl label check local-web paused=yes``, and ``paused-``. See it all in the log.
+Daemons: they run as long as their object exists. The first daemon, a coroutine, checks whether a
+port is open. The second daemon, a thread, because its call blocks, looks up the addresses of the
+host. Both log only changes. They read the current state of the object, so an edit needs no restart.
+They stop with the object, with the operator, and while the object has the label ``paused``. Type
+``kubectl apply`` with ``crd.yaml`` and ``obj.yaml`` of this folder. Start and stop
+``python -m http.server 8080``; type ``kubectl label check local-web paused=yes``, and ``paused-``.
+See the messages in the log.
 """
 import asyncio
 import socket
@@ -39,7 +40,7 @@ async def is_open(host, port):
     try:
         async with asyncio.timeout(5):
             _, writer = await asyncio.open_connection(host, port)
-    except OSError:  # also when it takes too long
+    except OSError:  # timeouts, too
         return False
     writer.close()
     return True

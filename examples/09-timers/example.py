@@ -1,9 +1,10 @@
 """
-Timers: handlers that are called by time, for every object. Here, ``spec.field`` is a text, which is
-saved to the status as editors do it: once nobody has edited it for two seconds. Meanwhile, another
-timer tells each second how long it has not been saved. Both are there only while there is something
-to save. Type ``kubectl apply -f examples/obj.yaml``, then change the field a few times in a row by
-``kubectl edit kopfexample kopf-example-1``, and see in the log that only the last text is saved.
+Timers: handlers that Kopf calls for every object at intervals. Here, ``spec.field`` is a text. The
+first timer saves the text to the status, as editors do: when nobody has edited the text for two
+seconds. Meanwhile, the second timer logs each second for how long the text has been unsaved. Both
+timers run only while there are unsaved changes. Type ``kubectl apply -f examples/obj.yaml``, then
+change the field a few times in a row with ``kubectl edit kopfexample kopf-example-1``, and see in
+the log that the operator saves only the last text.
 """
 import kopf
 

@@ -1,11 +1,12 @@
 """
-Indices: what is known of some objects while others are handled, from memory, without a request.
-Here, they tell which pods have their environment from which config map, so that whoever changes the
-data of a config map is told which pods still have the former data. Other config maps than those
-that are labelled for that are left alone. Type ``kubectl apply -f examples/10-indices/objs.yaml``,
-then ``kubectl patch configmap colours --patch '{"data": {"background": "black"}}'``, and see the
-warning in the log, or with ``kubectl describe``; delete the pod, change the data again, and see
-that no pod is concerned.
+Indices: data of other objects, in memory, without requests to the API server. Here, an index
+contains which pods take their environment from which config map. When somebody changes the data of
+a config map, the operator warns about the pods that still use the former data. The operator handles
+only config maps with the label ``watched``. Type
+``kubectl apply -f examples/10-indices/objs.yaml``, then
+``kubectl patch configmap colours --patch '{"data": {"background": "black"}}'``, and see the warning
+in the log, or with ``kubectl describe``. Delete the pod, change the data again, and see that no pod
+is concerned.
 """
 import kopf
 

@@ -1,10 +1,11 @@
 """
-Memos: what is kept in memory, for the whole operator, and for each object. The operator tells a
-chat of all edits; the connection to it is made at the start, closed at the end, and is in the memos
-of all objects. How many times it was edited, each object's memo knows for itself: it is forgotten
-with the object, or when the operator ends. Type ``CHAT=https://... kopf run
-examples/11-memos/example.py`` with the address of a webhook, as most chats have them, then
-``kubectl apply -f examples/obj.yaml``; change the object a few times, and see what is said.
+Memos: data in memory, for the whole operator and for each object. The operator posts all edits to a
+chat. The operator opens the connection at startup, closes it at shutdown, and shares it with the
+memos of all objects. The memo of each object counts the edits of the object. The count disappears
+with the object, or when the operator ends. Type
+``CHAT=https://... kopf run examples/11-memos/example.py`` with the address of a webhook of your
+chat, then ``kubectl apply -f examples/obj.yaml``; change the object a few times, and see the
+messages in the chat.
 """
 import os
 

@@ -1,9 +1,10 @@
 """
-Events, of both sorts. A handler of raw events sees all that happens to pods, without changing
-anything on them: no annotations, no finalizers; errors are not retried, as there is a next event.
-What it finds worth telling, it posts as events that ``kubectl describe`` and ``kubectl events``
-show. Type ``kubectl apply -f examples/12-events/pod.yaml``, and ``kubectl describe pod gambler`` in
-ten seconds; see there whether it has won or lost.
+Watch events and Kubernetes events. A handler of watch events sees everything that happens to pods,
+and changes nothing on them: no annotations, no finalizers. Kopf does not retry this handler after
+errors, because there will be a next event. The handler posts Kubernetes events, which
+``kubectl describe`` and ``kubectl events`` show. Type
+``kubectl apply -f examples/12-events/pod.yaml``, and ``kubectl describe pod gambler`` after ten
+seconds; see whether the pod has won or lost.
 """
 import kopf
 

@@ -1,12 +1,13 @@
 """
-Admission: what is let into the cluster. A validating handler refuses a field that is no text, and
-warns if there is none; a mutating one fills in what is left out. The API calls the operator before
-anything is stored, so the answer is seen where the command was typed. On one's own machine, the
-API has to reach this one: it does on a sandbox (``kopf run --sandbox``) or in minikube and the like
-(see ``kopf.WebhookAutoServer``); in a cluster, the server needs a service before it. Type ``kubectl
-apply -f examples/obj.yaml``, then once more with ``field: 123``, and see it refused; delete the
-object and create it without a duration, and see which one it has. The tests are beside, in
-``test_example.py``.
+Admission: handlers that check objects before the API server stores them. A validating handler
+refuses a field that is not a string, and warns if the field is absent. A mutating handler adds the
+default duration. The API server calls the operator before it stores anything, so users see the
+response where they typed the command. On your own machine, the API server must reach the operator:
+this works with a sandbox (``kopf run --sandbox``), and with local clusters such as minikube (see
+``kopf.WebhookAutoServer``). In a cluster, the server needs a service. Type
+``kubectl apply -f examples/obj.yaml``, then once more with ``field: 123``, and see the refusal.
+Delete the object, create it without a duration, and see its duration. The tests are in
+``test_example.py`` in the same folder.
 """
 import kopf
 

@@ -1,9 +1,10 @@
 """
-Embedding: an application with an operator inside. The operator keeps the newest state of objects in
-memory; the application, a web server, shows it. The operator has a thread and an event loop of its
-own, and is told to stop when the application stops. Type ``python examples/15-embedding/example.py
-8080`` (it is not ``kopf run`` here), ``kubectl apply -f examples/obj.yaml``, and see
-``http://localhost:8080`` in a browser; change or delete the object, and reload the page.
+Embedding: an application that contains an operator. The operator keeps the newest state of objects
+in memory. The application, a web server, shows the objects. The operator has its own thread and
+event loop, and stops when the application stops. Type
+``python examples/15-embedding/example.py 8080`` (instead of ``kopf run``),
+``kubectl apply -f examples/obj.yaml``, and see ``http://localhost:8080`` in a browser; change or
+delete the object, and reload the page.
 """
 import asyncio
 import http.server

@@ -1,10 +1,11 @@
 """
-Several operators in one process: each with handlers and settings of its own, in a thread and an
-event loop of its own. One welcomes the objects, the other one counts their changes. As both handle
-the same objects, the second one keeps its notes under a prefix of its own: else, they would take
-each other's for theirs. Type ``python examples/16-several-operators/example.py`` (it is not ``kopf
-run`` here), and ``kubectl apply -f examples/obj.yaml``; change the object, and see in its
-annotations what either of them remembers.
+Several operators in one process: each with its own handlers and settings, in its own thread and
+event loop. The first operator welcomes the objects, the second operator counts their changes. Both
+handle the same objects, so the second operator uses another prefix for its annotations. Otherwise,
+each operator would use the annotations of the other. Type
+``python examples/16-several-operators/example.py`` (instead of ``kopf run``), and
+``kubectl apply -f examples/obj.yaml``; change the object, and see in its annotations what each
+operator remembers.
 """
 import asyncio
 import logging

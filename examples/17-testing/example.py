@@ -1,9 +1,10 @@
 """
-Tests of an operator. The handlers here take hours: one is tried again every hour until it succeeds,
-one is called every ten minutes. Their tests are beside, in ``test_example.py``: one of a handler
-alone, and one of the operator on a sandbox, which takes a second, for the time is virtual there.
-Type ``pytest examples/17-testing``, and see them pass; ``KOPF_TEST_API=~/.kube/config`` before it
-runs them on that cluster, but in hours.
+Tests of an operator. The handlers here take hours: Kopf retries the first handler every hour until
+the handler succeeds, and calls the second handler every ten minutes. The tests are in
+``test_example.py`` in the same folder. The first test runs the operator on a sandbox, and takes a
+second, because its time is virtual. The second test calls a handler alone. Type
+``pytest examples/17-testing``, and see that they pass. With ``KOPF_TEST_API=~/.kube/config``, the
+same tests run on that cluster, but take hours.
 """
 import kopf
 

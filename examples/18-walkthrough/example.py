@@ -1,12 +1,12 @@
 """
-All of the walk-through together: an EphemeralVolumeClaim (EVC) has a PersistentVolumeClaim (PVC) of
-the same name as its child. The size of the one is that of the other, and so are the labels; labels
-that only the PVC has are left as they are. When the EVC is deleted, the PVC goes, too. A claim
-without a size is refused for good. It needs ``pip install kubernetes``. Type ``kubectl apply`` with
-``crd.yaml`` and ``evc.yaml`` of this folder, and ``kubectl get evc,pvc``; then ``kubectl label evc
-my-claim owner=me``, or ``kubectl patch evc my-claim --type merge -p '{"spec": {"size": "2G"}}'``
-(where the storage class can expand volumes), and see the PVC follow; then ``kubectl delete evc
-my-claim``.
+The complete operator of the walk-through: an EphemeralVolumeClaim (EVC) owns a
+PersistentVolumeClaim (PVC) of the same name. The operator copies the size and the labels of the EVC
+to the PVC, and keeps the other labels of the PVC. When somebody deletes the EVC, Kubernetes deletes
+the PVC, too. An EVC without a size fails permanently. This example needs
+``pip install kubernetes``. Type ``kubectl apply`` with ``crd.yaml`` and ``evc.yaml`` of this
+folder, and ``kubectl get evc,pvc``. Then type ``kubectl label evc my-claim owner=me``, or
+``kubectl patch evc my-claim --type merge -p '{"spec": {"size": "2G"}}'`` (if the storage class can
+expand volumes), and see that the PVC follows; then type ``kubectl delete evc my-claim``.
 """
 import pathlib
 
@@ -33,7 +33,7 @@ def create_fn(spec, name, namespace, logger, **_):
         api.create_namespaced_persistent_volume_claim(namespace, pvc)
         logger.info(f"The PVC is created: {name}")
     except kubernetes.client.ApiException as e:
-        if e.status != 409:  # else, it was created before the operator was killed
+        if e.status != 409:  # 409: an earlier attempt has created it
             raise
     return {'pvc-name': name}
 

@@ -1,12 +1,13 @@
 """
-Deployment: an operator in the cluster, in two pods, one of which works while the other waits to
-take over; with the rights that its handlers and the framework need, and no others. For each example
-object, it makes a config map. Build the image by the ``Dockerfile``, and push it to a registry of
-yours, whose name goes into ``deployment.yaml``. Type ``kubectl apply -f peering.yaml -f
-examples/crd.yaml``, then ``kubectl apply -f examples/19-deployment/rbac.yaml -f
-examples/19-deployment/deployment.yaml``; then ``kubectl logs -f --prefix -l app=kopf-example -n
-kopf-example``, apply ``examples/obj.yaml``, and see who handles it. Delete that pod, and see the
-other one take over.
+Deployment: an operator in a cluster, in two pods. One pod works, and the other pod waits to take
+over. The operator has only the permissions that its handlers and Kopf need. For each example
+object, the operator creates a config map. In this folder, build a wheel of Kopf with
+``pip wheel --no-deps --wheel-dir dist ../..``, and the image with the ``Dockerfile``. Push the
+image to your registry, and put its name into ``deployment.yaml``. In the root of the repository, do
+the rest. Type ``kubectl apply -f peering.yaml -f examples/crd.yaml``, then
+``kubectl apply -f examples/19-deployment/rbac.yaml -f examples/19-deployment/deployment.yaml``,
+then ``kubectl logs -f --prefix -l app=kopf-example -n kopf-example``. Apply ``examples/obj.yaml``,
+and see which pod handles the object. Delete that pod, and see that the other pod takes over.
 """
 import os
 import zlib

@@ -1,8 +1,13 @@
 """
-Parts that are useful also without Kopf: for talking to Kubernetes, and for handling its objects.
+Parts that would be useful without Kopf: a client of Kubernetes, and the structures of its objects.
 
-The rooms, from the top to the bottom; each may import those below it, and nothing above: `clients`
-(HTTP to the API), `configs` (settings and storages), `structs` (what the data is), `aiokits`
-(primitives of asyncio), `helpers` (what has nothing to do with Kubernetes). Nothing here knows of
-handlers, registries, or operators.
+The packages are layers, from the top to the bottom. Each package may import only those below it:
+
+* `clients`: requests to the API server.
+* `configs`: the settings, and the storages of the progress and the last-handled state.
+* `structs`: the data: bodies, patches, diffs, resources, credentials.
+* `aiokits`: additions to asyncio.
+* `helpers`: everything that has nothing to do with Kubernetes and asyncio.
+
+Nothing here knows of handlers, registries, or operators.
 """

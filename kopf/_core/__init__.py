@@ -1,7 +1,11 @@
 """
-What makes an operator an operator.
+The core of an operator.
 
-The rooms, from the top to the bottom; each may import those below it and all cogs, and nothing
-above: `reactor` (who starts whom, and the way of an event), `engines` (the aspects of an operator),
-`actions` (carrying one handler out), `intents` (what the author declared, and what it matches).
+The packages are layers, from the top to the bottom. Each package may import those below it, and all
+cogs:
+
+* `reactor`: the life of an operator, and the path of every event.
+* `engines`: the aspects of an operator: daemons, indexing, admission, peering, etc.
+* `actions`: calling one handler, and what follows of its outcome.
+* `intents`: what the operator's author has declared, and what it matches.
 """

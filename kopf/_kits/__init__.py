@@ -1,6 +1,7 @@
 """
 What the authors of operators may use, and the framework itself never does: helpers for hierarchies
-of objects, for tests, and the like.
+of objects, webhook servers, the sandbox, tools for tests.
 
-It may import the core and the cogs; nothing imports it but the public face.
+It may import the core and the cogs; nothing imports it but the public face. It guarantees that
+nothing of it runs in an operator whose author has not asked for it.
 """

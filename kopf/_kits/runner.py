@@ -1,5 +1,5 @@
 """
-Operators in the background of tests: the command line, run in a thread.
+Operators in the background of tests: the command line in a thread.
 """
 import asyncio
 import concurrent.futures
@@ -16,19 +16,21 @@ import click
 import click.testing
 
 from kopf import cli
+from kopf._cogs.aiokits import tasks
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import loaders
 from kopf._core.intents import registries
 from kopf._kits.testing import scripts
 
 T = TypeVar('T')
 
 CANCELLATION_TIMEOUT = 1.0
-"""How long (seconds) an operator which has not stopped in its time has, when it is cancelled."""
+"""How long (seconds) to wait for a cancelled operator that has not stopped in time."""
 
 
 class KopfRunner(AbstractContextManager['KopfRunner']):
     """
-    Runs an operator by the arguments of the command line, while the block is executed.
+    Runs the command line of Kopf in a thread, while the block is executed.
 
     .. code-block:: python
 
@@ -39,19 +41,24 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         assert runner.exception is None
         assert 'Deleted, really deleted' in runner.stdout
 
-    It is a thread with an event loop of its own, so the test may have a loop, too. The arguments
-    are those of :meth:`click.testing.CliRunner.invoke`, and the results are those of
-    :class:`click.testing.Result`, with these differences: the ``stdout`` also has what went to
-    stderr, which is where the log goes; and an error which the command line tells in a line is the
-    ``exception`` itself. The results are there when the operator has ended: asked for earlier, they
-    wait for that.
+    The thread has its own event loop, so the test can have an event loop, too. At the end of the
+    block, the operator stops. The results are those of :class:`click.testing.Result`, with two
+    differences: ``stdout`` also contains what went to stderr, such as the log; and if the command
+    line reports an error in one line, ``exception`` is the error itself. Results are available
+    after the block; if you read them earlier, they wait for the end of the operator. See "Test
+    operators" in the documentation.
 
-    When the block ends, so does the operator. If that takes longer than the timeout (in seconds;
-    `None`: no limit), it is cancelled, and :exc:`TimeoutError` is raised. The operator's own error
-    is raised from the one of the block if there is one; with ``reraise=False``, it is only kept.
-
-    The files are loaded into the registry, by default into the default one: each file once for each
-    registry.
+    :param args: the arguments of the command line, as in :meth:`click.testing.CliRunner.invoke`.
+    :param reraise: whether the end of the block raises the error of the operator. Otherwise, the
+        error is only in ``exception``.
+    :param timeout: how long, in seconds, the operator has to stop at the end of the block. After
+        that, it is cancelled, and :exc:`TimeoutError` is raised. Default: no limit.
+    :param registry: the registry into which the files are loaded, each file once for each registry.
+        Default: the default registry.
+    :param settings: the settings of the operator. Default: new `kopf.OperatorSettings`.
+    :param kwargs: more arguments of :meth:`click.testing.CliRunner.invoke`.
+    :raises TimeoutError: if the operator has not stopped in time, or if a result is not there in
+        time.
     """
 
     _future: 'concurrent.futures.Future[click.testing.Result]'
@@ -99,45 +106,50 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
 
     @property
     def future(self) -> 'concurrent.futures.Future[click.testing.Result]':
-        """The result of the command, as Click gives it, once there is one."""
+        """The result of the command, as Click provides it, when it is available."""
         return self._future
 
     @property
     def exit_code(self) -> int:
+        """The exit code of the command."""
         return self._get_result().exit_code
 
     @property
     def output(self) -> str:
-        """Everything that was printed and logged, in that order."""
+        """Everything that was printed and logged, in this order."""
         return self._get_result().output
 
     @property
     def stdout(self) -> str:
-        """The same as the output: the log is in it, too."""
+        """The same as ``output``, including the log."""
         return self._get_result().output
 
     @property
     def stdout_bytes(self) -> bytes:
+        """The same as ``output``, as bytes."""
         return self._get_result().output_bytes
 
     @property
     def stderr(self) -> str:
-        """Only what went to stderr: the log."""
+        """Only what went to stderr, such as the log."""
         return self._get_result().stderr
 
     @property
     def stderr_bytes(self) -> bytes:
+        """The same as ``stderr``, as bytes."""
         return self._get_result().stderr_bytes
 
     @property
     def exception(self) -> BaseException | None:
-        """With what the command has failed; `None` if it has not."""
+        """The error with which the command has failed, or `None`."""
         error = self._get_result().exception
         return self._command.error or error if isinstance(error, SystemExit) else error
 
     @property
     def exc_info(self) -> tuple[type[BaseException], BaseException, types.TracebackType]:
-        """The same as of :func:`sys.exc_info`; a command that has not failed has exited, too."""
+        """
+        The error as :func:`sys.exc_info` returns it. If the command has not failed, it is the exit.
+        """
         info: Any = self._get_result().exc_info
         error: Any = self.exception
         return info if error is None or error is info[1] else (
@@ -150,8 +162,8 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             if self._future.done():
                 raise
             raise TimeoutError(
-                f"The operator runs for {self.timeout} seconds, and there is no result yet: "
-                f"it is there after the block.") from None
+                f"The operator still runs after {self.timeout} seconds, so there is no result yet. "
+                f"Read the result after the block.") from None
 
     def _run(self) -> None:
         controls = cli.CLIControls(
@@ -165,6 +177,8 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         else:
             self._future.set_result(result)
         finally:
+            left = asyncio.all_tasks(self._loop)  # e.g. tasks that were cancelled in their cleanup
+            self._loop.run_until_complete(tasks.cancel(left))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.run_until_complete(self._loop.shutdown_default_executor())
             self._loop.close()
@@ -176,7 +190,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         return TimeoutError(f"The operator didn't stop in {self.timeout} seconds; {fate}.")
 
     async def _cancel(self) -> None:
-        """Cancel everything, again and again: tasks can have something to finish."""
+        """Cancel all tasks repeatedly, until the command ends: a task can ignore a cancellation."""
         current = asyncio.current_task()
         while not self._future.done():
             others = [task for task in asyncio.all_tasks() if task is not current]
@@ -186,7 +200,7 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
 
 
 class _Command(click.Command):
-    """The command line, which keeps the error behind what it tells in a line."""
+    """The command line; keeps the original error if only one line of it is shown."""
 
     error: BaseException | None = None
 
@@ -195,6 +209,8 @@ class _Command(click.Command):
             code = cli.main.main(*args, **{**kwargs, 'standalone_mode': False})
         except click.ClickException as e:
             self.error = e.__cause__
+            if isinstance(self.error, loaders.LoadingError):
+                self.error = self.error.__cause__ or self.error
             e.show()
             sys.exit(e.exit_code)
         except click.Abort:
@@ -204,7 +220,7 @@ class _Command(click.Command):
 
 @contextlib.contextmanager
 def _keep_logging() -> Iterator[None]:
-    """Leave the logging as it was: the command line sets it up for its own stderr."""
+    """Restore the logging after the command, which configures it for the captured stderr."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     others = {name: logging.getLogger(name).level for name in ('asyncio', 'aiohttp')}

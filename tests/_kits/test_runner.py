@@ -4,7 +4,6 @@ import threading
 import pytest
 
 import kopf
-from kopf._cogs.helpers.loaders import LoadingError
 from kopf._core.engines.activities import ActivityError
 from kopf.testing import KopfRunner, run_sandbox
 
@@ -58,7 +57,7 @@ def wait_log(text):
     handler = Handler()
     logging.getLogger().addHandler(handler)
     try:
-        assert found.wait(5), text
+        assert found.wait(30), text  # libraries are imported for logging in
     finally:
         logging.getLogger().removeHandler(handler)
 
@@ -98,11 +97,31 @@ def fn(**_):
     assert "Error: The startup has failed: fn: boo" in runner.output
 
 
+@pytest.mark.parametrize('text, error', [
+    ("raise ValueError('boo')", ValueError),
+    ("def (", SyntaxError),
+    ("import nonexistent_module", ModuleNotFoundError),
+])
+def test_the_error_in_a_file_is_raised_as_it_is(script, text, error):
+    with pytest.raises(error) as info:
+        with KopfRunner([*ARGS, script(text)], timeout=5) as runner:
+            pass
+    assert type(info.value) is error
+    assert runner.exit_code == 1
+    assert f"Cannot load {runner.args[0][-1]}: {error.__name__}: " in runner.output
+
+
+def test_a_folder_instead_of_a_file_cannot_be_imported(tmp_path):
+    with pytest.raises(ImportError, match="is not a file"):
+        with KopfRunner([*ARGS, str(tmp_path)], timeout=5):
+            pass
+
+
 def test_the_error_of_the_operator_can_be_kept(script):
     with KopfRunner(['run', '-A', 'absent.py'], reraise=False, timeout=5) as runner:
         pass
     assert runner.exit_code == 1
-    assert isinstance(runner.exception, LoadingError)
+    assert isinstance(runner.exception, FileNotFoundError)
     assert runner.exc_info[1] is runner.exception
 
 
@@ -122,7 +141,7 @@ def test_the_error_of_the_block_is_raised(script):
 
 
 def test_of_two_errors_one_is_the_cause_of_the_other():
-    with pytest.raises(LoadingError) as info:
+    with pytest.raises(FileNotFoundError) as info:
         with KopfRunner(['run', '-A', 'absent.py'], timeout=5):
             raise ZeroDivisionError
     assert isinstance(info.value.__cause__, ZeroDivisionError)

@@ -311,3 +311,30 @@ def test_pods_that_are_nowhere_have_empty_logs(api, ns):
     answer = api.get(f'{path}/one/log')
     assert (answer.status, answer.raw) == (204, b'')
     assert api.get(f'{path}/two/log').error == (404, 'NotFound')
+
+
+@pytest.mark.parametrize(('size', 'status'), [
+    ('1G', 422), ('500M', 422), ('1000M', 422), ('1001M', 200), ('2G', 200), ('3G', 200)])
+def test_claims_of_volumes_cannot_be_smaller_than_the_volumes(api, ns, size, status):
+    storage = unique('standard')
+    api.post('/apis/storage.k8s.io/v1/storageclasses', make(
+        storage, kind='StorageClass', apiVersion='storage.k8s.io/v1',
+        provisioner='example.com/none', allowVolumeExpansion=True)).ok
+    try:
+        claims = f'/api/v1/namespaces/{ns}/persistentvolumeclaims'
+        api.post(claims, make('one', kind='PersistentVolumeClaim', spec={
+            'storageClassName': storage, 'accessModes': ['ReadWriteOnce'], 'volumeName': 'any',
+            'resources': {'requests': {'storage': '1G'}}})).ok
+        api.patch(f'{claims}/one/status', {
+            'status': {'phase': 'Bound', 'capacity': {'storage': '1G'}}}).ok
+        api.patch(f'{claims}/one', {'spec': {'resources': {'requests': {'storage': '2G'}}}}).ok
+        answer = api.patch(
+            f'{claims}/one', {'spec': {'resources': {'requests': {'storage': size}}}})
+        assert answer.status == status
+        if status == 422:
+            assert answer.causes == [('FieldValueForbidden', 'spec.resources.requests.storage')]
+            assert answer['message'] == (
+                'PersistentVolumeClaim "one" is invalid: spec.resources.requests.storage: '
+                'Forbidden: field can not be less than status.capacity')
+    finally:
+        api.delete(f'/apis/storage.k8s.io/v1/storageclasses/{storage}')

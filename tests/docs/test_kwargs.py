@@ -8,7 +8,7 @@ from kopf import testing
 from tests.docs.snippets import DOCS
 
 PAGE = (DOCS / 'kwargs.md').read_text()
-OBJECTS = 'all that are about an object'
+OBJECTS = 'all handlers of objects'
 
 KINDS = {
     'startup, cleanup, login, probe': (kopf.on.startup, 'startup'),
@@ -29,10 +29,10 @@ def read_table(first):
 @pytest.mark.parametrize('kind', KINDS)
 def test_handlers_get_what_is_told(kind):
     common = {name.strip('`') for name in re.findall(
-        r'^\| (`\w+`) \|', PAGE.partition('And in addition')[0], re.MULTILINE)}
+        r'^\| (`\w+`) \|', PAGE.partition('In addition')[0], re.MULTILINE)}
     table = read_table('handlers | arguments')
     expected = common | table[kind]
-    if 'those of objects' in PAGE.partition(f'| {kind} |')[2].partition('\n')[0]:
+    if 'object arguments' in PAGE.partition(f'| {kind} |')[2].partition('\n')[0]:
         expected |= table[OBJECTS]
 
     registry = kopf.OperatorRegistry()

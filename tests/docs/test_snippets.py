@@ -24,7 +24,7 @@ from kopf._kits.sandbox import faults
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXTRAS = {'full-auth', 'uvloop', 'dev', 'sandbox'}
+EXTRAS = {'full-auth', 'uvloop', 'dev', 'reload', 'sandbox'}
 SHOWN = {'text', 'dockerfile'}
 """What is shown to readers as it is: outputs, drawings, files of other programs."""
 
@@ -262,5 +262,5 @@ def check_kubectl(words):
 
 def check_foreign(words):
     assert words[0] in {
-        'cat', 'cd', 'curl', 'docker', 'export', 'minikube', 'openssl', 'pytest', 'python',
-        'python3', 'source', 'git', '.'}, f"What is {words[0]}?"
+        'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'openssl', 'pytest',
+        'python', 'python3', 'source', 'git', '.'}, f"What is {words[0]}?"

@@ -21,7 +21,7 @@ class Journal(list[Any]):
     Whatever the handlers write down, in order; they can do it from any thread: ``journal.append``.
     """
 
-    async def wait(self, *entries: Any, timeout: float = 10) -> None:
+    async def wait(self, *entries: Any, timeout: float = 30) -> None:
         """Wait until all these entries are there, as many times as given."""
         def has_all() -> bool:
             left = list(self)
@@ -33,11 +33,11 @@ class Journal(list[Any]):
 
         await self.wait_until(has_all, timeout=timeout)
 
-    async def wait_length(self, length: int, *, timeout: float = 10) -> None:
+    async def wait_length(self, length: int, *, timeout: float = 30) -> None:
         """Wait until there are so many entries."""
         await self.wait_until(lambda: len(self) >= length, timeout=timeout)
 
-    async def wait_until(self, predicate: Callable[[], Any], *, timeout: float = 10) -> None:
+    async def wait_until(self, predicate: Callable[[], Any], *, timeout: float = 30) -> None:
         deadline = time.monotonic() + timeout
         while not predicate():
             if time.monotonic() > deadline:
@@ -88,7 +88,7 @@ async def wait_handled(
         name: str,
         *,
         namespace: str = 'default',
-        timeout: float = 10,
+        timeout: float = 30,
 ) -> Object:
     """Wait until the object is handled completely."""
     return await kube.wait_for(kind, name, is_handled, namespace=namespace, timeout=timeout)
@@ -100,8 +100,8 @@ async def wait_settled(
         name: str,
         *,
         namespace: str = 'default',
-        quiet: float = 0.3,
-        timeout: float = 10,
+        quiet: float = 1.0,
+        timeout: float = 30,
 ) -> Object:
     """Wait until the object has not changed for the time (in seconds)."""
     deadline = time.monotonic() + timeout

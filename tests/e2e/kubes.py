@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import dataclasses
+import io
 import json
 import ssl
 import time
@@ -121,6 +122,17 @@ class Kube:
                 raise KubeError(response.status, text)
             return json.loads(text)
 
+    async def send(
+            self, method: str, path: str, text: str, *, content_type: str = 'application/json',
+    ) -> int:
+        """Send whatever it is, and return the status; what is answered is not parsed."""
+        assert self._session is not None
+        headers = {'Content-Type': content_type}
+        async with self._session.request(
+                method, path, data=io.BytesIO(text.encode()), headers=headers) as response:
+            await response.read()
+            return response.status
+
     async def request_text(self, path: str) -> str:
         assert self._session is not None
         async with self._session.get(path) as response:
@@ -212,7 +224,7 @@ class Kube:
         events = await self.list_objects(EVENTS, field_selector=f'involvedObject.uid={uid}')
         return sorted(events, key=lambda event: event['eventTime'] or '')
 
-    async def wait_events(self, obj: Object, count: int, *, timeout: float = 10) -> list[Object]:
+    async def wait_events(self, obj: Object, count: int, *, timeout: float = 30) -> list[Object]:
         """Wait until there are so many events about the object, or more; the oldest go first."""
         deadline = time.monotonic() + timeout
         while len(events := await self.list_events(obj)) < count:
@@ -228,7 +240,7 @@ class Kube:
             predicate: Callable[[Object], Any],
             *,
             namespace: str = 'default',
-            timeout: float = 10,
+            timeout: float = 30,
     ) -> Object:
         """Wait until the object exists, and is as the predicate wants it (any truth is good)."""
         deadline = time.monotonic() + timeout
@@ -253,7 +265,7 @@ class Kube:
             name: str,
             *,
             namespace: str = 'default',
-            timeout: float = 10,
+            timeout: float = 30,
     ) -> None:
         """Wait until the object does not exist."""
         deadline = time.monotonic() + timeout
@@ -267,6 +279,22 @@ class Kube:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{kind.plural}/{name} is still there: {obj}")
             await asyncio.sleep(0.05)
+
+    async def wait_collected(
+            self,
+            kind: Kind,
+            name: str,
+            *,
+            namespace: str = 'default',
+    ) -> None:
+        """
+        Wait until the garbage collector of the cluster has deleted an owned object.
+
+        The collector of a real cluster learns of new kinds once in 30 seconds, waits for up to 30
+        more while others' kinds come and go, and backs off for as long again from owners of kinds
+        that it does not know yet.
+        """
+        await self.wait_gone(kind, name, namespace=namespace, timeout=180)
 
     async def create_kind(
             self,
@@ -303,7 +331,7 @@ class Kube:
         })
         await self.wait_served(kind)
 
-    async def wait_served(self, kind: Kind, *, timeout: float = 20) -> None:
+    async def wait_served(self, kind: Kind, *, timeout: float = 30) -> None:
         """Wait until objects of the kind can be worked with."""
         deadline = time.monotonic() + timeout
         while True:

@@ -35,6 +35,8 @@ class Operator:
         self.lines: list[str] = []
         """The lines of its log (and of stdout), without line ends."""
         env = {**os.environ, 'PYTHONUNBUFFERED': '1', 'KUBECONFIG': kubeconfig, **(env or {})}
+        self.command = command
+        """What runs it instead of this framework, if anything."""
         self._process = self._start(args, env=env, command=command)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -52,7 +54,7 @@ class Operator:
         """The lines in which the regular expression is found."""
         return [line for line in list(self.lines) if re.search(pattern, line)]
 
-    async def wait_for(self, pattern: str, *, count: int = 1, timeout: float = 10) -> list[str]:
+    async def wait_for(self, pattern: str, *, count: int = 1, timeout: float = 30) -> list[str]:
         """Wait until the regular expression is found in so many lines of the log; returns them."""
         deadline = time.monotonic() + timeout
         while True:
@@ -66,7 +68,7 @@ class Operator:
                 raise TimeoutError(f"There is no {pattern!r} in the log:\n{self.text}")
             await asyncio.sleep(0.02)
 
-    async def wait(self, *, timeout: float = 10) -> int:
+    async def wait(self, *, timeout: float = 30) -> int:
         """
         Wait until it ends by itself, or because of a signal sent before; returns the exit code.
         """
@@ -89,7 +91,7 @@ class Operator:
         self._process.wait()
         self._reader.join()
 
-    def stop(self, *, timeout: float = 10) -> int:
+    def stop(self, *, timeout: float = 30) -> int:
         """Stop it gracefully, unless it has ended already; returns the exit code."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
@@ -144,7 +146,7 @@ class EmbeddedOperator:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def wait_ready(self, *, timeout: float = 10) -> None:
+    def wait_ready(self, *, timeout: float = 30) -> None:
         """Wait until the operator is started. If it fails, raise its error."""
         deadline = time.monotonic() + timeout
         while not self._ready.wait(0.02):
@@ -152,7 +154,7 @@ class EmbeddedOperator:
                 self.stop()
                 raise AssertionError("The operator has not become ready.")
 
-    def stop(self, *, timeout: float = 10) -> None:
+    def stop(self, *, timeout: float = 30) -> None:
         """Stop it, and raise its error if there was one."""
         if not self._stop.done():
             self._stop.set_result(None)

@@ -34,8 +34,8 @@ async def test_adopted_children_are_accepted_and_go_with_their_parent(
         assert owner['uid'] == parent['metadata']['uid']
     await kube.delete(kind, name)
     await kube.wait_gone(kind, name)
-    for name in names:  # old collectors look for new kinds every 30 seconds only
-        await kube.wait_gone(CONFIGMAPS, name, timeout=60)
+    for name in names:
+        await kube.wait_collected(CONFIGMAPS, name)
 
 
 async def test_children_that_are_not_owned_any_more_stay(kube, kind, journal, embedded):

@@ -36,8 +36,7 @@ async def test_async_daemons_run_from_creation_until_deletion(kube, kind, journa
     assert is_finalized(await kube.get(kind, 'x'))
     await kube.delete(kind, 'x')
     await kube.wait_gone(kind, 'x')
-    assert journal == [
-        ('begins', 'x'), ('ends', 'x', Reason.RESOURCE_DELETED | Reason.DAEMON_SIGNALLED)]
+    assert journal == [('begins', 'x'), ('ends', 'x', Reason.RESOURCE_DELETED)]
 
 
 async def test_sync_daemons_run_in_threads_of_their_own(
@@ -101,7 +100,7 @@ async def test_daemons_and_timers_follow_the_filters_back_and_forth(
         await kube.patch(kind, 'x', {'metadata': {'labels': ON}})
         await journal.wait('begins', 'tick', 'tick')
         await kube.patch(kind, 'x', {'metadata': {'labels': {'on': None}}})
-        await journal.wait(Reason.FILTERS_MISMATCH | Reason.DAEMON_SIGNALLED)
+        await journal.wait(Reason.FILTERS_MISMATCH)
         await kube.wait_for(kind, 'x', lambda obj: not is_finalized(obj))
         count = len(journal)
         await asyncio.sleep(0.3)
@@ -305,6 +304,47 @@ async def test_updates_made_by_timers_are_handled(kube, kind, journal, embedded)
     await kube.create(kind, 'x', spec={})
     await journal.wait('created', "(('add', ('spec', 'field'), None, 'value'),)")
     await wait_handled(kube, kind, 'x')
+
+
+@pytest.mark.parametrize('sort', ['timer', 'daemon'])
+async def test_a_change_that_also_ends_a_companion_is_handled_once_by_each_handler(
+        kube, kind, journal, embedded, sort):
+    names = [f'x{index}' for index in range(10)]
+
+    @kopf.on.event(*kind.selector)
+    async def event_fn(**_):
+        pass
+
+    @kopf.on.update(*kind.selector, id='patching')
+    async def patching_fn(name, spec, patch, **_):
+        journal.append((name, 'patching'))
+        patch.spec['own'] = spec['field']
+
+    @kopf.on.update(*kind.selector, id='looking')
+    async def looking_fn(name, **_):
+        journal.append((name, 'looking'))
+
+    if sort == 'timer':
+        @kopf.timer(*kind.selector, interval=1, labels={'on': 'yes'})
+        async def timer_fn(**_):
+            pass
+    else:
+        @kopf.daemon(*kind.selector, labels={'on': 'yes'})
+        async def daemon_fn(stopped, **_):
+            await stopped.wait()
+
+    embedded()
+    for name in names:
+        await kube.create(kind, name, spec={'field': 1}, labels={'on': 'yes'})
+    for name in names:
+        await wait_handled(kube, kind, name)
+    for name in names:
+        await kube.patch(
+            kind, name, {'spec': {'field': 2}, 'metadata': {'labels': {'on': 'no'}}})
+    for name in names:
+        await wait_settled(kube, kind, name)
+    assert journal.count() == {
+        (name, id): 1 for name in names for id in ['patching', 'looking']}
 
 
 async def test_deletion_handlers_run_while_daemons_are_being_stopped(

@@ -594,9 +594,8 @@ async def test_event_handlers_alone_store_nothing_on_objects_and_their_errors_ar
         raise kopf.PermanentError("never!")
 
     @kopf.on.event(*kind.selector)
-    def result_fn(type, **_):
+    def silent_fn(type, **_):
         journal.append(type)
-        return {'some': 'result'}
 
     created = await kube.create(kind, 'x')
     embedded()
@@ -607,6 +606,24 @@ async def test_event_handlers_alone_store_nothing_on_objects_and_their_errors_ar
     for message in ['boo!', 'wait!', 'never!']:
         records = [record for record in caplog.records if message in record.getMessage()]
         assert [record.levelname for record in records] == ['ERROR']
+
+
+async def test_results_of_event_handlers_are_put_into_the_status_when_they_change(
+        kube, status_kind, journal, embedded):
+
+    @kopf.on.event(*status_kind.selector, id='fn')
+    def fn(spec, **_):
+        journal.append(spec['field'])
+        return {'seen': spec['field']}
+
+    embedded()
+    await kube.create(status_kind, 'x', spec={'field': 1})
+    await kube.wait_for(status_kind, 'x', lambda obj: obj.get('status') == {'fn': {'seen': 1}})
+    await kube.patch(status_kind, 'x', {'spec': {'field': 2}})
+    await kube.wait_for(status_kind, 'x', lambda obj: obj['status'] == {'fn': {'seen': 2}})
+    obj = await wait_settled(kube, status_kind, 'x')
+    assert 'annotations' not in obj['metadata']
+    assert journal == [1, 1, 2, 2]
 
 
 async def test_patches_of_event_handlers_are_applied(kube, status_kind, journal, embedded):

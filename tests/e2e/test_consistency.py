@@ -486,12 +486,11 @@ async def test_an_object_that_is_gone_is_not_retried(kube, kind, journal, embedd
 async def test_a_namesake_created_in_the_middle_of_handling_gets_nothing_of_it(
         kube, borrow, journal, embedded, gate, caplog, is_status, change):
     kind = borrow(status=is_status)
-    first_uid = []
 
     @kopf.on.create(*kind.selector)
     def fn(uid, patch, **_):
         journal.append(uid)
-        if uid != first_uid[0]:
+        if uid != journal[0]:
             return None
         gate.pass_through()
         match change:
@@ -509,7 +508,6 @@ async def test_a_namesake_created_in_the_middle_of_handling_gets_nothing_of_it(
 
     embedded()
     first = await kube.create(kind, 'x', spec={'field': 'original'})
-    first_uid.append(first['metadata']['uid'])
     await gate.wait_entered()
     await kube.delete(kind, 'x')
     second = await kube.create(kind, 'x', spec={'field': 'original'})

@@ -149,6 +149,9 @@ class User:
     async def wait_gone(self, kind, name):
         await self.kube.wait_gone(kind, name, namespace=self.namespace)
 
+    async def wait_collected(self, kind, name):
+        await self.kube.wait_collected(kind, name, namespace=self.namespace)
+
     async def wait_handled(self, kind, name):
         return await wait_handled(self.kube, kind, name, namespace=self.namespace)
 
@@ -207,15 +210,15 @@ async def test_of_errors_some_are_retried_and_some_are_not(run, user):
     assert any("It is sold out" in event['message'] for event in events)
 
 
-# 04-children
+# 04-owned-resources
 
 CONFIGMAPS = Kind('', 'v1', 'configmaps', 'ConfigMap')
 DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
 
 
 async def test_children_follow_their_parent_and_go_with_it(run, user, kinds):
-    website, = load('04-children/obj.yaml')
-    run('04-children')
+    website, = load('04-owned-resources/obj.yaml')
+    run('04-owned-resources')
     parent = await user.apply(website)
     await user.wait_handled(kinds['websites'], 'hello')
     page = await user.get(CONFIGMAPS, 'hello')
@@ -233,8 +236,8 @@ async def test_children_follow_their_parent_and_go_with_it(run, user, kinds):
         CONFIGMAPS, 'hello', lambda obj: obj['data']['index.html'] == '<h1>Bye.</h1>')
     await user.wait_handled(kinds['websites'], 'hello')
     await user.delete(kinds['websites'], 'hello')
-    await user.wait_gone(CONFIGMAPS, 'hello')
-    await user.wait_gone(DEPLOYMENTS, 'hello')
+    await user.wait_collected(CONFIGMAPS, 'hello')
+    await user.wait_collected(DEPLOYMENTS, 'hello')
 
 
 # 05-subhandlers

@@ -11,8 +11,7 @@ import aiohttp
 import pytest
 
 import kopf
-from kopf._core.engines.probing import answering, serving
-from kopf._core.reactor import health
+from kopf._core.engines.liveness import answering, health, healthserver
 from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
 from tests.e2e.proxy import Proxy
@@ -30,7 +29,7 @@ async def check(url):
         return response.status, json.loads(await response.text())
 
 
-async def wait_for(url, status, *, timeout=10.0):
+async def wait_for(url, status, *, timeout=30.0):
     """Wait until the health is such; returns the body."""
     deadline = time.monotonic() + timeout
     while (answer := await check(url))[0] != status:
@@ -94,9 +93,14 @@ def fn(**_):
 
 
 async def test_a_taken_port_ends_the_operator_with_a_line(operator, kind, url):
-    operator('', f'--liveness={url}', kind=kind)
-    await asyncio.sleep(0.5)
-    op = operator('', f'--liveness={url}', kind=kind)
+    handlers = '''
+@kopf.on.event(*KIND)
+def fn(**_):
+    pass
+'''
+    first = operator(handlers, f'--liveness={url}', kind=kind)
+    await first.wait_for("The health checks are served")
+    op = operator(handlers, f'--liveness={url}', kind=kind)
     assert await op.wait() == 1
     assert op.find("Error: The health checks cannot be served at .+: Address already in use")
     assert not op.find("Traceback")
@@ -109,13 +113,13 @@ import time
 
 @kopf.on.create(*KIND)
 async def fn(**_):
-    time.sleep({serving.LOOP_TIMEOUT + 3})
+    time.sleep({healthserver.LOOP_TIMEOUT + 3})
 ''', f'--liveness={url}', kind=kind)
     await op.wait_for("The health checks are served")
     started = time.monotonic()
     await kube.create(kind, 'obj')
-    problems = (await wait_for(url, 503, timeout=serving.LOOP_TIMEOUT + 2))['problems']
-    assert time.monotonic() - started > serving.LOOP_TIMEOUT - 1
+    problems = (await wait_for(url, 503, timeout=healthserver.LOOP_TIMEOUT + 2))['problems']
+    assert time.monotonic() - started > healthserver.LOOP_TIMEOUT - 1
     assert 'handlers0.py:8 fn()' in problems['loop']
     assert op.find("The event loop is blocked for .+handlers0.py:8 fn()")
     assert await wait_for(url, 200) == {}

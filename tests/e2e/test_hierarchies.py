@@ -126,4 +126,4 @@ async def test_children_made_by_any_library_go_with_their_parent(
         assert owner['uid'] == parent['metadata']['uid']
     await kube.delete(kind, 'parent')
     for name in journal:
-        await kube.wait_gone(CONFIGMAPS, name)
+        await kube.wait_collected(CONFIGMAPS, name)

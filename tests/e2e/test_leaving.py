@@ -139,8 +139,8 @@ async def fn(**_):
     await op.wait_for("begun")
     op.send(signal.SIGTERM)
     await op.wait_for("Signal SIGTERM is received. Operator is stopping.")
-    op.send(signal.SIGINT)
-    line, = await op.wait_for("Signal SIGINT is received again. Operator is stopping already.")
+    op.send(signal.SIGTERM)
+    line, = await op.wait_for("Signal SIGTERM is received again. Operator is stopping already.")
     assert re.search(r"Handlers: 'fn' for default/obj \(\d s, at .+handlers0.py:\d+ fn\(\)\)", line)
     assert await op.wait() == 0
     assert is_handled(await kube.get(kind, 'obj'))
@@ -295,7 +295,11 @@ def fn(**_):
 
 
 async def test_no_credentials_are_told_by_the_exit_code(operator, kind):
-    op = operator('', kind=kind, kubeconfig=os.devnull)
+    op = operator('''
+@kopf.on.event(*KIND)
+def fn(**_):
+    pass
+''', kind=kind, kubeconfig=os.devnull)
     assert await op.wait() == 1
 
 

@@ -150,6 +150,23 @@ def get_times(proxy, kind, match):
             if kind.plural in request.path and wanted(request)]
 
 
+@pytest.mark.parametrize('is_list_denied', [False, True], ids=['object', 'resource'])
+async def test_objects_are_handled_though_the_api_denies_for_a_moment_that_they_are_there(
+        proxy, proxied, kube, kind, is_list_denied):
+    op = proxied()
+    await op.wait_for('Starting the watch-stream')
+    faults = [proxy.fail(404, match=lambda request: (
+        is_patch(request) and kind.plural in request.path))]
+    if is_list_denied:
+        faults.append(proxy.fail(404, match=lambda request: (
+            is_list(request) and 'metadata.name=one' in request.query.get('fieldSelector', ''))))
+    await kube.create(kind, 'one')
+    await wait_done(kube, kind, 'one')
+    assert [fault.hits for fault in faults] == [1] * len(faults)
+    assert len(op.find("Handler 'fn' is invoked")) == 1
+    assert len(op.find('Throttling for 1 seconds')) == 1
+
+
 async def test_a_slow_api_slows_down_but_harms_nothing(proxy, proxied, kube, kind):
     proxy.delay(0.5, times=None)
     proxied()

@@ -452,12 +452,13 @@ async def test_freezing_of_the_cluster_has_its_own_object(kube, cluster, peering
     assert (await get_records(kube, peering, WIDE))['someone']['priority'] == 666
 
 
+@pytest.mark.usefixtures('peering')
 @pytest.mark.parametrize('command', [('freeze', '-t', '60'), ('resume',)])
-def test_absent_peering_is_an_error_of_the_commands(cluster, command):
+async def test_absent_peering_is_an_error_of_the_commands(cluster, command):
     done = run(cluster, *command, '-n', 'default', '-P', 'absent')
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == (
-        "Error: There is no KopfPeering 'absent' to change: nobody is concerned.")
+        "Error: Peering 'absent' not found. Create it first: apply a KopfPeering with this name.")
 
 
 async def test_operator_that_is_cut_off_freezes_in_its_lifetime_and_goes_on_after(

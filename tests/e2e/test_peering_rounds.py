@@ -24,7 +24,7 @@ ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '7'))
 LIFETIME = 2
 OBJECTS = 10
 DURATION = 0.03
-"""How long a handler works, in seconds."""
+"""How long a handler works, in seconds; if not said otherwise."""
 
 TEXT = f'''
 import asyncio, json, os, time
@@ -45,7 +45,7 @@ def configure(settings, **_):
 @kopf.on.update(*KIND)
 async def handle(name, spec, **_):
     note('begin', name, spec)
-    await asyncio.sleep({DURATION})
+    await asyncio.sleep(float(os.environ['DURATION']))
     note('end', name, spec)
 '''
 
@@ -77,7 +77,8 @@ class Round:
 class Team:
     """The operators, each behind a proxy of its own."""
 
-    def __init__(self, operator, cluster, kind, peering, tmp_path):  # noqa: F811
+    def __init__(
+            self, operator, cluster, kind, peering, tmp_path, duration=DURATION):  # noqa: F811
         self.priorities = {'low': 1, 'middle': 2, 'high': 3}
         self.operators = {}
         self.proxies = {}
@@ -86,6 +87,7 @@ class Team:
         self._kind = kind
         self._peering = peering
         self._folder = tmp_path
+        self._duration = duration
         self._stack = contextlib.ExitStack()
         self.journal = tmp_path / 'journal'
         self.journal.touch()
@@ -106,7 +108,7 @@ class Team:
         self.operators[who] = self._start(
             TEXT, '--priority', str(self.priorities[who]), kind=self._kind, kubeconfig=kubeconfig,
             scope=('--namespace', 'default', '--peering', self._peering, '--verbose'),
-            env={'POD_ID': who, 'JOURNAL': str(self.journal)})
+            env={'POD_ID': who, 'JOURNAL': str(self.journal), 'DURATION': str(self._duration)})
 
     def read(self):
         calls, running = [], {}
@@ -262,3 +264,26 @@ async def test_nothing_is_lost_and_nothing_is_handled_twice_in_calm(
         assert not lost
         assert all(item.repeats == item.overlaps == 0 for item in rounds if item.fault in CALM)
         assert all(item.gap < 2 * LIFETIME + 1.5 for item in rounds)
+
+
+@pytest.mark.parametrize('seed', range(3))
+async def test_who_comes_back_waits_for_the_handlers_of_the_others(
+        kube, kind, cluster, operator, peering, tmp_path, seed):  # noqa: F811
+    random.seed(seed)
+    load = Load(kube, kind)
+    with Team(operator, cluster, kind, peering, tmp_path, duration=1.0) as team:
+        for who in ['middle', 'high']:
+            team.start(who)
+        await load.create()
+        changing = asyncio.create_task(load.run())
+        try:
+            await team.wait_working('high', since=0)
+            await asyncio.sleep(2)
+            _, taken, back = await pass_round(team, 'partition')
+            await asyncio.sleep(1.5)
+        finally:
+            changing.cancel()
+            await asyncio.wait([changing])
+        # Who is cut off cannot stop what runs already: that is no matter of coming back.
+        result = count(team.read(), 'partition', back, taken, back)
+    assert result.overlaps == result.repeats == 0

@@ -35,6 +35,21 @@ def get_warnings(caplog):
             if record.levelname == 'WARNING' and 'OS signals' not in record.getMessage()]
 
 
+async def test_handlers_are_told_all_about_the_kind(kube, make_kind, suffix, journal, embedded):
+    kind = Kind(f'a{suffix}.test', 'v1', f'alphas{suffix}', f'Alpha{suffix}')
+
+    @kopf.on.create(*kind.selector)
+    def fn(resource, **_):
+        journal.append((tuple(resource), resource.shortcuts, resource.categories))
+
+    embedded()
+    await make_kind(kind, short_names=[f'al{suffix}'], categories=[f'cat{suffix}'])
+    await kube.create(kind, 'x')
+    await wait_handled(kube, kind, 'x')
+    assert journal == [
+        ((kind.group, 'v1', kind.plural), {f'al{suffix}'}, {f'cat{suffix}'})]
+
+
 async def test_all_forms_of_selectors_choose_the_kinds(
         kube, make_kind, suffix, journal, embedded, caplog):
     group, another = f'a{suffix}.test', f'c{suffix}.test'

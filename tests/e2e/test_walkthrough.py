@@ -276,4 +276,4 @@ async def test_the_example_has_it_all_together(kube, evc, example, storage_class
 
     await kube.patch(PVC, name, {'metadata': {'finalizers': None}})  # those of absent controllers
     await kube.delete(evc, name)
-    await kube.wait_gone(PVC, name, timeout=40)  # the garbage collector can be slow
+    await kube.wait_collected(PVC, name)

@@ -154,3 +154,5 @@ def use_an_index(by_label: kopf.Index[str, str], **_: Any) -> None:
     for value, store in by_label.items():
         assert_type(value, str)
         assert_type(list(store), list[str])
+
+part_of_a_record: kopf.ProgressRecord = {'started': '2020-01-01T00:00:00Z', 'retries': 1}

@@ -1,6 +1,6 @@
 """
-Primitives of asyncio that the standard library lacks: toggles, tasks, wake-ups, queues.
+Additions to asyncio: clocks, time limits, flags, tasks, threads, wake-ups, workers.
 
-It may import only the helpers. It guarantees that nothing here knows of Kubernetes, and that no
-task is left behind: whoever starts one, also awaits or cancels it.
+The package may import only the helpers, and knows nothing of Kubernetes. The package guarantees
+that no task is left behind: what starts a task, also awaits or cancels it.
 """

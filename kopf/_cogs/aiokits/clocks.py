@@ -1,27 +1,39 @@
 """
-The time: the monotonic one for all decisions, the wall one for people and for persistence.
+The time: the monotonic time is for decisions, the wall-clock time is for people and persistence.
 
-Both are taken together as one moment, so that a persisted wall time becomes a monotonic deadline
-once, when it is read; later jumps of the wall clock do not move it.
+Both are read together, as one `Moment`. So, a persisted wall-clock time is converted to a monotonic
+time when it is loaded (see `Moment.at`), and later jumps of the wall clock do not affect it.
 """
 import asyncio
 import datetime
 from typing import NamedTuple
 
+PRECISION = 0.001
+"""
+How much (seconds) a timer may be early.
+
+A timer of the event loop can fire slightly before its time. Whatever is due by then, counts as due.
+"""
+
 
 class Moment(NamedTuple):
+    """One moment by both clocks."""
     mono: float
-    """Seconds of the event loop's clock."""
+    """The time of the event loop, in seconds."""
     wall: datetime.datetime
-    """The same moment in UTC, timezone-aware."""
+    """The wall-clock time in UTC, timezone-aware."""
 
     def at(self, wall: datetime.datetime) -> float:
-        """The monotonic time of another wall time."""
+        """Convert another wall-clock time to the monotonic time."""
         return self.mono + (wall - self.wall).total_seconds()
 
 
 class Clock:
-    """The time of the running event loop, real or virtual; such a loop has a `wall_time`, too."""
+    """
+    The clock of the running event loop.
+
+    An event loop with virtual time (in tests) has an attribute ``wall_time`` for the wall clock.
+    """
 
     def now(self) -> Moment:
         loop = asyncio.get_running_loop()

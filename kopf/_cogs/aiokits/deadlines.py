@@ -1,14 +1,15 @@
 """
-Limits on the time of many short operations, at the cost of one timer for all of them.
+Time limits of many short operations, with one timer of the event loop for all of them.
 
-The timers of an event loop are cheap to wait for, but not to be made and cancelled by thousands.
+Operations usually end before their limits. `asyncio.timeout` would make and cancel a timer for each
+of them, which is expensive for thousands of requests.
 """
 import asyncio
 import types
 
 
 class Deadlines:
-    """All the limits of one event loop which are in use together."""
+    """The time limits that share one timer. They belong to the event loop where they are used."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -17,9 +18,11 @@ class Deadlines:
 
     def limit(self, timeout: float | None) -> 'Limit':
         """
-        A context manager which raises TimeoutError if its block takes longer, in seconds.
+        Make a context manager that limits the time of its block (seconds; None for no limit).
 
-        It does as `asyncio.timeout`: the block is cancelled. None is for no limit.
+        As with `asyncio.timeout`, the block is cancelled.
+
+        :raises TimeoutError: by the context manager, if the block takes longer.
         """
         return Limit(self, timeout)
 
@@ -50,6 +53,7 @@ class Deadlines:
 
 
 class Limit:
+    """The context manager made by `Deadlines.limit`."""
     __slots__ = ('_cancelling', '_deadlines', '_expired', '_task', '_timeout')
 
     def __init__(self, deadlines: Deadlines, timeout: float | None) -> None:

@@ -1,7 +1,8 @@
 """
-Flags to tell between tasks, loops and threads that something has happened.
+Flags between tasks, event loops, and threads.
 
-Embedding applications have what they have: events and futures, of asyncio and of threads.
+Applications that embed an operator can use what they have: events and futures, of asyncio or
+threads.
 """
 import asyncio
 import concurrent.futures
@@ -11,11 +12,15 @@ from typing import Any
 Flag = asyncio.Future[Any] | asyncio.Event | concurrent.futures.Future[Any] | threading.Event
 
 POLLING = 0.5
-"""How often the flags of threads are looked at (seconds), where nothing tells of them."""
+"""How often (seconds) a `threading.Event` is checked: it cannot notify an event loop."""
 
 
 async def wait_flag(flag: Flag) -> Any:
-    """Wait until the flag is raised, and return its value if it can have any."""
+    """
+    Wait until the flag is raised. Return the result if it is a future, else true.
+
+    :raises TypeError: if it is neither an event nor a future.
+    """
     if isinstance(flag, asyncio.Future):
         return await asyncio.shield(flag)
     if isinstance(flag, asyncio.Event):
@@ -23,7 +28,8 @@ async def wait_flag(flag: Flag) -> Any:
     if isinstance(flag, concurrent.futures.Future):
         return await asyncio.shield(asyncio.wrap_future(flag))
     if isinstance(flag, threading.Event):
-        # A thread blocked in waiting could not be ended if the flag is never raised.
+        # Not in a thread that waits for the event: the thread would never end if the flag is never
+        # raised, and Python waits for its threads when it exits.
         while not flag.is_set():
             await asyncio.sleep(POLLING)
         return True
@@ -31,7 +37,11 @@ async def wait_flag(flag: Flag) -> Any:
 
 
 def raise_flag(flag: Flag) -> None:
-    """Raise the flag, if it is not raised yet."""
+    """
+    Raise the flag: set the event, or set the result of the future to None, unless it is done.
+
+    :raises TypeError: if it is neither an event nor a future.
+    """
     if isinstance(flag, (asyncio.Future, concurrent.futures.Future)):
         if not flag.done():
             flag.set_result(None)

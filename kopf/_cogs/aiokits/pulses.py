@@ -1,19 +1,19 @@
 """
-Pulses: signs of life of the tasks that run for ever.
+Pulses: the heartbeats of endless tasks, for health checks.
 """
 import asyncio
 
 
 class Pulse:
-    """By when a task has to show life again, if all is well with it."""
+    """The heartbeat of one task: by when the task has to make progress."""
     __slots__ = ('due',)
 
     def __init__(self) -> None:
         self.due: float | None = None
-        """In the time of the event loop; None if there is no limit."""
+        """The time of the event loop by which the task has to make progress; None for no limit."""
 
     def expect(self, within: float | None) -> None:
-        """There is life; the next sign of it comes within so many seconds, or nobody knows when."""
+        """Note progress; the next one is expected within so many seconds (None: at any time)."""
         self.due = None if within is None else asyncio.get_running_loop().time() + within
 
     def is_late(self, now: float, *, slack: float = 0.0) -> bool:

@@ -1,5 +1,5 @@
 """
-Tasks: ending them, so that none is left behind.
+Tasks: how to end them, so that none is left behind.
 """
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -21,9 +21,10 @@ async def cancel(tasks: Collection['asyncio.Task[Any]']) -> None:
 
 async def gather(*coros: Coroutine[Any, Any, T]) -> list[T]:
     """
-    Run all of these side by side, and return their results.
+    Run the coroutines concurrently, and return their results.
 
-    Unlike with `asyncio.gather`, none goes on when one has failed; that error is raised.
+    When one of them fails, the others are cancelled and awaited, unlike with `asyncio.gather`;
+    then, the error is raised.
     """
     tasks = [asyncio.create_task(coro) for coro in coros]
     try:

@@ -1,5 +1,5 @@
 """
-Threads for functions that run for long.
+Threads for long-running functions.
 """
 import concurrent.futures
 import threading

@@ -1,8 +1,9 @@
 """
-Wake-ups of many sleepers, at the cost of one timer of the event loop, and of one tuple for each.
+Wake-ups of many sleepers by one timer of the event loop.
 
-A timer of the loop is four objects, which the garbage collector has to look at again and again, as
-long as it is there; with tens of thousands of sleepers, that is what blocks the loop for longest.
+Each sleeper costs one tuple. A timer of the event loop for each would be four objects, which the
+garbage collector traverses again and again. With tens of thousands of sleepers, garbage collection
+would block the event loop for longer than anything else.
 """
 import asyncio
 import contextvars
@@ -10,27 +11,27 @@ import heapq
 import itertools
 from typing import Protocol
 
-WAKEUPS_PER_TURN = 500
-"""How many are woken up per turn of the event loop, so that it is not blocked."""
+WAKEUPS_PER_ITERATION = 500
+"""How many sleepers are woken up per iteration of the event loop, so that it is not blocked."""
 
 MIN_STALE = 100
-"""How many outdated entries are worth no cleaning up."""
+"""How many outdated entries are tolerated in the heap before it is cleaned up."""
 
 
 class Sleeper(Protocol):
     due: float | None
-    """When it is to be woken up, by the time of the loop; None if it is not. Not to be set."""
+    """The time of the event loop to wake up, or None if awake. Only `Wakeups` may set it."""
 
     def wake_up(self) -> None:
-        """It is time."""
+        """Called when the time has come."""
 
 
 class Wakeups:
     """
-    The sleepers of one event loop, each with the time at which it is to be woken up.
+    The sleepers of one event loop, each with its time to wake up.
 
-    Guarantees: everyone is woken up once, not before the time, and in the order of the times. The
-    callbacks run in the context in which this was made, whoever has gone to sleep first.
+    Each sleeper is woken up once, not before its time, and in the order of the times. ``wake_up``
+    is called in the context (`contextvars`) in which this instance was made.
     """
 
     def __init__(self) -> None:
@@ -42,7 +43,7 @@ class Wakeups:
         self._timer: asyncio.TimerHandle | None = None
 
     def sleep(self, sleeper: Sleeper, until: float) -> None:
-        """Wake it up at that time instead of any other."""
+        """Wake up the sleeper at this time of the event loop, instead of any earlier given time."""
         self.cancel(sleeper)
         sleeper.due = until
         heapq.heappush(self._heap, (until, next(self._numbers), sleeper))
@@ -50,7 +51,7 @@ class Wakeups:
             self._arm(until)
 
     def cancel(self, sleeper: Sleeper) -> None:
-        """Do not wake it up, if it is asleep at all."""
+        """Do not wake up the sleeper. Nothing happens if it is awake."""
         if sleeper.due is not None:
             sleeper.due = None
             self._stale += 1
@@ -60,7 +61,7 @@ class Wakeups:
                 self._stale = 0
 
     def close(self) -> None:
-        """Wake up nobody any more."""
+        """Wake up no sleepers any more."""
         self._heap.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -77,7 +78,7 @@ class Wakeups:
         now = max(asyncio.get_running_loop().time(), self._timer.when())
         self._timer = None
         try:
-            for _ in range(WAKEUPS_PER_TURN):
+            for _ in range(WAKEUPS_PER_ITERATION):
                 if not self._heap or self._heap[0][0] > now:
                     break
                 when, _, sleeper = heapq.heappop(self._heap)

@@ -1,5 +1,5 @@
 """
-Workers on demand: a few tasks at most that work items off, and none when there is nothing to do.
+Workers on demand: a limited number of tasks that process items, and none when there are no items.
 """
 
 import asyncio
@@ -14,13 +14,12 @@ class Workers(Generic[T]):
     """
     Tasks that take items from a source and process them, at most ``limit`` at the same time.
 
-    ``source`` gives the next item, or `None` if there is none now; `notify` tells that there is
-    one. A worker without an item waits for ``idle_timeout`` seconds, and then ends. ``process``
-    must not raise; if it does, the error goes to the loop's exception handler, and the work goes
-    on.
+    ``source`` returns the next item, or None if there is none now; call `notify` when there is a
+    new item. A worker without an item waits for ``idle_timeout`` seconds, then ends. ``process``
+    must not raise; if it does, the error goes to the exception handler of the event loop, and the
+    worker goes on with the next item.
 
-    It belongs to the event loop in which it was made; only `notify_threadsafe` can be called
-    elsewhere.
+    All methods except for `notify_threadsafe` must be called in the event loop of the constructor.
     """
 
     def __init__(
@@ -45,7 +44,8 @@ class Workers(Generic[T]):
 
     def notify(self) -> None:
         """
-        Have a worker look for an item: an idle one, or a new one, unless all of them are busy.
+        Note that there is a new item: wake up an idle worker, or start one unless the limit is
+        reached.
         """
         while self._idle:
             future = self._idle.popleft()
@@ -58,7 +58,7 @@ class Workers(Generic[T]):
             task.add_done_callback(self._tasks.discard)
 
     def notify_threadsafe(self) -> None:
-        """The same from any thread, and also when the loop is over: then it does nothing."""
+        """Do as `notify`, from any thread. Nothing happens if the event loop is closed."""
         if asyncio._get_running_loop() is self._loop:
             self.notify()
             return
@@ -69,9 +69,9 @@ class Workers(Generic[T]):
 
     async def close(self, timeout: float) -> None:
         """
-        Work off what is left in the source, but not longer than the timeout in seconds, and end.
+        Process the remaining items of the source, for the timeout (seconds) at most, and end.
 
-        When it returns or is cancelled, no task is left behind.
+        No task is left behind when this method returns or is cancelled.
         """
         self._closing = True
         try:
@@ -105,6 +105,7 @@ class Workers(Generic[T]):
             async with asyncio.timeout(self._idle_timeout):
                 await future
         except TimeoutError:
-            # Notified in the same turn of the loop, and so nobody else is going to take the item.
+            # If notified in this same iteration of the event loop, the worker must go on: no other
+            # worker was notified of that item.
             return future.done() and not future.cancelled()
         return True

@@ -1,8 +1,10 @@
 """
-The only place that talks HTTP to Kubernetes: logging in, requests, scanning, listing, watching,
-patching, posting.
+The client of the API server: credentials, requests, discovery, lists, watches, patches, events.
 
-It may use the settings and the structures, and nothing of the framework's core. It guarantees that
-no secret gets into a log or an error, that requests are tried again as the settings say, and that a
-watch outlives whatever the API answers.
+Nothing else in Kopf makes requests to Kubernetes. The package may import the settings, the
+structures, and what is below these. The package guarantees:
+
+* No secrets get into logs and errors.
+* Requests are retried as the settings say.
+* A watch goes on after any response of the API server and after any failure of the network.
 """

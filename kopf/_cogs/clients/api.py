@@ -1,10 +1,9 @@
 """
-The API client: requests with retries, streams, and credentials that may be replaced on the way.
+The API client: requests with retries, streams, and automatic re-authentication.
 """
 import asyncio
 import contextlib
 import io
-import json
 import logging
 import re
 import ssl
@@ -18,7 +17,7 @@ import yarl
 from kopf._cogs.aiokits import deadlines
 from kopf._cogs.clients import connections, errors, outages, pausing, pools, vaults, wires
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials
+from kopf._cogs.structs import credentials, nesting
 
 default_logger = logging.getLogger(__name__)
 
@@ -28,11 +27,13 @@ JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
 MAX_WARNINGS_REMEMBERED = 1000
 
-CLOSING_TURNS = 5
-"""In how many turns of the loop asyncio closes the sockets of what is aborted."""
+CLOSING_ITERATIONS = 5
+"""
+How many iterations of the event loop asyncio needs to close the sockets of aborted transports.
+"""
 
 LARGE_BODY = 100_000
-"""The bodies of requests beyond this size (bytes) are sent piece by piece."""
+"""The size (bytes) beyond which the body of a request is sent in chunks."""
 
 
 class _Answer(NamedTuple):
@@ -44,13 +45,18 @@ class _Answer(NamedTuple):
 
 class Client:
     """
-    A client of one API, for one event loop.
+    A client of one API server, for one event loop.
 
-    The credentials are given for good, or by a vault, from which others are taken when the API
-    rejects them (401), or when they expire. `credentials.LoginError` is raised when there are none.
-    Settings are read at every request. Connections are opened when first needed; `close` them.
+    The credentials come either directly or from a vault. If the API server rejects the credentials
+    (HTTP 401), the request is repeated with other credentials of the vault. Expired credentials are
+    not used.
 
-    Paths begin with a slash, are quoted, and may have a query. They are added to the server's URL.
+    The settings are read at every request. The connections are opened on demand; `close` them.
+
+    The paths of requests begin with a slash, are quoted, and can have a query. They are appended to
+    the URL of the server in the credentials.
+
+    All requests can raise `credentials.LoginError` if there are no usable credentials.
     """
 
     def __init__(
@@ -67,7 +73,11 @@ class Client:
         self.settings = settings
         self.logger = logger
         self.unstreamable: set[str] = set()
-        """Paths of lists whose first state the server does not stream."""
+        """
+        The paths of lists for which the server does not support streaming lists.
+
+        See KEP-3157: a watch with ``sendInitialEvents``.
+        """
         self._in_flight = 0
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
@@ -86,17 +96,13 @@ class Client:
         self._deadlines.close()
         self._outages.end_all()
         await self._pool.close()
-        for _ in range(CLOSING_TURNS):
+        for _ in range(CLOSING_ITERATIONS):
             await asyncio.sleep(0)
 
     @property
     def congested(self) -> bool:
-        """Whether more regular requests are made than there are connections for them."""
+        """Whether there are as many regular requests as connections, so that further ones wait."""
         return self._in_flight >= connections.POOL_SIZE
-
-    async def get_default_namespace(self) -> str | None:
-        """The namespace by the credentials, for where none is given."""
-        return (await self._pool.connect()).origin.default_namespace
 
     async def request(
             self,
@@ -113,19 +119,24 @@ class Client:
             backoffs: pausing.Backoffs | None = None,
     ) -> Any:
         """
-        Make a request, and return the parsed JSON of its response.
+        Make a request, and return the parsed JSON of the response; None if the response is empty.
 
-        It is tried again after network errors, 5xx, and 429, as ``settings.networking`` says; with
-        ``retry=False`` it is not; with ``backoffs``, these replace the ones of the settings. The
-        pauses are longer if many requests are in the same trouble, see `outages`. Other errors are
-        raised at once, see `errors`. The timeout is for one try, in seconds; by default, it is
+        The request is retried after errors of the network, HTTP 5xx, and HTTP 429, unless ``retry``
+        is false. ``backoffs`` are the pauses between the attempts, in seconds; by default,
+        ``settings.networking.error_backoffs``. The pauses are longer while many requests fail, see
+        `outages`. ``timeout`` is for one attempt, in seconds; by default,
         ``settings.networking.request_timeout``.
+
+        :raises errors.APIError: one of its subclasses, see `errors`.
+        :raises credentials.LoginError: if there are no usable credentials.
         """
         raw = await self.fetch(
             method, path, body=body, content_type=content_type, accept=accept, params=params,
             timeout=timeout, logger=logger, retry=retry, backoffs=backoffs)
         try:
-            return json.loads(raw.decode()) if raw else None
+            return nesting.parse(raw) if raw else None
+        except nesting.TooDeepError as e:
+            raise errors.APITooDeepError(f"The answer of the API is of no use: {e}.") from e
         except ValueError as e:
             raise errors.APIServerError("The API has answered with no valid JSON.") from e
 
@@ -143,7 +154,7 @@ class Client:
             retry: bool = True,
             backoffs: pausing.Backoffs | None = None,
     ) -> bytes:
-        """Make a request as `request` does, and return the body of its response unparsed."""
+        """Make a request as `request` does, and return the unparsed body of the response."""
         if params:
             path = add_params(path, params)
         if content_type is None and body is not None:
@@ -153,7 +164,7 @@ class Client:
         while True:
             attempt += 1
             if self._outages and retry:
-                await self._outages.wait_turn(path)
+                await self._outages.wait(path)
             try:
                 return await self._try(method, path, body, content_type, accept, timeout)
             except REPEATABLE as error:
@@ -184,10 +195,14 @@ class Client:
             params: Mapping[str, str] | None = None,
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """
-        Make a GET request that lasts, and give what comes as it comes. It is never tried again.
+        Make a long-lasting GET request, and yield the stream of the response.
 
-        It is up to the caller to limit its time. Errors while reading are those of aiohttp; use
-        `wrap_network_errors` around.
+        The request is never retried, and its duration is not limited: that is up to the caller.
+        Errors of the network, also while reading, are those of aiohttp: use `wrap_network_errors`
+        around.
+
+        :raises errors.APIError: if the status of the response is not HTTP 200.
+        :raises credentials.LoginError: if there are no usable credentials.
         """
         if params:
             path = add_params(path, params)
@@ -271,17 +286,17 @@ class Client:
             headers: Mapping[str, str],
             body: bytes | None,
     ) -> '_Answer':
-        """Make one request over whatever is best for it: most of them are writes."""
+        """Make one request: if it has a body, by the fast `wires`; otherwise, by aiohttp."""
         connect_timeout = self.settings.networking.connect_timeout
         if connection.wire is not None and body is not None:
             answer = await connection.wire.exchange(
                 method, connection.root + path, headers=headers, body=body,
                 connect_timeout=connect_timeout)
-            if 200 <= answer.status < 300 and b'\r\nwarning:' not in answer.head.lower():
-                return _Answer(answer.status, answer.body)
+            retry_after = None
+            if not 200 <= answer.status < 300:
+                retry_after = next(iter(answer.get_headers('Retry-After')), None)
             return _Answer(
-                answer.status, answer.body, answer.get_headers('Warning'),
-                next(iter(answer.get_headers('Retry-After')), None))
+                answer.status, answer.body, answer.get_headers('Warning'), retry_after)
         async with connection.regular.request(
             method,
             yarl.URL(connection.base + path, encoded=True),
@@ -320,13 +335,13 @@ class Client:
 
 
 def add_params(path: str, params: Mapping[str, str]) -> str:
-    """The path with the parameters added to its query."""
+    """Append the parameters to the query of the path."""
     return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
 
 
 @contextlib.contextmanager
 def _aborting(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Close the connection at once in the end: TLS would wait for the server to say good-bye."""
+    """Abort the connection at the end: a regular closing of TLS would wait for the server."""
     transport = response.connection.transport if response.connection is not None else None
     try:
         yield
@@ -337,7 +352,7 @@ def _aborting(response: aiohttp.ClientResponse) -> Iterator[None]:
 
 @contextlib.contextmanager
 def wrap_network_errors() -> Iterator[None]:
-    """Raise whatever can happen to a connection as `errors.APIConnectionError`."""
+    """Raise all errors of the network as `errors.APIConnectionError`, without passwords of URLs."""
     try:
         yield
     except (aiohttp.ClientError, wires.WireError, OSError, TimeoutError) as e:

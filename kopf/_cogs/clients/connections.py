@@ -1,6 +1,7 @@
 """
-Connections: the pools for one set of credentials, with all that can be prepared beforehand.
+Connections: the HTTP sessions with one set of credentials, and everything they can prepare once.
 """
+import logging
 import os
 import ssl as ssl_
 import time
@@ -14,15 +15,26 @@ import aiohttp
 from kopf._cogs.clients import sockets, wires
 from kopf._cogs.structs import credentials
 
+logger = logging.getLogger(__name__)
+
 USER_AGENT = 'kopf'
-KEEPALIVE = 60.0  # less than the 90 seconds of the API servers, which so never hang up first
+KEEPALIVE = 60.0
+"""
+How long (seconds) an idle connection is kept.
+
+API servers close idle connections after 90 seconds. A shorter time here avoids requests over a
+connection that the server is about to close.
+"""
 POOL_SIZE = 16
+"""How many connections there are for regular requests."""
 READ_BUFFER = 256 * 1024
 FILES_CHECK_INTERVAL = 1.0
+"""How often (seconds) the files of the credentials are checked for changes."""
 TOKEN_READ_INTERVAL = 60.0
+"""How often (seconds) the file of the token is read even if it seems to be unchanged."""
 
 Mark = tuple[tuple[int, ...], ...]
-"""Something that changes with files: empty for those that are absent."""
+"""The modification times, inodes, and sizes of files: it changes when any of the files changes."""
 
 
 class Options(TypedDict, total=False):
@@ -32,26 +44,29 @@ class Options(TypedDict, total=False):
 
 class Connection:
     """
-    The sessions for one set of credentials: a small warm pool for regular requests, and one
-    connection for each watch-stream.
+    The sessions with one set of credentials.
 
-    It is in use while `users` is positive; a retired one closes itself when it is not.
+    `regular` is a small pool for short requests; `streaming` has a separate connection for each
+    watch, so that watches do not occupy the pool; `wire` is for writes.
+
+    The callers count themselves in `users`. A retired connection is closed when there are none.
     """
 
     def __init__(self, origin: credentials.Credentials, *, trust_env: bool = False) -> None:
         super().__init__()
         self.origin = origin
-        self.base = origin.server.rstrip('/')
-        self.root = urllib.parse.urlsplit(self.base).path
-        """What the paths of the API are under, if the server is not at the root of its URL."""
+        url = credentials.parse_url(origin.server, 'API server')
+        self.base = url.geturl()
+        self.root = url.path
+        """The path of the server's URL, which all paths of the API begin with; usually empty."""
         self.shown = credentials.strip_userinfo(self.base)
         self.users = 0
         self.closed = False
         self.options: Options = {}
         self.wire: wires.Wire | None = None
-        """For writes; None where these have to go as all other requests."""
+        """The fast connections for writes; None if `regular` must be used, e.g. with a proxy."""
         self.outdated = False
-        """Whether the files of its certificates have changed since it was made."""
+        """Whether the files of the certificates have changed since this connection was made."""
         self._retired = False
         self._has_files = False
         self._headers: dict[str, Mapping[str, str]] = {}
@@ -70,15 +85,16 @@ class Connection:
         trust_env = trust_env or origin.trust_env
         if origin.tls_server_name:
             self.options['server_hostname'] = origin.tls_server_name
-        proxy = origin.proxy_url or (_find_proxy(self.base) if trust_env else None)
+        proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
         if proxy:
-            self.options['proxy'] = proxy
+            self.options['proxy'] = credentials.parse_url(proxy, 'proxy').geturl()
 
-        ssl = origin.as_ssl_context() if self.base.startswith('https:') else None
+        ssl = origin.as_ssl_context() if url.scheme == 'https' else None
         if not proxy:
-            self.wire = _make_wire(self.base, ssl, origin.tls_server_name)
+            self.wire = _make_wire(url, ssl, origin.tls_server_name)
 
-        # With trust_env, aiohttp looks into ~/.netrc: only for those without other credentials.
+        # With trust_env, aiohttp takes passwords from ~/.netrc. They must not replace the
+        # credentials.
         netrc = trust_env and not self._auth
         self.regular = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
@@ -94,7 +110,9 @@ class Connection:
         )
 
     def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
-        """Headers of a request, prepared once; anew when the file of the token changes."""
+        """
+        Get the headers of a request. They are prepared once, and again when the token changes.
+        """
         key = f'{accept} {content_type}'
         headers = self._headers.get(key)
         if headers is None:
@@ -107,33 +125,37 @@ class Connection:
 
     def renew_token(self, rejected: Mapping[str, str] | None = None) -> bool:
         """
-        Read the token's file again, and tell whether there is another token in it now.
+        Read the file of the token again, and return whether the token has changed.
 
-        With the headers of a rejected request, it is compared with the token in these: other
-        requests can have renewed it already.
+        With the headers of a ``rejected`` request, the token is compared with the one in the
+        headers: another request can have renewed the token in the meantime.
         """
         if isinstance(self.origin, credentials.AiohttpSession) or self.origin.token_path is None:
             return False
         self._token_time = time.monotonic()
         self._token_mark = self._look_at_token()
-        known, self._auth = self._auth, self.origin.as_http_headers()
+        known = self._auth
+        try:
+            self._auth = self.origin.as_http_headers()
+        except credentials.LoginError as e:
+            logger.warning(f"The new token is of no use, and the former one is kept. {e}")
         if self._auth != known:
             self._headers.clear()
         old = known if rejected is None else rejected
         return self._auth.get('Authorization') != old.get('Authorization')
 
     async def retire(self) -> None:
-        """Take no new requests, and close when those under way have ended."""
+        """Close the sessions when the requests under way have ended; there must be no new ones."""
         self._retired = True
         await self.release()
 
     async def release(self) -> None:
-        """Close the connections if nobody needs them any more."""
+        """Close the sessions if this connection is retired and has no users."""
         if self._retired and self.users <= 0:
             await self.close()
 
     async def close(self) -> None:
-        """Close the connections, whoever uses them."""
+        """Close the sessions, also if they are in use."""
         self.closed = True
         if self.wire is not None:
             self.wire.close()
@@ -141,7 +163,9 @@ class Connection:
         await self.streaming.close()
 
     def follow_files(self) -> None:
-        """Look at the files of the credentials now and then: at most once a second."""
+        """
+        Check the files of the credentials for changes, at most once per `FILES_CHECK_INTERVAL`.
+        """
         if not self._has_files:
             return
         now = time.monotonic()
@@ -156,12 +180,14 @@ class Connection:
             self.renew_token()
 
     def has_new_certificates(self) -> bool:
-        """Look at the files of the certificates right now, and tell whether they have changed."""
+        """Check the files of the certificates now, and return whether they have changed."""
         self.outdated = self._look_at_tls() != self._tls_mark
         return self.outdated
 
     def keep_certificates(self) -> None:
-        """Take no notice of the files as they are now, only of the next change of them."""
+        """
+        Ignore the present state of the certificates' files, which is broken, until they change.
+        """
         self._tls_mark = self._look_at_tls()
         self.outdated = False
 
@@ -189,18 +215,16 @@ def _look_at(*paths: credentials.AnyPath | None) -> Mark:
 
 
 def _make_wire(
-        base: str, ssl: ssl_.SSLContext | None, server_hostname: str | None,
+        url: urllib.parse.SplitResult, ssl: ssl_.SSLContext | None, server_hostname: str | None,
 ) -> wires.Wire | None:
-    parts = urllib.parse.urlsplit(base)
-    if parts.hostname is None or parts.username is not None:
+    if url.hostname is None or url.username is not None:
         return None
     return wires.Wire(
-        host=parts.hostname, port=parts.port or (80 if ssl is None else 443), ssl=ssl,
+        host=url.hostname, port=url.port or (80 if ssl is None else 443), ssl=ssl,
         server_hostname=server_hostname, limit=POOL_SIZE, keepalive=KEEPALIVE)
 
 
-def _find_proxy(url: str) -> str | None:
-    parts = urllib.parse.urlsplit(url)
-    if not parts.hostname or urllib.request.proxy_bypass(parts.netloc.rpartition('@')[-1]):
+def _find_proxy(url: urllib.parse.SplitResult) -> str | None:
+    if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]):
         return None
-    return urllib.request.getproxies().get(parts.scheme)
+    return urllib.request.getproxies().get(url.scheme)

@@ -1,29 +1,38 @@
 """
 Errors of the API.
 
-`APIError` has these branches, so that callers catch as little as they need:
+The subclasses of `APIError`:
 
-- `APIConnectionError`: there was no (complete) answer: network, TLS, timeouts;
-- `APIClientError`: 4xx, "the request is wrong", it makes no sense to repeat it unchanged:
+- `APIConnectionError`: there was no complete response, e.g. because of the network, TLS, or a
+  timeout.
+- `APIClientError`: HTTP 4xx. The request is wrong, so it must not be repeated unchanged:
   `APIUnauthorizedError` (401), `APIForbiddenError` (403), `APINotFoundError` (404),
   `APIConflictError` (409), `APIGoneError` (410), `APITooLargeError` (413),
-  `APIUnprocessableError` (422), `APITooManyRequestsError` (429; this one can be repeated);
-- `APIServerError`: 5xx, "the server is wrong", usually for a while.
+  `APIUnprocessableError` (422), `APITooManyRequestsError` (429; it can be repeated later).
+- `APIServerError`: HTTP 5xx. The server fails, usually temporarily.
+- `APITooDeepError`: the response has an object that is nested too deeply to be processed.
 """
 import datetime
 import email.utils
-import json
 import math
 from collections.abc import Mapping
 from typing import Any
 
+from kopf._cogs.structs import nesting
+
+MAX_RETRY_AFTER = 300.0
+"""The maximal pause (seconds) before a retry that the server can ask for; longer ones are cut."""
+
 
 class APIError(Exception):
     """
-    An error that the API has answered with, or the absence of an answer.
+    An error in the response of the API server, or the absence of a response.
 
-    ``status`` is that of HTTP, and 0 if there was no answer; ``payload`` is Kubernetes' own object
-    of kind ``Status``, empty if the answer was none.
+    :param message: the message of the error. Default: none.
+    :param status: the HTTP status code; 0 if there was no response.
+    :param payload: the object of the kind ``Status`` in the response. Default: empty, there was
+        none.
+    :param retry_after: how long, in seconds, the API server asks to wait. Default: it does not ask.
     """
 
     def __init__(
@@ -47,35 +56,38 @@ class APIError(Exception):
 
     @property
     def message(self) -> str | None:
+        """The message, or `None`."""
         return self.args[0] or None
 
     @property
     def code(self) -> int:
+        """The code in the ``Status``, or else the HTTP status code."""
         code = self.payload.get('code')
         return code if isinstance(code, int) else self.status
 
     @property
     def reason(self) -> str | None:
-        """Kubernetes' word for what has happened, e.g. ``AlreadyExists``."""
+        """The reason in the ``Status``, e.g. ``AlreadyExists``."""
         reason = self.payload.get('reason')
         return reason if isinstance(reason, str) else None
 
     @property
     def details(self) -> Mapping[str, Any]:
+        """The details in the ``Status``, or an empty mapping."""
         details = self.payload.get('details')
         return details if isinstance(details, Mapping) else {}
 
     @property
     def retry_after(self) -> float | None:
-        """For how many seconds the server asks not to come again, if it does."""
+        """How long (seconds) to wait before a retry, if the server asks for that."""
         seconds = self.details.get('retryAfterSeconds')
-        if not isinstance(seconds, int | float) or not seconds:
+        if not isinstance(seconds, int | float) or not seconds > 0:
             return self._retry_after
-        return max(seconds, self._retry_after or 0)
+        return max(min(seconds, MAX_RETRY_AFTER), self._retry_after or 0)
 
 
 class APIConnectionError(APIError):
-    """There was no complete answer. The cause is in ``__cause__``."""
+    """There was no complete response. The original error is in ``__cause__``."""
 
 
 class APIClientError(APIError):
@@ -84,6 +96,10 @@ class APIClientError(APIError):
 
 class APIServerError(APIError):
     pass
+
+
+class APITooDeepError(APIError):
+    """The request has succeeded, but the object in the response is nested too deeply."""
 
 
 class APIUnauthorizedError(APIClientError):
@@ -131,13 +147,15 @@ _CLASSES: Mapping[int, type[APIError]] = {
 
 
 _OVERSIZE_MESSAGES = ('etcdserver: request is too large', 'trying to send message larger than max')
-"""What the API says with a status of 500 if an object is too large not for it, but for its etcd."""
+"""
+The messages of HTTP 500 if an object is small enough for the API server but too large for etcd.
+"""
 
 
 def make_error(status: int, raw: bytes, *, retry_after: str | None = None) -> APIError:
-    """Make an error of the HTTP response: its status, its body, its ``Retry-After`` header."""
+    """Make an error of a response: of its status, its body, and its header ``Retry-After``."""
     try:
-        payload = json.loads(raw)
+        payload = nesting.parse(raw)
     except ValueError:
         payload = None
     if not isinstance(payload, dict) or payload.get('kind') != 'Status':
@@ -152,7 +170,7 @@ def make_status_error(
         status: int | None = None,
         retry_after: float | None = None,
 ) -> APIError:
-    """Make an error of the object of kind ``Status``, e.g. from a watch-stream."""
+    """Make an error of an object of the kind ``Status``, e.g. of an ERROR event of a watch."""
     if status is None:
         code = payload.get('code')
         status = code if isinstance(code, int) else 0
@@ -173,7 +191,11 @@ def make_status_error(
 
 
 def parse_retry_after(value: str | None) -> float | None:
-    """Seconds from now by the header, which is either a number or a date."""
+    """
+    Parse the header ``Retry-After``, which is either a number of seconds or a date (RFC 9110).
+
+    Returns the seconds from now, at most `MAX_RETRY_AFTER`; None if the header is absent or wrong.
+    """
     if value is None:
         return None
     try:
@@ -181,11 +203,12 @@ def parse_retry_after(value: str | None) -> float | None:
     except ValueError:
         pass
     else:
-        return max(0.0, seconds) if math.isfinite(seconds) else None
+        return min(max(0.0, seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
     try:
         when = email.utils.parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if when.tzinfo is None:
         when = when.replace(tzinfo=datetime.UTC)
-    return max(0.0, (when - datetime.datetime.now(datetime.UTC)).total_seconds())
+    seconds = (when - datetime.datetime.now(datetime.UTC)).total_seconds()
+    return min(max(0.0, seconds), MAX_RETRY_AFTER)

@@ -21,10 +21,12 @@ async def post_event(
         backoffs: pausing.Backoffs | None = None,
 ) -> None:
     """
-    Create an event object in the namespace; for cluster-scoped objects, in the default one.
+    Create an event in the namespace; None is for ``default``.
 
-    By default, the backoffs are those of ``settings.networking``. Raises `errors.APIError` and its
-    kin if the API refuses it.
+    ``backoffs`` are the pauses between the attempts, in seconds; by default,
+    ``settings.networking.error_backoffs``.
+
+    :raises errors.APIError: if the API server refuses the event, or all attempts have failed.
     """
     where = references.NamespaceName(DEFAULT_NAMESPACE) if namespace is None else namespace
     path = f'{patching.get_list_path(EVENTS, where)}?fieldManager={patching.FIELD_MANAGER}'

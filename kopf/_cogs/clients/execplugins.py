@@ -1,5 +1,7 @@
 """
-Credential plugins: commands in kubeconfigs which print the credentials for the API.
+Credential plugins: commands in kubeconfigs that print credentials.
+
+The protocol is described in "client-go credential plugins" of the Kubernetes documentation.
 """
 import dataclasses
 import datetime
@@ -10,10 +12,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._cogs.structs import credentials
+import iso8601
+
+from kopf._cogs.structs import credentials, nesting
 
 TIMEOUT = 60.0
-"""How long a plugin may run, in seconds: it may have to ask some service in the internet."""
+"""How long (seconds) a plugin may run: it usually makes requests to a cloud provider."""
 
 API_VERSIONS = ('client.authentication.k8s.io/v1', 'client.authentication.k8s.io/v1beta1')
 
@@ -26,13 +30,13 @@ _FIELDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Issued:
-    """What a plugin has printed, in terms of kubeconfigs' users."""
+    """The credentials that a plugin has printed: ``fields`` are those of a user in kubeconfigs."""
     fields: Mapping[str, str] = dataclasses.field(repr=False)
     expiration: datetime.datetime | None = None
 
 
 def locate(spec: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
-    """Resolve a command with a relative path: it is relative to its kubeconfig's folder."""
+    """Resolve a command with a relative path, which is relative to the folder of the kubeconfig."""
     command = str(spec.get('command') or '')
     is_relative = os.path.dirname(command) and not os.path.isabs(command)
     return {**spec, 'command': os.path.join(folder, command)} if is_relative else spec
@@ -40,10 +44,12 @@ def locate(spec: Mapping[str, Any], folder: str) -> Mapping[str, Any]:
 
 def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
     """
-    Run the plugin by its specification in a kubeconfig, and get the credentials from it.
+    Run a plugin, and return the credentials that it has printed.
 
-    Raises `LoginError` if it cannot be run, fails, runs for too long, or prints no credentials. The
-    errors never cite its output, where secrets can be.
+    ``spec`` is the field ``exec`` of a user in a kubeconfig; ``cluster`` is the cluster from there.
+    The errors never cite the output of the plugin, as it can contain secrets.
+
+    :raises LoginError: if the plugin cannot be run, fails, runs too long, or prints no credentials.
     """
     command = str(spec.get('command') or '')
     version = str(spec.get('apiVersion') or '')
@@ -128,7 +134,7 @@ def _describe(cluster: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _parse(output: bytes, command: str, version: str) -> Issued:
     try:
-        printed = json.loads(output)
+        printed = nesting.parse(output)
         status = printed.get('status') or {}
         is_expected = printed.get('kind') == 'ExecCredential' and isinstance(status, dict)
     except (ValueError, AttributeError):
@@ -153,8 +159,8 @@ def _parse(output: bytes, command: str, version: str) -> Issued:
             f"key without a certificate.")
     stamp = status.get('expirationTimestamp')
     try:
-        expiration = datetime.datetime.fromisoformat(stamp) if stamp else None
-    except (TypeError, ValueError):
+        expiration = iso8601.parse_date(stamp) if stamp else None
+    except ValueError:
         raise credentials.LoginError(
             f"The credential plugin {command!r} has printed an expiration that is no time."
         ) from None

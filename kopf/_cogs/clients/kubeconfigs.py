@@ -1,5 +1,5 @@
 """
-Logging in by kubeconfig files, as kubectl does, without any client library.
+Credentials from kubeconfig files, as with kubectl, without any client library.
 """
 import os
 from collections.abc import Mapping
@@ -9,9 +9,19 @@ import yaml
 
 from kopf._cogs.clients import execplugins
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials
+from kopf._cogs.structs import credentials, dicts
 
 PRIORITY = 10
+
+_FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    'clusters': {'insecure-skip-tls-verify': ('insecure-skip-tls-verify',)},
+    'users': {'exec.provideClusterInfo': ('exec', 'provideClusterInfo')},
+}
+"""
+The boolean fields, which must be real booleans.
+
+A string would be dangerous: e.g. ``insecure-skip-tls-verify: "false"`` is true in Python.
+"""
 
 _PATHS = frozenset({'certificate-authority', 'client-certificate', 'client-key', 'tokenFile'})
 
@@ -22,12 +32,18 @@ def login_with_kubeconfig(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Take the credentials from the files named in ``KUBECONFIG``, or else from ``~/.kube/config``.
+    Get the credentials of the current context in the kubeconfigs: the files in ``$KUBECONFIG``, or
+    else ``~/.kube/config``.
 
-    Several files are merged: whatever is named twice, the first one counts; absent files do not
-    matter. Returns None if there is no file at all, or if it chooses no context. Raises
-    `LoginError` if what is there is broken or of no use. It can block for as long as
-    a credential plugin runs.
+    Several files are merged as kubectl does: of items with the same name, the first one is used.
+    Absent files are ignored. The function blocks while a credential plugin runs, for up to 60
+    seconds. It can be called in a login handler with all arguments of the handler. See
+    "Authenticate to the API server" in the documentation.
+
+    :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
+        none.
+    :returns: the credentials, or `None` if there are no files, or no current context in them.
+    :raises LoginError: if the files are broken, or the current context has no usable credentials.
     """
     config = load_kubeconfigs()
     if config is None or not config.current_context:
@@ -36,6 +52,8 @@ def login_with_kubeconfig(
     if not cluster.get('server'):
         raise credentials.LoginError(
             f"No server is specified for the cluster {context.get('cluster')!r} in kubeconfigs.")
+
+    server = credentials.parse_url(cluster['server'], 'cluster in kubeconfigs').geturl()
 
     found: Mapping[str, Any] = user
     expiration = None
@@ -49,7 +67,7 @@ def login_with_kubeconfig(
 
     try:
         return credentials.ConnectionInfo(
-            server=cluster['server'],
+            server=server,
             ca_path=None if cluster.get('certificate-authority-data') else
                 cluster.get('certificate-authority') or None,
             ca_data=cluster.get('certificate-authority-data') or None,
@@ -76,7 +94,7 @@ def login_with_kubeconfig(
 
 
 class Kubeconfig:
-    """The content of one or several kubeconfig files, merged."""
+    """The merged content of kubeconfig files."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +102,11 @@ class Kubeconfig:
         self._items: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def get(self, section: str, name: str) -> Mapping[str, Any]:
-        """The item of the section by its name. Raises `LoginError` if there is none."""
+        """
+        Get an item of a section by its name.
+
+        :raises LoginError: if there is no such item.
+        """
         try:
             return self._items[section, name]
         except KeyError:
@@ -93,21 +115,28 @@ class Kubeconfig:
 
     def choose(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
         """
-        The current context, its cluster, and its user (empty if there is none).
+        Get the current context, its cluster, and its user; the user is empty if the context has
+        none.
 
-        Raises `LoginError` if it chooses what is not there.
+        :raises LoginError: if the named context, cluster, or user does not exist.
         """
         context = self.get('contexts', self.current_context or '')
         cluster = self.get('clusters', context.get('cluster') or '')
         user = self.get('users', context['user']) if context.get('user') else {}
         return context, cluster, user
 
-    def add(self, content: Mapping[str, Any], folder: str) -> None:
-        """Add the content of a file: what is there already, remains."""
+    def add(self, content: Mapping[str, Any], path: str) -> None:
+        """
+        Add the content of a file. The items of the previous files are not replaced.
+
+        :raises LoginError: if a boolean field has another value.
+        """
+        folder = os.path.dirname(os.path.abspath(path))
         self.current_context = self.current_context or content.get('current-context') or None
         for section, key in [('contexts', 'context'), ('clusters', 'cluster'), ('users', 'user')]:
             for item in content.get(section) or []:
                 value = item.get(key) or {}
+                _check_flags(value, section, where=f"{path}: {section} {item['name']!r}")
                 self._items.setdefault((section, item['name']), {
                     field: os.path.join(folder, val) if val and field in _PATHS else
                     execplugins.locate(val, folder) if val and field == 'exec' else val
@@ -115,8 +144,32 @@ class Kubeconfig:
                 })
 
 
+def _check_flags(value: Mapping[str, Any], section: str, *, where: str) -> None:
+    for name, field in _FLAGS.get(section, {}).items():
+        flag = dicts.resolve(value, field, None)
+        if flag is not None and not isinstance(flag, bool):
+            raise credentials.LoginError(
+                f"The field {name} must be true or false, without quotes, but it is {flag!r} in "
+                f"the kubeconfig {where}.")
+
+
+def describe() -> str:
+    """Say where kubeconfigs are looked for, and what of that is absent."""
+    paths = os.environ.get('KUBECONFIG')
+    if not paths:
+        return "$KUBECONFIG is not set; ~/.kube/config"
+    absent = [path for path in map(str.strip, paths.split(os.pathsep))
+              if path and not os.path.exists(os.path.expanduser(path))]
+    return f"$KUBECONFIG={paths}" + (
+        f"; there is no such file: {', '.join(absent)}" if absent else "")
+
+
 def load_kubeconfigs() -> Kubeconfig | None:
-    """Load and merge all files; None if there are none. Raises `LoginError` for broken ones."""
+    """
+    Load and merge all kubeconfig files; None if there are none.
+
+    :raises LoginError: if any file is unreadable or broken.
+    """
     paths = os.environ.get('KUBECONFIG') or os.path.join('~', '.kube', 'config')
     config = Kubeconfig()
     found = False
@@ -127,11 +180,11 @@ def load_kubeconfigs() -> Kubeconfig | None:
         try:
             with open(path, encoding='utf-8') as file:
                 content = yaml.safe_load(file) or {}
-            config.add(content, os.path.dirname(os.path.abspath(path)))
+            config.add(content, path)
         except OSError as e:
             raise credentials.LoginError(f"The kubeconfig {path} is unreadable: {e}") from e
         except yaml.YAMLError as e:
-            # Errors of YAML quote the lines around, which can have secrets: only the place is told.
+            # Errors of YAML quote the text around the place, which can contain secrets.
             mark = getattr(e, 'problem_mark', None)
             where = f" (line {mark.line + 1})" if mark is not None else ""
             raise credentials.LoginError(f"The kubeconfig {path} is not YAML{where}.") from None

@@ -1,30 +1,32 @@
 """
-Listing of objects, page by page.
+Listing of objects, by pages ("Retrieving large results sets in chunks" in the Kubernetes docs).
 """
 import dataclasses
-import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, nesting, references
 
 DEFAULT_CHUNK_SIZE = 500
 
 ACCEPT_METADATA_LIST = (
     'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json')
-"""What to accept from a list when nothing but the metadata of its objects is needed."""
+"""The ``Accept`` header for lists of the objects' metadata only."""
 
-_decoder = json.JSONDecoder()
+
+Skip = Callable[[bodies.RawBody], None]
+"""Takes an object that is nested too deeply, reduced to its upper levels; see `nesting.skim`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Page:
     """
-    A part of a list. Its items are parsed while they are iterated over, which can be done once.
+    A page of a list.
 
-    ``restarted`` means that the list could not be continued, and begins anew with this page.
+    ``items`` are parsed during the iteration, so they can be iterated over only once. ``restarted``
+    means that the list could not be continued: forget the previous pages.
     """
     resource_version: str
     items: Iterator[bodies.RawBody]
@@ -40,14 +42,22 @@ async def list_objects(
         field_selector: str | None = None,
         metadata_only: bool = False,
         retry: bool = True,
+        skip: Skip | None = None,
 ) -> AsyncIterator[Page]:
     """
-    List the objects consistently: as they are now, not as some cache remembers them.
+    List the newest state of the objects, not a cached one.
 
-    All pages are of one moment. If it passes too far away while listing (410), the list begins
-    anew, in one page. Selectors of the settings apply, and the one that is given. With
-    ``retry=False``, the first request is not tried again when it fails. With ``metadata_only``, the
-    objects are nothing but their metadata.
+    All pages show the objects at one and the same moment. If that moment expires on the server
+    before the last page (HTTP 410), the list is restarted in one page.
+
+    The objects are selected by the settings, and by ``field_selector``. With ``metadata_only``,
+    only the metadata of the objects is requested. With ``retry=False``, the first request is not
+    retried.
+
+    Objects that are nested too deeply are not in the pages: ``skip`` is called for them.
+
+    :raises errors.APITooDeepError: if an object is nested too deeply, and there is no ``skip``.
+    :raises errors.APIError: if the list cannot be retrieved.
     """
     path = resource.get_url(namespace=namespace)
     accept = ACCEPT_METADATA_LIST if metadata_only else api.JSON
@@ -65,7 +75,7 @@ async def list_objects(
                 raise
             params, restarted = dict(selectors), True
             continue
-        head, items = parse_list(raw, resource)
+        head, items = parse_list(raw, resource, skip)
         yield Page(head['resourceVersion'], items, restarted)
         if not head.get('continue'):
             return
@@ -78,7 +88,7 @@ def get_selectors(
         *,
         field_selector: str | None = None,
 ) -> dict[str, str]:
-    """The parameters by which the server chooses the objects, both for lists and for watches."""
+    """Get the query parameters that select the objects, both for lists and for watches."""
     watching = settings.watching
     labels = watching.label_selectors.collect(resource)
     fields = watching.field_selectors.collect(resource)
@@ -96,12 +106,14 @@ def get_selectors(
 def parse_list(
         raw: bytes,
         resource: references.Resource,
+        skip: Skip | None = None,
 ) -> tuple[dict[str, Any], Iterator[bodies.RawBody]]:
     """
-    Parse the metadata of the list, and prepare to parse its items one by one.
+    Parse the metadata of a list, and make an iterator that parses the items one by one.
 
-    Huge lists would block the event loop for long if they were parsed at once. Raises an
-    `errors.APIServerError` if it is no list; the iterator does so too.
+    Parsing a huge list at once would block the event loop.
+
+    :raises errors.APIServerError: if the response is not a list; also by the iterator.
     """
     try:
         text = raw.decode()
@@ -113,11 +125,11 @@ def parse_list(
         raise errors.APIServerError("The API has answered with a list without a version.")
     kind = resource.kind or str(fields.get('kind', '')).removesuffix('List')
     return metadata, _iterate_items(
-        text, start, {'apiVersion': resource.api_version, 'kind': kind})
+        text, start, {'apiVersion': resource.api_version, 'kind': kind}, skip)
 
 
 def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
-    """Parse all fields but the items; and find where these are, if there are any."""
+    """Parse all fields except for the items; find the index in the text where the items begin."""
     fields: dict[str, Any] = {}
     start: int | None = None
     index = _skip(text, 0)
@@ -125,16 +137,19 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
         raise ValueError("Not a JSON object.")
     index = _skip(text, index + 1)
     while text[index] != '}':
-        key, index = _decoder.raw_decode(text, index)
+        key, index = nesting.parse_at(text, index)
         index = _skip(text, index)
         if text[index] != ':':
             raise ValueError("A colon is expected.")
         index = _skip(text, index + 1)
         if key == 'items' and text[index] == '[':
             start = index + 1
-            if 'metadata' in fields:  # nothing of interest follows
+            if 'metadata' in fields:  # the fields after the items are not needed
                 break
-        fields[key], index = _decoder.raw_decode(text, index)
+        try:
+            fields[key], index = nesting.parse_at(text, index)
+        except nesting.TooDeepError:
+            fields[key], index = nesting.skim_at(text, index)
         index = _skip(text, index)
         if text[index] == ',':
             index = _skip(text, index + 1)
@@ -145,17 +160,33 @@ def _iterate_items(
         text: str,
         index: int | None,
         defaults: Any,
+        skip: Skip | None,
 ) -> Iterator[bodies.RawBody]:
-    """Parse the items one by one. In lists of built-in kinds, these lack the kind and version."""
+    """
+    Parse the items one by one.
+
+    The items of built-in resources lack ``kind`` and ``apiVersion``, which are added here.
+    """
     if index is None:
         return
     try:
         index = _skip(text, index)
         while text[index] != ']':
-            item, index = _decoder.raw_decode(text, index)
+            take: Skip | None = None
+            try:
+                item, index = nesting.parse_at(text, index)
+            except nesting.TooDeepError as e:
+                if skip is None:
+                    raise errors.APITooDeepError(f"An object is of no use: {e}.") from e
+                take = skip
+                item, index = nesting.skim_at(text, index)
             if not is_object(item):
                 raise ValueError("Not an object.")
-            yield item if 'kind' in item and 'apiVersion' in item else defaults | item
+            item = item if 'kind' in item and 'apiVersion' in item else defaults | item
+            if take is None:
+                yield item
+            else:
+                take(item)
             if text[index] != ',':
                 index = _skip(text, index)
             if text[index] == ',':
@@ -165,7 +196,7 @@ def _iterate_items(
 
 
 def is_object(value: object) -> bool:
-    """Whether it is worth being passed on as an object of Kubernetes."""
+    """Whether the value looks like an object of Kubernetes: it has a name."""
     if not isinstance(value, dict):
         return False
     metadata = value.get('metadata')

@@ -1,26 +1,32 @@
 """
-Outages: the pace of requests about one kind of objects while none of them is properly answered.
+Outages: a common limit on the rate of retried requests while the API server fails.
 
-Each request has its own backoffs, but there can be one for each of thousands of objects. An API
-that is out, or that just tries to come up, should not be stormed by all of them. Kinds are apart:
-one whose webhook is broken does not hold the others up.
+Each request has its own backoffs, but thousands of objects can have a request each. All together,
+they would overload an API server that is just recovering.
+
+Each resource has a limit of its own: e.g. if the webhook of one resource is broken, the requests
+for other resources go on.
 """
 import asyncio
 import collections
 import random
 import re
 
+from kopf._cogs.helpers import quotas
+
 BURST = 10
-"""How many tries are made without waiting, so that backoffs of single requests are kept."""
+"""How many requests are made without this limit, so that a few requests keep their own backoffs."""
 
 INTERVAL = 1.0
-"""How many seconds (or a bit more) are between the next ones, of all requests about the kind."""
+"""How many seconds (or up to 30% more) are between all further requests for one resource."""
 
 _KIND = re.compile(r'(/(?:api|apis/[^/?]+)/[^/?]+)/(?:namespaces/[^/?]+/)?([^/?]+)')
 
 
 class Outages:
-    """The outages as one client sees them; most of the time there are none, and this is false."""
+    """
+    The current outages of one client, by resources. It is false if there are none, i.e. usually.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,11 +36,11 @@ class Outages:
         return bool(self._outages)
 
     def begin(self, path: str) -> None:
-        """A request has failed in a way in which others are expected to fail, too."""
+        """Begin an outage: a request has failed so that other requests will probably fail, too."""
         self._outages.setdefault(_get_kind(path), _Outage())
 
     def end(self, path: str) -> None:
-        """There is a proper answer: those who wait can go on."""
+        """End the outage: a request was answered. All waiting requests go on."""
         outage = self._outages.pop(_get_kind(path), None)
         if outage is not None:
             outage.end()
@@ -43,19 +49,19 @@ class Outages:
         while self._outages:
             self._outages.popitem()[1].end()
 
-    async def wait_turn(self, path: str) -> None:
-        """Wait until there may be another try, or until the outage is over."""
+    async def wait(self, path: str) -> None:
+        """Wait until the request may be made by the limit, or until the outage ends."""
         outage = self._outages.get(_get_kind(path))
         if outage is not None:
-            await outage.wait_turn()
+            await outage.wait()
 
 
 class _Outage:
 
     def __init__(self) -> None:
         super().__init__()
-        self._credit = float(BURST)
-        self._counted = asyncio.get_running_loop().time()
+        self._bucket = quotas.Bucket(
+            burst=BURST, period=INTERVAL, now=asyncio.get_running_loop().time())
         self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -66,43 +72,37 @@ class _Outage:
         while self._waiting:
             self._let_go()
 
-    async def wait_turn(self) -> None:
-        self._count()
-        if self._credit >= 1 and not self._waiting:
-            self._credit -= 1
+    async def wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        if not self._waiting and self._bucket.take(loop.time()):
             return
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+        waiter = loop.create_future()
+        self._waiting.append(waiter)
         self._schedule()
-        await turn
-
-    def _count(self) -> None:
-        now = asyncio.get_running_loop().time()
-        self._credit = min(BURST, self._credit + (now - self._counted) / INTERVAL)
-        self._counted = now
+        await waiter
 
     def _schedule(self) -> None:
         if self._timer is None and self._waiting:
-            pause = INTERVAL * max(0, 1 - self._credit) * random.uniform(1.0, 1.3)
-            self._timer = asyncio.get_running_loop().call_later(pause, self._go_on)
+            loop = asyncio.get_running_loop()
+            pause = self._bucket.get_wait(loop.time()) * random.uniform(1.0, 1.3)
+            self._timer = loop.call_later(pause, self._go_on)
 
     def _go_on(self) -> None:
         self._timer = None
-        self._credit = 0.0
-        self._counted = asyncio.get_running_loop().time()
+        self._bucket.empty(asyncio.get_running_loop().time())
         self._let_go()
         self._schedule()
 
     def _let_go(self) -> None:
-        """The first one in line, if it has not left."""
+        """Let the first waiting request go on, except for cancelled ones."""
         while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(None)
+            waiter = self._waiting.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
                 return
 
 
 def _get_kind(path: str) -> str:
-    """What the path is about, whatever the namespace and the name."""
+    """Get the resource from the path, without the namespace and the name."""
     found = _KIND.match(path)
     return f'{found[1]}/{found[2]}' if found else ''

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from kopf._cogs.clients import api, errors
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, nesting, references
 
 FIELD_MANAGER = 'kopf'
 
@@ -36,21 +36,27 @@ async def patch(
         logger: api.Logger | None = None,
 ) -> bodies.RawBody | None:
     """
-    Patch an object, and return its newest state; or None if there is no such object any more.
+    Patch an object, and return its newest state; None if the object does not exist (any more).
 
-    Raises `errors.APIError` and its kin for everything else that the API refuses, and `TypeError`
-    or `ValueError` if the payload is not serialisable to JSON. The timeout (seconds) and the
-    retrying are as in `api.Client.request`.
+    ``content_type`` is ``merge`` for a JSON merge patch (RFC 7396), ``json`` for a JSON patch (RFC
+    6902). The timeout (seconds) and the retries are as in `api.Client.request`.
+
+    :raises errors.APIError: if the API server refuses the patch.
+    :raises TypeError: if the payload has values of other types than those of JSON.
+    :raises ValueError: if the payload has values that JSON lacks, e.g. NaN.
+    :raises nesting.TooDeepError: if the payload is nested too deeply.
+    :raises RecursionError: if the payload is nested so deeply that it cannot even be encoded.
     """
     path = (
         f'{get_list_path(resource, namespace)}/{urllib.parse.quote(name, safe=":")}'
         f'{"" if subresource is None else "/" + subresource}?fieldManager={FIELD_MANAGER}'
     )
-    body = _encode(payload).encode()
+    encoded = _encode(payload)
+    nesting.verify_encoded(encoded, payload)
     try:
         patched: bodies.RawBody | None = await client.request(
-            'PATCH', path, body=body, content_type=_CONTENT_TYPES[content_type], timeout=timeout,
-            retry=retry, logger=logger)
+            'PATCH', path, body=encoded.encode(), content_type=_CONTENT_TYPES[content_type],
+            timeout=timeout, retry=retry, logger=logger)
     except errors.APINotFoundError:
         return None
     return patched
@@ -58,5 +64,5 @@ async def patch(
 
 @functools.lru_cache(maxsize=10_000)
 def get_list_path(resource: references.Resource, namespace: references.Namespace) -> str:
-    """The path of the list, remembered: building it again and again would cost."""
+    """Get the path of the list. It is cached, as it is needed for every request."""
     return resource.get_url(namespace=namespace)

@@ -1,26 +1,31 @@
 """
-Backoffs: pauses between tries, as the settings give them.
+Backoffs: the pauses between attempts, in seconds.
 """
 import random
 from collections.abc import Iterable, Iterator, Sized
 
 Backoffs = float | Iterable[float]
+"""Either one pause, or the pauses of one sequence of attempts; in seconds."""
 
 
 def iterate(backoffs: Backoffs) -> Iterator[float]:
-    """The pauses of a new sequence of tries. A number is one pause."""
+    """Iterate over the pauses of a new sequence of attempts."""
     return iter((backoffs,)) if isinstance(backoffs, int | float) else iter(backoffs)
 
 
 def count_attempts(backoffs: Backoffs) -> int | None:
-    """How many tries there will be at most, if this can be known."""
+    """Get the maximal number of attempts; None if it is not known, e.g. for generators."""
     if isinstance(backoffs, int | float):
         return 2
     return len(backoffs) + 1 if isinstance(backoffs, Sized) else None
 
 
 def combine(pause: float, retry_after: float | None, *, enforced: bool) -> float:
-    """The pause by both the settings and the server: never less than the server has asked for."""
+    """
+    Calculate the pause (seconds) from the settings and from what the server has asked for.
+
+    It is the longer one; with ``enforced``, it is what the server has asked for, even if shorter.
+    """
     if retry_after is None:
         return pause
     return retry_after if enforced else max(pause, retry_after)
@@ -28,11 +33,13 @@ def combine(pause: float, retry_after: float | None, *, enforced: bool) -> float
 
 class EndlessBackoffs:
     """
-    The pauses of something that is tried again for ever.
+    The pauses of something that is retried endlessly, such as a watch.
 
-    First those of the settings, then the last of them again and again, but no less than a second.
-    Without any in the settings, they double from 1 to 30 seconds. Those who were cut off together
-    do not come back together: pauses vary upwards by up to 30%.
+    At first, these are the pauses of the settings; then, the last of them repeats, but not shorter
+    than 1 second. If the settings have no pauses, the pauses double from 1 to 30 seconds.
+
+    Each pause is prolonged randomly by up to 30%: clients that were disconnected at the same moment
+    must not reconnect at the same moment.
     """
     MIN, MAX = 1.0, 30.0
 

@@ -1,10 +1,12 @@
 """
-Piggybacking: logging in by client libraries, if they are installed; and configuring them by that.
+Piggybacking: credentials from client libraries, if these are installed.
 
-They know ways to authenticate that a kubeconfig alone does not tell. The libraries are imported
-only here, and only when they are asked for. What they do not tell of a kubeconfig is added to what
-they do: proxies, names of servers in TLS, files of tokens (to follow their rotation), and tokens of
-credential plugins, where the library runs these for its own requests only.
+The login also sets the default configuration of the official clients, so that handlers can use
+them.
+
+The libraries are imported only here, and only when these functions are called. They ignore some
+fields of kubeconfigs, or do not expose them. These fields are added here: proxies, server names for
+TLS, files of tokens (to follow their rotation), and the tokens of credential plugins.
 """
 import contextlib
 import dataclasses
@@ -25,11 +27,13 @@ PRIORITY_OF_ASYNC_CLIENT = 15
 PRIORITY_OF_PYKUBE = 20
 
 KEYS = ('BearerToken', 'authorization')
-"""Where the clients have their tokens, by their versions."""
+"""The keys under which the official clients keep the token, in their different versions."""
 
 default_logger = logging.getLogger(__name__)
 
-_importing = threading.Lock()  # libraries share their dependencies, which are no good at threads
+# The login handlers run in several threads. Libraries with common dependencies must not be imported
+# simultaneously: some of the dependencies are then seen half-imported.
+_importing = threading.Lock()
 
 
 def login_via_client(
@@ -39,12 +43,18 @@ def login_via_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Log in by the official Kubernetes client: in a pod, by its service account; else by kubeconfig.
+    Get the credentials by the official client (the library ``kubernetes``): in a pod, those of the
+    service account; elsewhere, those of the kubeconfigs.
 
-    The library's default configuration is set by this, so that calls in handlers work. Returns None
-    if the library is not installed.
+    This also sets the default configuration of the library, so that handlers can use the library.
+    The function can be called in a login handler with all arguments of the handler. See
+    "Authenticate to the API server" in the documentation.
 
-    :raises LoginError: if the library has nothing to log in with.
+    :param logger: where to log which credentials are used. Default: a logger of Kopf.
+    :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
+        none.
+    :returns: the credentials, or `None` if the library is not installed.
+    :raises LoginError: if there is neither a service account nor a usable kubeconfig.
     """
     library = _import('kubernetes')
     if library is None:
@@ -71,9 +81,14 @@ async def login_via_async_client(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Log in by the asynchronous Kubernetes client, in the same way as `login_via_client`.
+    Get the credentials by the asynchronous client (the library ``kubernetes_asyncio``), in the same
+    way as `kopf.login_via_client`.
 
-    :raises LoginError: if the library has nothing to log in with.
+    :param logger: where to log which credentials are used. Default: a logger of Kopf.
+    :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
+        none.
+    :returns: the credentials, or `None` if the library is not installed.
+    :raises LoginError: if there is neither a service account nor a usable kubeconfig.
     """
     library = _import('kubernetes_asyncio')
     if library is None:
@@ -101,11 +116,14 @@ def login_via_pykube(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Log in by pykube-ng: in a pod, by its service account; else by kubeconfig.
+    Get the credentials by pykube-ng (the library ``pykube``): in a pod, those of the service
+    account; elsewhere, those of the kubeconfigs.
 
-    Returns None if the library is not installed.
-
-    :raises LoginError: if the library has nothing to log in with.
+    :param logger: where to log which credentials are used. Default: a logger of Kopf.
+    :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
+        none.
+    :returns: the credentials, or `None` if the library is not installed.
+    :raises LoginError: if there is neither a service account nor a usable kubeconfig.
     """
     library = _import('pykube')
     if library is None:
@@ -118,6 +136,7 @@ def login_via_pykube(
         except FileNotFoundError:
             path = _find_kubeconfig()
             config = library.KubeConfig.from_file(*([path] if path else []))
+            kubeconfigs.load_kubeconfigs()  # stricter than the library: for better errors
             logger.debug("Pykube is configured via kubeconfig file.")
             in_cluster = False
 
@@ -143,7 +162,7 @@ def login_via_pykube(
 
 
 def _import(name: str) -> Any:
-    """The library, or None if it is not installed."""
+    """Import the library; return None if it is not installed."""
     with _importing:
         try:
             for part in ('config', 'client') if name != 'pykube' else ():
@@ -154,15 +173,21 @@ def _import(name: str) -> Any:
 
 
 def _find_kubeconfig() -> str | None:
-    """The libraries look at the environment when they are imported, which can be too early."""
+    """
+    Get ``$KUBECONFIG``. The libraries read it only when they are imported; it can be set later.
+    """
     return os.environ.get('KUBECONFIG') or None
 
 
 @contextlib.contextmanager
 def _translate_errors(name: str, *expected: type[Exception]) -> Iterator[None]:
-    """Only what the library means to tell is told; whatever quotes the files has their secrets."""
+    """
+    Turn errors into `LoginError`, with the texts of the ``expected`` ones: others quote secrets.
+    """
     try:
         yield
+    except credentials.LoginError:
+        raise
     except expected as e:
         text = str(e)
         if text.startswith('exec:'):
@@ -179,7 +204,7 @@ def _translate_errors(name: str, *expected: type[Exception]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hush() -> Iterator[None]:
-    """The clients log what credential plugins print when they fail: there can be secrets in it."""
+    """Suppress what the clients log if a credential plugin fails: its output can have secrets."""
     def is_harmless(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith('exec:')
 
@@ -200,7 +225,7 @@ def _convert(
         *,
         priority: int,
 ) -> credentials.ConnectionInfo:
-    """Take what matters from the configuration of a client."""
+    """Make the credentials of the configuration of a client."""
     header = next(filter(None, headers), '').strip()
     scheme, _, token = header.rpartition(' ')
     return credentials.ConnectionInfo(
@@ -224,10 +249,11 @@ def _supplement(
         in_cluster: bool,
         settings: configuration.OperatorSettings | None,
 ) -> credentials.ConnectionInfo:
+    """Add what the library ignores or does not expose; see the module's docstring."""
     if in_cluster:
         return dataclasses.replace(info, token_path=serviceaccounts.get_token_path())
+    config = kubeconfigs.load_kubeconfigs()
     try:
-        config = kubeconfigs.load_kubeconfigs()
         _, cluster, user = config.choose() if config is not None else (None, {}, {})
     except credentials.LoginError:
         return info

@@ -1,5 +1,5 @@
 """
-Pools: the connections of a client, for all the credentials that it may use at the time.
+Pools: the connections of a client, one for each of its current credentials.
 """
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from kopf._cogs.structs import credentials
 
 class Pool:
     """
-    One connection for each of the best credentials of a vault; any of them is as good.
+    One connection for each of the credentials with the highest priority in a vault.
 
-    They are made when first needed, and anew when the files of their certificates change. Those
-    whose credentials are rejected or expired take no new requests, and are closed after the last
-    one. `close` them all at the end.
+    A connection is made on demand, and re-created when the files of its certificates change. If its
+    credentials are rejected or expire, the connection gets no new requests, and is closed after the
+    last request. `close` all connections at the end.
     """
 
     def __init__(
@@ -32,12 +32,13 @@ class Pool:
         self._settings = settings
         self._logger = logger
         self._opening = asyncio.Lock()
-        self._current: dict[int, connections.Connection] = {}  # by identities of their credentials
+        self._current: dict[int, connections.Connection] = {}
+        """By the identities (``id()``) of the credentials."""
         self._opened: set[connections.Connection] = set()
 
     @property
     def shown(self) -> str:
-        """The URL of a server, fit for logs; empty if there is no connection."""
+        """The URL of the server for logs, without passwords; empty if there is no connection."""
         return next((connection.shown for connection in self._current.values()), '')
 
     async def close(self) -> None:
@@ -48,7 +49,11 @@ class Pool:
             await connection.close()
 
     async def connect(self) -> connections.Connection:
-        """A connection for any of the best credentials; a new one if there is none yet."""
+        """
+        Get a connection with any of the credentials with the highest priority; make it if needed.
+
+        :raises LoginError: if there are no usable credentials.
+        """
         while True:
             connection = self._get_current()
             if connection is not None:
@@ -68,7 +73,7 @@ class Pool:
         return None if connection.outdated else connection
 
     async def _open(self) -> None:
-        """Connect with any credentials that can be used for that."""
+        """Make a connection with any credentials; invalidate those of which it cannot be made."""
         failure: credentials.LoginError | None = None
         while True:
             try:
@@ -84,7 +89,7 @@ class Pool:
                 connection = connections.Connection(
                     origin, trust_env=self._settings.networking.trust_env)
             except credentials.LoginError as e:
-                if known is not None:  # e.g. the files are being replaced right now
+                if known is not None:  # e.g. some files are replaced, but not all of them yet
                     self._logger.warning(f"{e} The former ones are used until that is mended.")
                     known.keep_certificates()
                     return
@@ -101,9 +106,13 @@ class Pool:
     async def reject(
             self, connection: connections.Connection, headers: Mapping[str, str],
     ) -> None:
-        """Be prepared to make the request again with other credentials: these are rejected."""
+        """
+        Note that the API server has rejected the credentials, so that the next ones are different.
+
+        ``headers`` are those of the rejected request.
+        """
         if self._current.get(id(connection.origin)) is not connection:
-            return  # others have been told already, and there is something newer
+            return  # another request was rejected before, and there is a newer connection
         if connection.renew_token(headers) or connection.has_new_certificates():
             return
         self._vault.invalidate(connection.origin)

@@ -1,5 +1,8 @@
 """
-Scanning: what kinds of resources the API serves.
+Scanning: the discovery of the resources that the API server serves.
+
+See "Kubernetes API: API Discovery" in the Kubernetes documentation; KEP-3352 for the aggregated
+form.
 """
 import contextlib
 import dataclasses
@@ -20,16 +23,16 @@ AGGREGATED = (
 @dataclasses.dataclass(frozen=True)
 class Findings:
     """
-    The resources found; and the versions of groups that the API fails to tell about, with reasons.
-    The version is empty if not even the versions of the group are known.
+    The discovered resources; and the groups and versions whose discovery has failed, with reasons.
 
-    Of these, nothing or not everything is known; it says nothing about whether they are served.
+    The version is an empty string if the discovery of the whole group has failed. A failure does
+    not mean that the resources are absent: it is only unknown whether they are served.
     """
     resources: frozenset[references.Resource] = frozenset()
     failures: Mapping[tuple[str, str], str] = dataclasses.field(default_factory=dict)
 
     def complete(self, known: Iterable[references.Resource]) -> frozenset[references.Resource]:
-        """The resources found, and those known before of the versions that have failed now."""
+        """Add the previously known resources of those versions whose discovery has failed now."""
         return self.resources | {
             resource for resource in known
             if (resource.group, resource.version) in self.failures
@@ -39,7 +42,9 @@ class Findings:
 
 @dataclasses.dataclass(frozen=True)
 class _Version:
-    """A version of a group, by the order of their preference, with what it serves."""
+    """
+    One version of a group with its resources. The versions of a group are in order of preference.
+    """
     group: str
     version: str
     resources: tuple[references.Resource, ...] = ()
@@ -48,11 +53,13 @@ class _Version:
 
 async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> Findings:
     """
-    Find the resources of all groups, or of only those named (the core one is ``''``).
+    Discover the resources of all groups, or of the named ones (``''`` is the core group).
 
-    Where the API tells all at once, it takes two requests; where it does not (before 1.26), one for
-    each version of each group. A group that fails does not hide others. Errors are raised if the
-    groups as such are not known.
+    With the aggregated discovery, this takes two requests. Without it (before Kubernetes 1.26), it
+    takes one request for each version of each group. The failure of one group does not affect
+    others.
+
+    :raises errors.APIError: if the list of the groups cannot be retrieved.
     """
     paths = [
         path for path, needed in [
@@ -77,9 +84,10 @@ async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> 
 
 async def scan_groups(client: api.Client, *, groups: Collection[str]) -> Findings:
     """
-    Find the resources of several groups, each by its own requests. Absent groups have none.
+    Discover the resources of several groups, by separate requests for each group.
 
-    It is for when something has just changed: what the API tells at once, may be a bit older.
+    Use it after a CRD has changed: the aggregated discovery can be slightly outdated. A group that
+    does not exist has no resources, which is not an error.
     """
     answers = await tasks.gather(*[_scan_group(client, group) for group in groups])
     return _summarise([version for answer in answers for version in answer])
@@ -118,7 +126,8 @@ async def _scan_version(client: api.Client, group: str, version: str) -> _Versio
 
 def _summarise(versions: Collection[_Version]) -> Findings:
     """
-    Decide which versions are preferred: of each resource, the first of its group that serves it.
+    Mark the preferred version of each resource: the first version of its group that has the
+    resource.
     """
     preferred: dict[tuple[str, str], str] = {}
     resources: set[references.Resource] = set()
@@ -142,7 +151,9 @@ def _wrap_garbage_errors() -> Iterator[None]:
 
 
 def _parse_names(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The groups and their versions, the preferred ones first; in the form of before 1.26."""
+    """
+    Parse the unaggregated list of groups: the groups and versions, the preferred version first.
+    """
     if 'groups' not in answer:
         for version in answer.get('versions') or []:
             yield '', version

@@ -1,5 +1,5 @@
 """
-Logging in by the service account of the pod, from inside of the cluster.
+Credentials from the service account of a pod: for operators that run in the cluster.
 """
 import os
 import pathlib
@@ -19,9 +19,16 @@ def login_with_service_account(
         **_: Any,
 ) -> credentials.ConnectionInfo | None:
     """
-    Take the credentials from where Kubernetes puts them in pods; None if there are none.
+    Get the credentials of the service account, from the files that Kubernetes mounts into pods.
 
-    The token is replaced by Kubernetes now and then: it is read again when its file changes.
+    Kubernetes rotates the token: Kopf reads it again when its file changes. The function can be
+    called in a login handler with all arguments of the handler. See "Authenticate to the API
+    server" in the documentation.
+
+    :param settings: the settings of the operator, for ``settings.networking.trust_env``. Default:
+        none.
+    :returns: the credentials, or `None` outside of pods.
+    :raises LoginError: if the files exist but are unreadable.
     """
     token_path = get_token_path()
     ca_path = os.path.join(FOLDER, 'ca.crt')
@@ -40,7 +47,7 @@ def login_with_service_account(
 
 
 def get_token_path() -> str:
-    """Where the token of the pod is, if there is any."""
+    """Get the path of the token. Outside of pods, there is no such file."""
     return os.path.join(FOLDER, 'token')
 
 

@@ -1,29 +1,46 @@
 """
-Sockets that notice when the other side is gone without a word: half-open connections.
+Sockets that notice half-open connections: the other side is gone without closing the connection.
 
-Otherwise, requests would wait for their whole timeouts, which are minutes.
+Otherwise, requests over such a connection would wait for their whole timeouts, i.e. minutes.
 """
 import contextlib
+import select
 import socket
 
 import aiohttp
 
+from kopf._cogs.aiokits import forks
+
 SILENCE = 30
-"""After how many seconds a peer that acknowledges nothing is given up: it is not there any more."""
+"""How long (seconds) the other side may acknowledge nothing before the connection is dropped."""
 
 
 def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
-    """A new socket, as connectors of aiohttp want it."""
+    """Make a socket; a ``socket_factory`` for aiohttp and aiohappyeyeballs."""
     family, kind, protocol, *_ = address
     sock = socket.socket(family, kind, protocol)
     probe_silence(sock)
     return sock
 
 
-def probe_silence(sock: socket.socket | None) -> None:
-    """Ask the system to find out when the other side is gone; not all systems can do that."""
-    if sock is None:
-        return
+def is_readable(sock: socket.socket | None) -> bool:
+    """Whether there are data to read from the socket, or the other side has closed it."""
+    if sock is None:  # a connection in memory, in tests: its transport is notified at once
+        return False
+    if not hasattr(select, 'poll'):
+        return bool(select.select([sock], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def probe_silence(sock: socket.socket) -> None:
+    """
+    Enable the TCP keep-alive and the TCP user timeout (RFC 5482), as far as the system has these.
+
+    Child processes do not share the socket, see `forks`.
+    """
+    forks.keep_socket(sock)
     options = {
         'SO_KEEPALIVE': (socket.SOL_SOCKET, 1),
         'TCP_KEEPIDLE': (socket.IPPROTO_TCP, SILENCE // 2),

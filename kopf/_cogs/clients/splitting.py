@@ -1,18 +1,18 @@
 """
-Lines of a stream: bytes come in chunks of any size, and whole lines go out.
+Splitting a stream into lines: the bytes come in chunks of any size.
 """
 MAX_LINE = 512 * 1024 * 1024
 
 
 class LineTooLongError(Exception):
-    """A line does not end. Nothing that Kubernetes sends is that long."""
+    """A line is longer than the limit. Kubernetes never sends such lines."""
 
 
 class LineSplitter:
     """
-    Splits chunks into lines, without their ends. The last unfinished line is kept for later.
+    Splits chunks into lines. The incomplete last line is kept until the next chunk.
 
-    A line may come in any number of chunks: its cost is linear in its length.
+    The time is linear in the length of a line, in whatever number of chunks the line comes.
     """
 
     def __init__(self, limit: int = MAX_LINE) -> None:
@@ -22,7 +22,11 @@ class LineSplitter:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Add the chunk, and return the lines that are complete now; blank ones are left out."""
+        """
+        Add a chunk, and return the completed lines, without line ends and blank lines.
+
+        :raises LineTooLongError: if the incomplete line is longer than the limit.
+        """
         first, *others = chunk.split(b'\n')
         self._parts.append(first)
         self._size += len(first)

@@ -1,21 +1,21 @@
 """
-Streaks: failures in a row of something that goes on for ever; told about once, and paused after.
+Streaks: consecutive failures of an endless activity, e.g. of a watch. A streak is logged once.
 """
 import time
 
 from kopf._cogs.clients import api, errors, pausing
 from kopf._cogs.configs import configuration
 
-# Errors that are usual for a moment: a kind that goes away, or one that has just come.
-PASSING = (errors.APINotFoundError, errors.APITooManyRequestsError)
+TEMPORARY = (errors.APINotFoundError, errors.APITooManyRequestsError)
+"""The errors that are usual for a moment, e.g. when a CRD has just been created or deleted."""
 
 
 class Streak:
     """
-    The failures in a row of one activity, which is named for the logs.
+    The consecutive failures of one activity. ``what`` is the name of the activity for the log.
 
-    One warning is logged for a streak: at its first failure, or at its second if such failures use
-    to pass by themselves. One line is logged when it is over and was warned of.
+    One warning is logged for a streak: at its first failure, or at the second one if the first one
+    is of the `TEMPORARY` errors. If there was a warning, the end of the streak is logged, too.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Streak:
         self._since = 0.0
 
     def fail(self, error: Exception) -> float:
-        """Count a failure, and tell how long to pause after it."""
+        """Count a failure; return how long (seconds) to pause before the next attempt."""
         networking = self._settings.networking
         if self._pauses is None:
             self._pauses = pausing.EndlessBackoffs(networking.error_backoffs)
@@ -44,7 +44,7 @@ class Streak:
             enforced=networking.enforce_retry_after,
         )
         text = f"{error}" or repr(error)
-        if self._warned or (isinstance(error, PASSING) and self.failures == 1):
+        if self._warned or (isinstance(error, TEMPORARY) and self.failures == 1):
             self._logger.debug(
                 f"{self._what} has failed, will be tried again in {pause:.1f}s: {text}")
         else:
@@ -53,12 +53,14 @@ class Streak:
         return pause
 
     def ease(self) -> None:
-        """Something works, maybe not for long: next time, begin with the shortest pauses."""
+        """
+        Reset the pauses after some progress, but do not end the streak: it may fail soon again.
+        """
         self.failures = 0
         self._pauses = None
 
     def end(self) -> None:
-        """It works again, and reliably."""
+        """End the streak: the activity works reliably again."""
         self.ease()
         if self._warned:
             self._warned = False

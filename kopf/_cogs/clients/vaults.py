@@ -1,5 +1,5 @@
 """
-The vault: all credentials that an operator has, and how it gets new ones.
+The vault: all credentials of an operator, and the logins that retrieve new ones.
 """
 import asyncio
 import datetime
@@ -14,26 +14,39 @@ logger = logging.getLogger(__name__)
 LoginFn = Callable[[], Awaitable[Mapping[str, credentials.Credentials]]]
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Before the next logins, in seconds, while what they bring is rejected: a minute altogether."""
+"""
+The pauses (seconds) before the next logins if their credentials are rejected: a minute in total.
+"""
 
 MAX_REJECTED = 100
-"""How many rejected credentials are remembered at most: there are new ones every few seconds."""
+"""
+How many rejected credentials are remembered at most.
+
+The limit is for credential plugins that issue a new token at each login, which is rejected each
+time.
+"""
 
 
 class Vault:
     """
-    The credentials by the ids of the login handlers that they came from.
+    The credentials, by the ids of the login handlers that have returned them.
 
-    Of those not expired, one with the highest priority is chosen, a random one of several. When
-    none is left, all are retrieved anew by ``login``: once, however many requests wait for it.
+    Of the credentials that are not expired, those with the highest priority are used, a random one
+    if there are several. When no credentials are left, ``login`` retrieves all credentials again:
+    once, however many requests wait for them.
 
-    Credentials that the API rejects (401) are put aside, and ignored if a login brings them again:
-    wrong ones end the operator at once, and there is no endless loop of logins. But an API errs,
-    too: its own authentication can be out for a moment. So, once it has accepted anything, the
-    operator has patience: it logs in again and again, after the `PAUSES`; if that brings nothing
-    new, those put aside get one more chance each time. The first success ends this. If they stay
-    invalid to the end of the last pause, it is over: `LoginError` is raised, and `guard` tells.
-    Credentials that expire unused, e.g. while the API is not reachable, do not count as rejected.
+    Credentials that the API server rejects (HTTP 401) are put aside. They are ignored if a login
+    returns them again, so there is no endless loop of logins:
+
+    * If the API server has never accepted any credentials, and the next login returns no other
+      ones, then they are wrong: `LoginError` is raised at once.
+    * If it has, its authentication may be broken only temporarily. So, ``login`` is repeated after
+      the `PAUSES`. If it returns nothing new, the rejected credentials are tried once more each
+      time. The first success ends that. After the last pause, `LoginError` is raised, also by
+      `guard`.
+
+    Credentials that expire unused, e.g. while the API server is unreachable, do not count as
+    rejected.
     """
 
     def __init__(
@@ -46,17 +59,27 @@ class Vault:
         super().__init__()
         self.login = login
         self.proven: bool = False
-        """Whether the API has ever accepted anything from here."""
+        """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True
-        """Whether the API has accepted nothing since the latest login; `accept` tells of it."""
+        """Whether the API server has accepted nothing since the latest login or rejection."""
         self.waiting_since: float | None = None
-        """Since when new credentials are waited for, in seconds of the event loop's time; None if
-        they are not. It is counted from the last success, however many tries there were since."""
+        """
+        Since when requests wait for new credentials (a time of the event loop); None if they do
+        not.
+
+        Unsuccessful logins in between do not reset it.
+        """
         self._items: dict[str, credentials.Credentials] = {}
-        self._rejected: dict[credentials.Credentials, str] = {}  # with their keys, the latest last
+        self._rejected: dict[credentials.Credentials, str] = {}
+        """The rejected credentials with their keys; those rejected last are last."""
         self._best: Sequence[credentials.Credentials] = ()
         self._best_until: datetime.datetime | None = None
-        self._setbacks = -1  # rejections in a row; the first one before any success is for free
+        self._setbacks = -1
+        """
+        The number of consecutive logins whose credentials were rejected.
+
+        It begins with -1, so that there is one more login without a pause before the first success.
+        """
         self._lost_since: float | None = None
         self._lock = asyncio.Lock()
         self._failed = asyncio.Event()
@@ -68,18 +91,18 @@ class Vault:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing at all, neither of use nor expired."""
+        """Whether there are no credentials."""
         return not self._items
 
     def populate(self, items: Mapping[str, credentials.Credentials]) -> None:
-        """Add the credentials, except for those that are known to be rejected."""
+        """Add the credentials, except for those that have been rejected."""
         self._items.update({
             key: item for key, item in items.items() if item not in self._rejected
         })
         self._rank()
 
     def select(self) -> credentials.Credentials | None:
-        """The credentials to be used now, if there are any."""
+        """Choose the credentials to use now; None if there are no usable ones."""
         if self._best_until is not None and self._best_until <= _now():
             self._rank()
         if not self._best:
@@ -87,11 +110,11 @@ class Vault:
         return self._best[0] if len(self._best) == 1 else random.choice(self._best)
 
     def holds(self, item: credentials.Credentials) -> bool:
-        """Whether this very item is there to be used."""
+        """Whether the vault has this very instance."""
         return any(item is held for held in self._items.values())
 
     def invalidate(self, rejected: credentials.Credentials) -> None:
-        """Do not use these credentials any more: the API does not accept them."""
+        """Put aside the credentials, which the API server has rejected."""
         key = next((key for key, item in self._items.items() if item == rejected), '')
         self._rejected.pop(rejected, None)
         self._rejected[rejected] = key
@@ -104,9 +127,9 @@ class Vault:
         self.on_trial = True
 
     def accept(self, item: credentials.Credentials) -> None:
-        """The API accepts these credentials."""
+        """Note that the API server has accepted the credentials."""
         if not self.holds(item):
-            return  # an answer that is late
+            return  # the response is late: the credentials have been replaced in the meantime
         if self._setbacks > 0:
             logger.info("The API accepts the credentials again.")
         self.proven = True
@@ -117,9 +140,9 @@ class Vault:
 
     async def obtain(self) -> credentials.Credentials:
         """
-        The credentials to be used now, after a new login if needed.
+        Get the credentials to use now; log in if there are no usable ones.
 
-        Raises `LoginError` if there are still none; or whatever the login raises.
+        :raises LoginError: if there are no usable credentials after the login.
         """
         chosen = self.select()
         if chosen is None:
@@ -130,7 +153,11 @@ class Vault:
         return chosen
 
     async def guard(self) -> None:
-        """Wait until there are no credentials, and will be none; then raise `LoginError`."""
+        """
+        Wait until the logins have failed for good.
+
+        :raises LoginError: always, when that has happened.
+        """
         await self._failed.wait()
         raise credentials.LoginError(self._failure)
 
@@ -166,7 +193,9 @@ class Vault:
             self.waiting_since = None
 
     def _forgive(self) -> None:
-        """Give one more chance to the latest ones of each key: the API could have been wrong."""
+        """
+        Take back the rejected credentials, the latest ones of each key, to try them once more.
+        """
         self._items = {key: item for item, key in self._rejected.items() if item.is_usable()}
         self._rank()
 

@@ -1,21 +1,24 @@
 """
-Watching: all objects of one resource, first as they are, then every change, for ever.
+Watching: lists the objects of one resource, and then follows all their changes, endlessly.
 
-What the sink gets is, in this order and without gaps: the beginning of a list, its objects, its
-end; then changes as the API tells them; and again a list when the changes since the last one cannot
-be had. So, whatever happens to the API or to the network:
+It corresponds to the Reflector of client-go. See "Efficient detection of changes" in the Kubernetes
+documentation for the protocol.
 
-- every object that exists after the end of a list was in that list, or has changed since;
-- of every object, states come in the order of their making (but for a restored database, of which
-  the list tells), and none of them comes twice but by a list;
-- a list that was broken off has no end: another one begins.
+The sink gets, in this order and without gaps: the beginning of a list, the objects of the list, the
+end of the list; then, the changes. When the changes cannot be followed any further (e.g. HTTP 410),
+the sink gets a new list. So, whatever happens to the API server or to the network:
 
-Failures are survived, see `streaks` for what is logged; only the credentials' errors and those that
-the caller asks for are raised.
+- Every object that exists after the end of a list was in that list or has changed since.
+- The states of an object come in the order in which they were stored. (Except for when etcd was
+  restored from a backup; then, the sink is notified at the beginning of a list.)
+- No state of an object comes twice, except for in a list.
+- A list that was interrupted has no end. Another list begins.
+
+Failures are retried endlessly, and logged as described in `streaks`. Only errors of the credentials
+are raised, and those errors that the caller asks for.
 """
 import asyncio
 import contextlib
-import json
 import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
@@ -23,44 +26,52 @@ from typing import Any, Literal, Protocol
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, listing, splitting, streaks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, nesting, references
 
 default_logger = logging.getLogger(__name__)
 
 MIN_INTERVAL = 1.0
-"""How often connecting may be repeated at most, if the streams are cut at once, in seconds."""
+"""The minimal time (seconds) between two connections, if the server closes them at once."""
 
 PROVEN_AFTER = 5.0
-"""How long a stream has to live to be considered working, in seconds."""
+"""How long (seconds) a stream has to last before it counts as working."""
 
 MAX_BLOCKING = 0.010
-"""How long the event loop may be kept busy by one stream or list, in seconds."""
+"""How long (seconds) one stream or list may block the event loop at once."""
 
 ACCEPT_METADATA = 'application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json'
-"""What to accept from a stream when nothing but the metadata of the objects is needed."""
+"""The ``Accept`` header for streams of the objects' metadata only."""
 
 INITIAL_END = 'k8s.io/initial-events-end'
+"""The annotation of the bookmark at the end of a streaming list (KEP-3157)."""
+
+MAX_SKIPPED_REMEMBERED = 10_000
+"""How many skipped objects are remembered, so that each of them is logged once."""
 
 
 class Sink(Protocol):
-    """Where the objects go. All methods are synchronous, quick, and never raise."""
+    """
+    Takes the objects of a watch.
+
+    The methods must be quick, and must not raise: they are called for every event of the watch.
+    """
 
     def begin(self, *, restored: bool) -> None:
         """
-        A list begins; also after another one that has not ended, which is void then.
+        Begin a list. If the previous list has not ended, forget it.
 
-        It is `restored` if its version is lower than what was reached before: the API's database
-        is an older copy of itself, and versions cannot be compared with those from before.
+        ``restored`` means that etcd was restored from a backup: the resource version of the list is
+        lower than a previous one. Resource versions must not be compared with those from before.
         """
 
     def listed(self, body: bodies.RawBody) -> None:
-        """There is an object."""
+        """Take an object of the list."""
 
     def end(self) -> None:
-        """The list is complete: whatever was not in it since its beginning is gone."""
+        """End the list. All objects that were not in the list do not exist any more."""
 
     def unavailable(self, error: Exception) -> None:
-        """The objects cannot be had for now, because of that; trying goes on."""
+        """Note that the objects cannot be listed or watched for now; it will be tried again."""
         return
 
     def changed(
@@ -69,7 +80,19 @@ class Sink(Protocol):
             body: bodies.RawBody,
             packed: bytes,
     ) -> None:
-        """An object has changed. Packed, it is the whole event as JSON: the line of the stream."""
+        """
+        Take a changed object. ``packed`` is the JSON of the whole event, to be parsed again later.
+        """
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        """
+        Note a listed (None) or changed object that is nested too deeply to be processed.
+
+        The body is reduced to its upper levels, which have the metadata; see `nesting.skim`.
+        """
+        return
 
 
 async def watch(
@@ -86,12 +109,14 @@ async def watch(
         reached: str | None = None,
 ) -> None:
     """
-    Feed the sink for ever. Raises only `LoginError`, and the errors asked for by ``raising``.
+    Pass the objects and their changes to the sink, until cancelled. It begins with a list.
 
-    It begins with a list. If the sink was fed before, ``reached`` is the version up to which.
+    * ``metadata_only``: whether to request only the metadata of the objects.
+    * ``raising``: the errors of the API to raise; all others are retried.
+    * ``pulse``: the heartbeat of this watch, for health checks.
+    * ``reached``: the newest resource version that the sink has got from a previous watch.
 
-    With ``metadata_only``, the objects are nothing but their metadata. The ``pulse`` shows if it
-    lives.
+    :raises LoginError: if there are no usable credentials.
     """
     pulse = pulses.Pulse() if pulse is None else pulse
     where = 'cluster-wide' if namespace is None else f'in {namespace!r}'
@@ -102,7 +127,7 @@ async def watch(
         reached=reached)
     try:
         while True:
-            pause = await watcher.turn(raising)
+            pause = await watcher.list_and_watch(raising)
             pulse.expect(pause)
             await asyncio.sleep(pause)
     finally:
@@ -110,11 +135,11 @@ async def watch(
 
 
 class _AsIntended(Exception):
-    """The stream has ended because it was meant to, and another one can begin."""
+    """The stream has ended as expected, e.g. by the client timeout; the next one can begin."""
 
 
 class _Interrupted(Exception):
-    """The stream has ended in a way in which it should not."""
+    """The stream has ended unexpectedly."""
 
 
 class _Watcher:
@@ -146,14 +171,21 @@ class _Watcher:
         self._name = name
         self._streak = streaks.Streak(
             f"Watching of {name}", settings=settings, logger=logger)
-        self._reached = reached  # the newest version that the sink knows of
-        self._relisting = True  # whether the stream cannot be continued from there
-        self._streaming = False  # whether the first state is coming by the stream
-        self._doubtful = False  # whether the database could have been restored
-        self._proven = False  # whether the latest stream was a working one
+        self._reached = reached
+        """The newest resource version that the sink has got."""
+        self._relisting = True
+        """Whether a new list is needed, as the stream cannot be continued from `_reached`."""
+        self._streaming = False
+        """Whether the stream brings a streaming list now."""
+        self._doubtful = False
+        """Whether etcd could have been restored from a backup, i.e. after an interruption."""
+        self._proven = False
+        """Whether the latest stream has worked."""
+        self._skipped: dict[tuple[Any, ...], None] = {}
+        """The skipped objects that have been logged; the latest ones are last."""
 
-    async def turn(self, raising: tuple[type[errors.APIError], ...]) -> float:
-        """Do one list if needed, and one stream till its end; return the pause before the next."""
+    async def list_and_watch(self, raising: tuple[type[errors.APIError], ...]) -> float:
+        """List the objects if needed; then, stream until the stream ends; return the next pause."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         backoff = self._settings.watching.reconnect_backoff
@@ -190,7 +222,13 @@ class _Watcher:
         return max(backoff, MIN_INTERVAL - (loop.time() - started))
 
     async def _prepare(self) -> None:
-        """Know from where to stream: list the objects unless the stream can be continued."""
+        """
+        Prepare the next stream: list the objects, unless the previous stream can be continued.
+
+        If etcd could have been restored, the present resource version is requested first. If it is
+        lower than before, the stream cannot be continued. If the list can come by the stream
+        (KEP-3157), then nothing is listed here.
+        """
         if self._doubtful and self._reached is not None:
             version = await self._get_version()
             self._relisting |= _is_lower(version, self._reached)
@@ -218,7 +256,7 @@ class _Watcher:
         self._streaming = True
 
     async def _get_version(self) -> str:
-        """The version of the list as of now, without the list itself."""
+        """Get the present resource version of the list, by requesting one object of it."""
         self._pulse.expect(self._settings.networking.request_timeout)
         params = {**listing.get_selectors(self._settings, self._resource), 'limit': '1'}
         raw = await self._client.fetch(
@@ -233,6 +271,7 @@ class _Watcher:
         async for page in listing.list_objects(
             self._client, resource=self._resource, namespace=self._namespace,
             settings=self._settings, metadata_only=self._metadata_only, retry=False,
+            skip=lambda body: self._skip(None, body),
         ):
             self._pulse.expect(self._settings.networking.request_timeout)
             if not begun or page.restarted:
@@ -249,7 +288,7 @@ class _Watcher:
         self._relisting = False
 
     async def _stream(self) -> None:
-        """Stream till the end; return only if that is a proper one."""
+        """Stream until the server ends the stream properly; other ends are raised as errors."""
         watching = self._settings.watching
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -314,9 +353,16 @@ class _Watcher:
                 yield content
 
     def _handle(self, line: bytes) -> None:
-        """Pass the event on. Raises an error if it tells of one, or makes no sense."""
+        """
+        Pass an event of the stream to the sink.
+
+        :raises errors.APIError: if it is an ERROR event, or no proper event.
+        """
         try:
-            event = json.loads(line.decode())
+            try:
+                event, skimmed = nesting.parse(line), False
+            except nesting.TooDeepError:
+                event, skimmed = nesting.skim(line), True
             type, body = event['type'], event['object']
             metadata = body.get('metadata')
         except (ValueError, TypeError, LookupError, AttributeError):
@@ -333,14 +379,36 @@ class _Watcher:
         elif 'name' not in metadata:
             raise self._make_garbage_error()
         elif type in ('ADDED', 'MODIFIED') and self._streaming:
-            self._sink.listed(body)
+            if skimmed:
+                self._skip(None, body)
+            else:
+                self._sink.listed(body)
         elif type in ('ADDED', 'MODIFIED', 'DELETED'):
-            self._sink.changed(type, body, line)
+            if skimmed:
+                self._skip(type, body)
+            else:
+                self._sink.changed(type, body, line)
             if not self._streaming:
                 self._reached = version or self._reached
         if not self._proven:
             self._proven = True
             self._streak.ease()
+
+    def _skip(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        """Skip an object that is nested too deeply; log that once per object."""
+        self._sink.skipped(type, body)
+        metadata = body['metadata']
+        key = metadata.get('namespace'), metadata['name'], metadata.get('uid')
+        if type != 'DELETED' and key not in self._skipped:
+            if len(self._skipped) >= MAX_SKIPPED_REMEMBERED:
+                del self._skipped[next(iter(self._skipped))]
+            self._skipped[key] = None
+            name = '/'.join(part for part in key[:2] if part)
+            self._logger.error(
+                f"The object {name} of {self._resource} is skipped: it is nested deeper than "
+                f"{nesting.MAX_DEPTH} levels. It is handled again when it is made flatter.")
 
     def _handle_bookmark(self, version: str | None, metadata: Mapping[str, Any]) -> None:
         annotations = metadata.get('annotations') or {}
@@ -364,7 +432,7 @@ class _Watcher:
 
 
 class _Breather:
-    """Tells when the event loop was kept busy for too long, and lets it breathe."""
+    """Gives the control back to the event loop every `MAX_BLOCKING` seconds of a long work."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -380,5 +448,9 @@ class _Breather:
 
 
 def _is_lower(version: str, than: str) -> bool:
-    """Compare versions, if they are those of Kubernetes; others are only equal or not."""
+    """
+    Compare resource versions, if they are decimal integers; others cannot be compared.
+
+    Kubernetes guarantees the comparison since 1.35 (KEP-5504), and etcd has always allowed it.
+    """
     return version.isdecimal() and than.isdecimal() and int(version) < int(than)

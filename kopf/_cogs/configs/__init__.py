@@ -1,7 +1,8 @@
 """
-What can be configured: the settings, and the storages of what must be remembered on the objects.
+The settings, and the storages of what Kopf keeps on the objects.
 
-It may import the structures, the primitives of asyncio, and the helpers. It guarantees that nothing
-here is global or does any I/O, and that what the storages write is what other versions of Kopf
-read.
+The package may import the structures, aiokits, and helpers. The package guarantees:
+
+* Nothing here is global or does any I/O.
+* Other versions of Kopf can read what the storages write, and the other way round.
 """

@@ -1,14 +1,13 @@
 """
-The settings of an operator: what a user may tune, in sections by subject.
+The settings of an operator, in sections by subject.
 
-Settings are plain mutable objects. They are meant to be changed in startup handlers, before the
-operator begins its work; the parts of the framework read them when they need them, so most of them
-take effect also when changed later. Every operator has its own object: nothing here is global. All
-times are in seconds.
+Settings are plain mutable objects, one for each operator. Usually, they are changed in startup
+handlers. Kopf reads each setting when it is needed, so most of them take effect also when changed
+later. All times are in seconds.
 
-Backoffs are "how long to pause between tries". They are any iterable (also an endless one; only
-``iter()`` is called on it, anew for each sequence of tries), or one number for one pause. ``()``
-means: no second try.
+Backoffs are the pauses between attempts. They are any iterable, also an endless one, or one number
+for one pause. ``iter()`` is called on the iterable for each sequence of attempts. ``()`` means that
+there is no second attempt.
 """
 
 import concurrent.futures
@@ -17,110 +16,118 @@ import logging
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 
+from typing_extensions import deprecated
+
 from kopf._cogs.configs import diffbase, progress
 from kopf._cogs.structs import references, reviews
 
 
 @dataclasses.dataclass
 class ProcessSettings:
-    """How the operator's process as a whole behaves."""
+    """The process of the operator as a whole."""
 
     ultimate_exiting_timeout: float | None = 10 * 60
     """
-    From the first signal to exit until the process is ended by force, whatever still runs: stuck
-    handlers and threads included. `None` waits for ever. Default: 600 (10 minutes).
+    How long after the first signal the process is ended by force, even if handlers or threads hang.
+    `None`: it is never ended by force. Default: 600 (10 minutes).
     """
 
 
 @dataclasses.dataclass
 class PostingSettings:
     """
-    How Kubernetes events about the objects are posted, both those asked for explicitly and those of
-    log lines.
+    How Kubernetes events are posted: those that handlers ask for by `kopf.event()`, `kopf.info()`,
+    `kopf.warn()`, and `kopf.exception()`, and those made of log messages.
     """
 
     enabled: bool = True
-    """
-    Whether anything is posted at all. If not, then also `kopf.event()` and its kin do nothing.
-    Default: yes.
-    """
+    """Whether any events are posted. Default: yes."""
 
     loggers: bool = True
     """
-    Whether the log lines about an object (those of the handlers' ``logger`` and of the framework)
-    are posted as events of that object. It does not affect `kopf.event()` and its kin. Default:
+    Whether log messages about an object, both of handlers (by their ``logger``) and of Kopf, are
+    posted as events of that object. `kopf.event()` and similar functions are not affected. Default:
     yes.
     """
 
     level: int = logging.INFO
     """
-    The lowest level of log lines, and of `kopf.event()`'s kin, that is posted. Default:
-    `logging.INFO`.
+    The lowest level of log messages that are posted. It also applies to `kopf.info()`,
+    `kopf.warn()`, and `kopf.exception()`. Default: `logging.INFO`.
     """
 
     default_backoffs: float | Iterable[float] = (1, 1, 2, 3, 5, 8, 13, 21)
     """
-    Pauses between the tries to post an event that the code asked for. Default: 9 tries in about a
-    minute.
+    Pauses between the attempts to post an event that a handler has asked for. Default: 9 attempts
+    in about a minute.
     """
 
     logging_backoffs: float | Iterable[float] = (1, 1, 2, 3, 5)
-    """Pauses between the tries to post a log line. Default: 6 tries in 12 seconds."""
+    """
+    Pauses between the attempts to post a log message. Default: 6 attempts in 12 seconds.
+    """
 
     worker_limit: int | None = None
     """
-    How many events are posted at the same time at most. Default: `None`, the framework's choice.
+    The maximal number of events that are posted at the same time. Default: `None`, Kopf's choice
+    (4).
     """
 
     idle_timeout: float = 1.0
-    """How long the poster's workers stay around without work before they end. Default: 1."""
+    """How long a worker that posts events waits for the next event before it ends. Default: 1."""
 
     reporting_component: str = 'kopf'
-    """The name of the operator in the events' ``reportingComponent``. Default: ``kopf``."""
+    """
+    The field ``reportingComponent`` of the events: the name of the operator. Default: ``kopf``.
+    """
 
     reporting_instance: str = 'dev'
     """
-    The name of this instance of the operator in the events' ``reportingInstance``. Default:
-    ``dev``.
+    The field ``reportingInstance`` of the events: the name of this instance of the operator.
+    Default: ``dev``.
     """
 
     event_name_prefix: str = 'kopf-event-'
     """
-    What the names of the events begin with; the API adds a random end. Default: ``kopf-event-``.
+    The beginning of the events' names; the API server appends a random suffix. Default:
+    ``kopf-event-``.
     """
 
 
 @dataclasses.dataclass
 class PeeringSettings:
-    """How several operators for the same objects agree on which of them works, and which waits."""
+    """How several operators for the same objects agree on which of them works."""
 
     name: str = 'default'
-    """The name of the peering object in which the operators meet. Default: ``default``."""
+    """The name of the peering object, which the operators share. Default: ``default``."""
 
     stealth: bool = False
-    """Whether the keep-alive messages to the peers are kept out of the log. Default: no."""
+    """Whether the log omits the messages about keeping the peering alive. Default: no."""
 
     priority: int = 0
-    """The operator with the highest priority works, the others wait. Any integer. Default: 0."""
+    """
+    The operator with the highest priority works; the others are paused. Any integer. Default: 0.
+    """
 
     lifetime: int = 60
     """
-    For how long an operator counts as alive after its last sign of life, in whole seconds. Default:
-    60.
+    How long an operator counts as alive after it has renewed its record in the peering, in whole
+    seconds. Default: 60.
     """
 
     mandatory: bool = False
     """
-    Whether to wait until the peering object exists; otherwise, the operator works without it.
+    Whether to wait until the peering object exists. Otherwise, the operator works without it.
     Default: no.
     """
 
     standalone: bool = False
-    """Whether to work as if there were no other operators, and to look for none. Default: no."""
+    """Whether to ignore peering objects, and work regardless of other operators. Default: no."""
 
     clusterwide: bool = False
     """
-    Whether the operators meet in a ``ClusterKopfPeering`` rather than in ``KopfPeering`` objects.
+    Whether the peering object is a ``ClusterKopfPeering`` instead of a ``KopfPeering`` in each
+    namespace. It is set when the operator starts: whether the operator itself is cluster-wide.
     Default: no.
     """
 
@@ -140,54 +147,55 @@ class WatchingSettings:
 
     server_timeout: float | None = None
     """
-    How long a watching request lasts before the server closes it. It is asked of the server, which
-    does as it likes. Default: `None`, the server's choice.
+    How long a watch request lasts before the API server closes it. The server may ignore it.
+    Default: `None`, the server's choice.
     """
 
     client_timeout: float | None = None
     """
-    How long a watching request lasts, connecting included, before this side closes it. Default: no
-    limit.
+    How long a watch request lasts, including the time to connect, before the operator closes it.
+    Default: no limit.
     """
 
     connect_timeout: float | None = None
     """
-    How long connecting for a watching request may take. Default: `None`, then
-    `NetworkingSettings.connect_timeout` counts if it is set, else
-    `NetworkingSettings.request_timeout`.
+    How long it may take to connect for a watch request. Default: `None`, which means
+    `NetworkingSettings.connect_timeout` if that is set, else `NetworkingSettings.request_timeout`.
     """
 
     reconnect_backoff: float = 0.1
     """
-    The least pause between two watching requests for the same resource, after whatever end.
-    Default: 0.1.
+    The minimal pause between two watch requests for the same resource, for whatever reason the
+    former has ended. Default: 0.1.
     """
 
     inactivity_timeout: float = 70.0
     """
-    How long a watching request may stay silent (neither events nor bookmarks) before it is taken
-    for dead and made anew. The API sends a bookmark about once a minute. Default: 70.
+    How long a watch request may bring nothing, neither events nor bookmarks, before it counts as
+    dead and is repeated. API servers send a bookmark about once a minute. Default: 70.
     """
 
     chunk_size: int | None = None
     """
-    How many objects are asked for in each page when listing; also of CRDs and namespaces. Default:
-    all at once.
+    How many objects are requested in each page of a list, also of CRDs and namespaces. Default:
+    `None`, Kopf's choice (500).
     """
 
     initial_streaming: bool = False
     """
-    Whether the first state comes by the watch itself (``sendInitialEvents``) instead of a list.
-    Where the server does not know how, the objects are listed. Default: no.
+    Whether the initial list of objects comes by the watch request (``sendInitialEvents``,
+    KEP-3157). If the API server does not support that, the objects are listed as usual. Default:
+    no.
     """
 
     label_selectors: references.SelectorMapping[str] = dataclasses.field(
         default_factory=references.SelectorMapping)
     """
-    Label selectors, in Kubernetes' notation, by which the server chooses the objects to list and
-    watch, for the resources that match the mapping's keys. A key is what decorators accept: a name,
-    a tuple of two or three parts, a callable, `kopf.EVERYTHING`. All that match apply together.
-    Default: none.
+    Label selectors in the notation of Kubernetes: the API server sends only the objects that match.
+    The keys of the mapping select the resources, as in decorators: a name, a tuple of two or three
+    parts, a callable, `kopf.EVERYTHING`. If several keys match a resource, all their label
+    selectors apply. Example: ``settings.watching.label_selectors['pods'] = 'app=web'``. Default:
+    none.
     """
 
     field_selectors: references.SelectorMapping[str] = dataclasses.field(
@@ -197,80 +205,93 @@ class WatchingSettings:
     shard_selectors: references.SelectorMapping[str] = dataclasses.field(
         default_factory=references.SelectorMapping)
     """
-    The same as `label_selectors`, for shards of lists and watches, where the API supports them; of
-    several that match only the first applies. Default: none.
+    The same as `label_selectors`, for shards of lists and watches, if the API server supports them.
+    If several keys match a resource, only the first one applies. Default: none.
     """
+
+
+_BATCH_WINDOW_IS_DEPRECATED = (
+    "settings.queueing.batch_window is deprecated: only objects that change all the time need it.")
 
 
 @dataclasses.dataclass
 class QueueingSettings:
-    """How the changes of the objects wait for their turn."""
+    """The work queue of objects."""
 
     worker_limit: int | None = None
-    """How many objects are handled at the same time at most. Default: no limit."""
+    """The maximal number of objects that are handled at the same time. Default: no limit."""
 
     idle_timeout: float = 5.0
-    """How long the line of an object is kept when nothing is in it. Default: 5."""
+    """
+    How long an object must be at rest before its state is packed, to take less memory. It can take
+    up to twice that long. Default: 5.
+    """
 
     exit_timeout: float = 2.0
     """
-    How long the objects being handled when the operator exits have to finish by themselves.
-    Default: 2.
+    How long the running handlers of objects have to finish when the operator exits. After that, the
+    operator takes 3 more seconds to write the progress and results, and for all the rest. Default:
+    2.
     """
 
     error_delays: Iterable[float] = (1, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89, 144, 233, 377, 610)
     """
-    Pauses of an object after each consecutive failure of the framework or of the API (not of
-    handlers) while handling it; the last one repeats for ever. ``()``: no pauses. Default:
-    Fibonacci numbers up to about 10 minutes.
+    The throttling of an object: the pauses after consecutive errors of Kopf or of the API, as
+    opposed to errors of handlers. The last pause repeats. ``()``: no pauses. Default: Fibonacci
+    numbers up to about 10 minutes.
     """
 
     _batch_window: float = 0.1
 
     @property
+    @deprecated(
+        "settings.queueing.batch_window is deprecated: batches are not gathered.", category=None)
     def batch_window(self) -> float:
         """
-        How long to wait for more changes of the same object before handling the newest. Default:
-        0.1.
+        How long to wait before an object is handled again if it has changed during the handling
+        several times in a row. Default: 0.1.
 
-        It is deprecated: only the newest state of an object waits in its line, so there is nothing
+        It is deprecated: the inbox of an object has only its newest state, so there are no batches
         to gather.
         """
-        _deprecate("settings.queueing.batch_window is deprecated: batches are not gathered.")
+        _deprecate(_BATCH_WINDOW_IS_DEPRECATED)
         return self._batch_window
 
     @batch_window.setter
+    @deprecated(
+        "settings.queueing.batch_window is deprecated: batches are not gathered.", category=None)
     def batch_window(self, value: float) -> None:
-        _deprecate("settings.queueing.batch_window is deprecated: batches are not gathered.")
+        _deprecate(_BATCH_WINDOW_IS_DEPRECATED)
         self._batch_window = value
 
 
 @dataclasses.dataclass
 class ScanningSettings:
-    """How the resource kinds and the namespaces of the cluster are discovered."""
+    """How the resources and the namespaces of the cluster are discovered."""
 
     disabled: bool = False
     """
-    Whether to look at the kinds and namespaces only once, at the start, and to ignore those that
-    come and go later: for operators that may not watch CRDs and namespaces. Default: no.
+    Whether to discover the resources and namespaces only once, at the start, and to ignore later
+    changes. It is for operators that have no permissions to watch CRDs and namespaces. Default: no.
     """
 
 
 @dataclasses.dataclass
 class AdmissionSettings:
-    """How admission requests get from the cluster to the webhook handlers."""
+    """How admission reviews get from the API server to the admission handlers."""
 
     server: Callable[[reviews.WebhookFn], AsyncIterator[reviews.WebhookClientConfig]] | None = None
     """
-    A server or a tunnel: it gets the function to be called with every admission request, and yields
-    the client configs by which the cluster can reach it. Default: none; it is needed if there are
-    webhook handlers.
+    A webhook server or a tunnel, e.g. `kopf.WebhookServer`. It is called with the function that
+    handles admission reviews, and yields the client configs by which the API server can reach it.
+    It is required if there are admission handlers. Default: none.
     """
 
     managed: str | None = None
     """
-    The name of the webhook configurations that the operator keeps up to date in the cluster.
-    Default: `None`, they are managed by someone else.
+    The name of the webhook configurations that the operator creates and updates in the cluster,
+    e.g. ``my-operator.example.com``. Default: `None`, the operator manages no webhook
+    configurations.
     """
 
 
@@ -280,41 +301,43 @@ class _DefaultExecutor(concurrent.futures.ThreadPoolExecutor):
 
 @dataclasses.dataclass
 class ExecutionSettings:
-    """How handlers are executed."""
+    """How handlers are called."""
 
     default_backoff: float = 60
     """
-    The pause of a handler after an arbitrary exception, if the handler has no ``backoff=``.
-    Default: 60.
+    The pause before a handler is retried after an arbitrary exception, if the handler has no
+    ``backoff=``. Default: 60.
     """
 
     executor: concurrent.futures.Executor = dataclasses.field(default_factory=_DefaultExecutor)
     """
-    Where the synchronous handlers run. Handlers that run when it is replaced, finish where they
-    have begun. Default: a thread pool of this operator's own.
+    The executor that calls synchronous handlers. When it is replaced, the handlers that run
+    continue in the former executor. Default: a thread pool of this operator, and a separate thread
+    for each daemon.
     """
 
     _max_workers: int | None = None
 
     @property
     def has_default_executor(self) -> bool:
-        """Whether the author has not chosen another executor."""
+        """Whether `executor` was not replaced."""
         return isinstance(self.executor, _DefaultExecutor)
 
     def release_threads(self) -> None:
-        """Let the idle threads of the default executor end; there will be new ones when needed."""
+        """Let the idle threads of the default executor end. New threads are started on demand."""
         if self.has_default_executor:
             self.executor = _DefaultExecutor(self._max_workers)
 
     @property
     def max_workers(self) -> int | None:
         """
-        How many synchronous handlers run at the same time. Default: `None`, Python's choice for
-        thread pools.
+        The maximal number of synchronous handlers that run at the same time. Default: `None`,
+        Python's choice for thread pools.
 
-        It re-sizes the executor in place, so running handlers are not affected. Raises a
-        `ValueError` for numbers below 1. Warns if `executor` is not a thread pool: those have sizes
-        of their own, and cannot be re-sized.
+        Setting it resizes `executor` in place, so the running handlers are not affected. If
+        `executor` is not a thread pool, it cannot be resized, and there is a warning.
+
+        :raises ValueError: for numbers below 1.
         """
         return self._max_workers
 
@@ -338,44 +361,48 @@ class BackgroundSettings:
 
     cancellation_polling: float = 60
     """
-    How often a daemon that was told to end, and that cannot be cancelled, is checked upon. Default:
-    60.
+    How often a stopping daemon is checked if it has no ``cancellation_timeout`` and so is not
+    cancelled. Default: 60.
     """
 
     instant_exit_timeout: float | None = None
     """
-    How long a daemon has to end at once after it was told to, before it is polled and reported.
-    Default: `None`, then `instant_exit_zero_time_cycles` decides.
+    How long a daemon has to exit after its ``stopped`` flag is set, before the further stages of
+    stopping begin and are logged. Default: `None`, which means `instant_exit_zero_time_cycles`.
     """
 
     instant_exit_zero_time_cycles: int | None = 10
-    """The same, in turns of the event loop instead of seconds. Default: 10."""
+    """
+    The same, in iterations of the event loop instead of seconds. Default: 10.
+    """
 
 
 @dataclasses.dataclass
 class NetworkingSettings:
-    """How regular (not watching) requests to the API are made."""
+    """How requests to the API server are made, except for watch requests."""
 
     request_timeout: float | None = 5 * 60
     """
-    How long one try of a request may take in total. `None`: no limit. Default: 300 (5 minutes).
+    How long one attempt of a request may take in total. `None`: no limit. Default: 300 (5 minutes).
     """
 
     connect_timeout: float | None = None
     """
-    How long connecting may take. Default: `None`, no limit of its own but the one of the request.
+    How long it may take to connect. Default: `None`, it is limited only by `request_timeout`.
     """
 
     error_backoffs: float | Iterable[float] = (1, 1, 2, 3, 5, 8, 13, 21)
     """
-    Pauses between the tries of a request that failed because of the network or the server (5xx,
-    429). When they are over, the last error escalates. Default: 9 tries in about a minute.
+    Pauses between the attempts of a request that fails because of the network or the API server
+    (HTTP 5xx, 429). After the last attempt, the error is raised. Default: 9 attempts in about a
+    minute.
     """
 
     enforce_retry_after: bool = False
     """
-    What to do with the server's ``Retry-After``: pause exactly that long, or (by default) whichever
-    is longer, that or the backoff. Never less than the server asked for.
+    How to pause if the API server sends ``Retry-After``. If yes, exactly that long; if no, that
+    long or as `error_backoffs` say, whichever is longer. ``Retry-After`` is limited to 5 minutes.
+    Default: no.
     """
 
     trust_env: bool = False
@@ -387,42 +414,51 @@ class NetworkingSettings:
 
 @dataclasses.dataclass
 class PersistenceSettings:
-    """What the operator writes on the objects to remember what was done, and how."""
+    """What the operator keeps on the objects, and how."""
 
     finalizer: str = 'kopf.zalando.org/KopfFinalizerMarker'
-    """The finalizer that holds an object back from being gone until its deletion is handled."""
+    """
+    The finalizer that holds the deletion of an object until its deletion handlers have finished.
+    Default: ``kopf.zalando.org/KopfFinalizerMarker``.
+    """
 
     progress_storage: progress.ProgressStorage = dataclasses.field(
         default_factory=progress.SmartProgressStorage)
     """
-    Where the progress of handlers is kept. Default: in the annotations; what older operators have
-    kept in the status is taken over.
+    Where the progress of handlers is kept. Default: in annotations; progress that older operators
+    have kept in the status is also read.
     """
 
     diffbase_storage: diffbase.DiffBaseStorage = dataclasses.field(
         default_factory=diffbase.AnnotationsDiffBaseStorage)
     """
-    Where the last handled state of an object is kept, to tell what has changed. Default: in an
-    annotation.
+    Where the last-handled state of an object is kept, which shows what has changed since. Default:
+    in an annotation.
     """
 
     consistency_timeout: float = 5.0
     """
-    How long an object waits for its own latest write to come back by the watch, before it is
-    handled without it. Default: 5.
+    How long to wait until the latest write of the operator on an object comes back by the watch.
+    After that, the object is handled without it. Default: 5.
     """
 
     flush_delay: float = 1.0
     """
-    How old the outcome of a finished handler may become before it is written while the object's
-    other handlers still run. It is how much may be repeated if the process is killed. 0: written
-    after every handler. Default: 1.
+    How long the outcome of a finished handler may wait until it is written, while other handlers of
+    the object run. If the process is killed, the handlers that finished within this time are
+    repeated. 0: it is written after every handler. Default: 1.
     """
 
 
 @dataclasses.dataclass
 class OperatorSettings:
-    """All settings of one operator, in sections. Handlers of activities get it as ``settings``."""
+    """
+    All settings of one operator, in sections.
+
+    Activity handlers, e.g. those of `kopf.on.startup`, get them as ``settings``, and can change
+    them. Tests and programs can also pass them to `kopf.run` or `kopf.operator`. Every setting is
+    described in "Configure the operator" in the documentation.
+    """
 
     process: ProcessSettings = dataclasses.field(default_factory=ProcessSettings)
     posting: PostingSettings = dataclasses.field(default_factory=PostingSettings)
@@ -437,8 +473,9 @@ class OperatorSettings:
     persistence: PersistenceSettings = dataclasses.field(default_factory=PersistenceSettings)
 
     @property
+    @deprecated("settings.batching is deprecated: use settings.queueing.", category=None)
     def batching(self) -> QueueingSettings:
-        """The former name of `queueing`; it is deprecated."""
+        """The former name of `queueing`. Deprecated."""
         _deprecate("settings.batching is deprecated: use settings.queueing.")
         return self.queueing
 

@@ -1,8 +1,8 @@
 """
-How the framework names and recognises its own traces on the objects.
+The names of annotations that Kopf keeps on objects, and how Kopf recognises them.
 
-The names are promises to the objects that already are in the clusters: every version of Kopf
-must come to the same keys for the same handler ids.
+Never change these names: every version of Kopf must make the same annotations of the same handler
+ids. Otherwise, it would not find the progress on the existing objects.
 """
 import base64
 import hashlib
@@ -17,19 +17,24 @@ DEFAULT_PREFIX = 'kopf.zalando.org'
 KUBECTL_KEY = 'kubectl.kubernetes.io/last-applied-configuration'
 
 MAX_NAME_LENGTH = 63
-"""The limit of Kubernetes for the names of annotations; the prefix before "/" does not count."""
+"""The limit of Kubernetes for the names of annotations, without the prefix before the slash."""
 
 _VALID_NAME = re.compile(r'[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?')
 
 
 class StorageKeyFormingConvention:
     """
-    Convert handler ids to the names of annotations.
+    Converts handler ids to the names of annotations.
 
-    Names are made safe for Kubernetes; the long ones are cut and hashed. There are 2 versions:
-    v2 is for what Kubernetes allows (63 characters after the prefix); v1 is what long-gone
-    versions had (63 characters with the prefix); v1 keys are still read and, unless disabled,
-    written along where they differ. With prefixes too long for v1, nobody has ever had them.
+    Characters that Kubernetes does not allow are replaced. Long names are cut, and get a hash.
+    There are two versions of keys:
+
+    * v2: 63 characters after the prefix, which is the limit of Kubernetes.
+    * v1: 63 characters including the prefix, as in very old versions of Kopf. Unless disabled by
+      the argument ``v1``, these keys are also used if they differ.
+
+    A v1 key is skipped if the prefix is so long that no valid name is left: nobody could have used
+    it.
     """
 
     def __init__(self, *, prefix: str, v1: bool) -> None:
@@ -41,7 +46,7 @@ class StorageKeyFormingConvention:
         self._keys: dict[str, list[str]] = {}
 
     def make_keys(self, key: str, *, body: bodies.Body | None = None) -> Collection[str]:
-        """All the annotations for one handler id, the most recent convention first."""
+        """Get all annotations for a handler id, of the newest convention first."""
         if body is not None and _is_owned_replica_set(body):
             key = f'{key}-ofDRS'
         keys = self._keys.get(key)
@@ -81,9 +86,11 @@ class StorageKeyFormingConvention:
 
 class StorageKeyMarkingConvention:
     """
-    Mark the prefixes which belong to Kopf-based operators, so that others ignore these annotations.
+    Marks the annotation prefixes of Kopf-based operators on objects.
 
-    The default prefix is known to all of them and needs no mark.
+    Other Kopf-based operators ignore the annotations with these prefixes, when they look for
+    changes. Otherwise, operators would react to each other's progress endlessly. The default prefix
+    is known to all operators, and is not marked.
     """
 
     @staticmethod
@@ -94,7 +101,9 @@ class StorageKeyMarkingConvention:
         )}
 
     def mark_key(self, key: str, *, body: bodies.Body) -> str | None:
-        """The annotation that marks this key's prefix, if it is still to be put on the object."""
+        """
+        Get the annotation that marks the prefix of the key; None if the object has it already.
+        """
         prefix, slash, _ = key.rpartition('/')
         marker = f'{prefix}/{MANAGED_KEY}'
         annotations = (body.get('metadata') or {}).get('annotations') or {}
@@ -102,11 +111,11 @@ class StorageKeyMarkingConvention:
 
 
 class StorageStanzaCleaner:
-    """Remove the traces of the framework from the essence, and what is empty after that."""
+    """Removes Kopf's annotations from an essence, and the parts that are empty after that."""
 
     @staticmethod
     def remove_annotations(essence: bodies.BodyEssence, keys_to_remove: Collection[str]) -> None:
-        """Remove the named annotations, in place."""
+        """Remove the annotations, in place."""
         annotations = cast(
             MutableMapping[str, str], essence.get('metadata', {}).get('annotations', {}))
         for key in keys_to_remove:
@@ -114,7 +123,7 @@ class StorageStanzaCleaner:
 
     @staticmethod
     def remove_empty_stanzas(essence: bodies.BodyEssence) -> None:
-        """Remove the stanzas of the metadata, the metadata & status if they are empty, in place."""
+        """Remove the labels, annotations, metadata, and status if they are empty, in place."""
         meta = cast(MutableMapping[str, Any], essence.get('metadata', {}))
         for key in ('annotations', 'labels'):
             if key in meta and not meta[key]:
@@ -131,7 +140,12 @@ def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
 
 
 def _is_owned_replica_set(body: bodies.Body) -> bool:
-    """Deployments copy their own annotations, ours too, to replica sets: these must differ."""
+    """
+    Whether the object is a ReplicaSet of a Deployment.
+
+    Deployments copy their annotations to their ReplicaSets. So, the keys of ReplicaSets must
+    differ: otherwise, the copied progress would be taken for the ReplicaSet's own progress.
+    """
     if body.get('kind') != 'ReplicaSet':
         return False
     owners = dicts.resolve(body, ('metadata', 'ownerReferences'), None) or []

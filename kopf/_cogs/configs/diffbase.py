@@ -1,31 +1,34 @@
 """
-The last-handled state of the objects: what is remembered, and where.
+Storages of the last-handled state of objects.
 
-It is the base of all change detection: the diffs are from the last-handled to the current state.
+Kopf detects changes as the difference between the last-handled state and the current state.
 """
 import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from kopf._cogs.configs import conventions
-from kopf._cogs.structs import bodies, dicts, patches
+from kopf._cogs.structs import bodies, dicts, nesting, patches
 
 _SYSTEM_FIELDS = frozenset({'apiVersion', 'kind', 'metadata', 'status'})
 _FILTERED = frozenset({'labels', 'annotations'})
-_VOLATILE = frozenset({'resourceVersion', 'managedFields', 'generation'})  # by own writes too
+_VOLATILE = frozenset({'resourceVersion', 'managedFields', 'generation'})  # changed by own writes
 
 encode_essence = json.JSONEncoder(separators=(',', ':')).encode
-"""The one form of JSON in which the essences are stored."""
+"""Encodes essences to JSON for all storages in the same form."""
 
 
 class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.StorageStanzaCleaner):
     """
-    Remember the last-handled state of an object, reduced to its essence.
+    The base class of storages of the last-handled state: the essence of an object when its latest
+    handling cycle ended.
 
-    The essence is what people declare: all of the object but its system metadata and status.
-    To keep it elsewhere than on the object, inherit and implement `fetch` and `store`.
+    The essence is the object without its status and the system's own metadata. To store the essence
+    elsewhere than on the object, inherit, and implement `fetch` and `store`. A storage is for
+    ``settings.persistence.diffbase_storage``. See "Continue after restarts" in the documentation.
 
-    ``ignored_fields`` are those which are not essential for this operator.
+    :param ignored_fields: the fields that do not belong to the essence for this operator: changes
+        of these fields are not handled. Default: none.
     """
 
     def __init__(self, ignored_fields: Iterable[dicts.FieldSpec] | None = None) -> None:
@@ -40,10 +43,12 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
             extra_fields: Iterable[dicts.FieldSpec] | None = None,
     ) -> bodies.BodyEssence:
         """
-        Reduce the object to its essence: a new dict, with the values shared, not copied.
+        Reduce an object to its essence: a new dict, which shares its values with the object.
 
-        Extra fields are those which handlers name explicitly: they are essential even if
-        the stanza where they are, such as the status, generally is not.
+        :param body: the object.
+        :param extra_fields: the fields that handlers name explicitly. They belong to the essence
+            even if they are a part of the status or of the system's metadata. Default: none.
+        :returns: the essence.
         """
         essence: dict[str, Any] = {
             key: val for key, val in body.items() if key not in _SYSTEM_FIELDS}
@@ -82,32 +87,46 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
         return cast(bodies.BodyEssence, essence)
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
-        """The last-handled essence, or None if the object was never handled."""
+        """
+        Get the last-handled essence.
+
+        :param body: the object.
+        :returns: the essence, or `None` if the object was never handled.
+        """
         raise NotImplementedError
 
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,
     ) -> None:
-        """Put the essence to the patch (or elsewhere) as the last-handled one."""
+        """
+        Store the essence as the last-handled essence.
+
+        :param body: the object.
+        :param patch: the patch to put the essence into, if it is stored on the object.
+        :param essence: the essence.
+        """
         raise NotImplementedError
 
 
 def decode_essence(encoded: str) -> bodies.BodyEssence | None:
     """
-    Parse what was stored.
+    Parse a stored essence.
 
-    :raises ValueError: when that is no JSON, e.g. after it was edited by hand.
+    :raises ValueError: if it is not a JSON object, e.g. after somebody has edited the annotation.
     """
     try:
-        return cast(bodies.BodyEssence | None, json.loads(encoded))
-    except (TypeError, ValueError) as e:
+        essence = nesting.parse(encoded)
+        if essence is not None and not isinstance(essence, dict):
+            raise ValueError("it is no object")
+        return cast(bodies.BodyEssence | None, essence)
+    except (AttributeError, TypeError, ValueError) as e:
         raise ValueError(
             f"The last-handled state of the object is not readable ({e}); it starts with "
             f"{encoded!r:.50}. Restore it, or remove it to handle the object as a new one.") from e
 
 
 def _put(essence: dict[str, Any], path: dicts.FieldPath, value: Any) -> None:
-    """Set a nested field; the parents, which can be shared with the body, are not changed."""
+    """Set a nested field. Its parents are copied: they can be shared with the body."""
     for key in path[:-1]:
         child = essence.get(key)
         essence[key] = essence = dict(child) if isinstance(child, Mapping) else {}
@@ -115,7 +134,7 @@ def _put(essence: dict[str, Any], path: dicts.FieldPath, value: Any) -> None:
 
 
 def _cut(essence: dict[str, Any], path: dicts.FieldPath) -> None:
-    """Remove a nested field & the parents which it leaves empty; shared parents are not changed."""
+    """Remove a nested field and its emptied parents. The parents are copied, as in `_put`."""
     if len(path) == 1:
         essence.pop(path[0], None)
     elif path and isinstance(child := essence.get(path[0]), Mapping):
@@ -127,7 +146,7 @@ def _cut(essence: dict[str, Any], path: dicts.FieldPath) -> None:
 
 
 def _intersect(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
-    """What both have, by the keys."""
+    """Keep the keys that both mappings have."""
     return {
         key: _intersect(val, b[key]) if isinstance(val, Mapping) and isinstance(b[key], Mapping)
         else val
@@ -136,7 +155,15 @@ def _intersect(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBaseStorage):
-    """Remember the last-handled state in an annotation."""
+    """
+    Store the last-handled state in an annotation of the object. This is the default.
+
+    :param prefix: the part of the annotation's name before the slash.
+    :param key: the part of the annotation's name after the slash.
+    :param ignored_fields: the fields that do not belong to the essence. Default: none.
+    :param v1: whether to use also the shortened names of very old versions, if they differ.
+    :raises ValueError: if the prefix is empty.
+    """
 
     def __init__(
             self,
@@ -183,7 +210,13 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
-    """Remember the last-handled state in a field of the status (or any other stanza)."""
+    """
+    Store the last-handled state in a field of the status of the object, or in another field.
+
+    :param name: the name that replaces ``{name}`` in the field.
+    :param field: the field.
+    :param ignored_fields: the fields that do not belong to the essence. Default: none.
+    """
 
     def __init__(
             self,
@@ -198,6 +231,7 @@ class StatusDiffBaseStorage(DiffBaseStorage):
 
     @property
     def field(self) -> dicts.FieldPath:
+        """The field of the last-handled state, as a tuple of keys."""
         return self._field
 
     @field.setter
@@ -225,7 +259,14 @@ class StatusDiffBaseStorage(DiffBaseStorage):
 
 
 class MultiDiffBaseStorage(DiffBaseStorage):
-    """Write to several storages, read from the first one that knows: for transitions."""
+    """
+    Write the last-handled state to several storages, and read it from the first storage that has
+    it.
+
+    Use it to change from one storage to another.
+
+    :param storages: the storages, in the order of reading.
+    """
 
     def __init__(self, storages: Collection[DiffBaseStorage]) -> None:
         super().__init__()
@@ -240,7 +281,7 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         extra_fields = tuple(extra_fields or ())
         essence = cast(dict[str, Any], super().build(body=body, extra_fields=extra_fields))
         for storage in self.storages:
-            # Each storage takes away its own traces.
+            # Each storage removes its own fields from the essence.
             essence = _intersect(
                 essence, cast(dict[str, Any], storage.build(body=body, extra_fields=extra_fields)))
         result = cast(bodies.BodyEssence, essence)

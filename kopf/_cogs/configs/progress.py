@@ -1,19 +1,27 @@
 """
-The progress of handlers: what is remembered of each between their attempts, and where.
+Storages of the progress of handlers between their attempts.
 
-A record is of one handler; records are independent of each other, so that several operators
-with different handlers can keep theirs in the same place. They live as long as the handling cycle.
+Each handler has its own record, so that several operators with different handlers can store their
+records in the same place. The records are removed at the end of the handling cycle.
 """
 import json
 from collections.abc import Collection, Mapping, MutableMapping
 from typing import Any, TypedDict, cast
 
 from kopf._cogs.configs import conventions
-from kopf._cogs.structs import bodies, dicts, ids, patches
+from kopf._cogs.structs import bodies, dicts, ids, nesting, patches
 
 
-class ProgressRecord(TypedDict, total=True):
-    """The progress of one handler. Times are in ISO 8601, with a timezone."""
+class ProgressRecord(TypedDict, total=False):
+    """
+    The progress of one handler: a dict.
+
+    ``started``, ``stopped``, and ``delayed`` are times in ISO 8601, with a timezone: the start of
+    the first attempt, the end of the last attempt, and the earliest time of the next attempt.
+    ``purpose`` is the cause, ``retries`` the number of attempts, ``success`` and ``failure`` the
+    outcome, ``message`` the latest error, and ``subrefs`` the ids of the sub-handlers. An absent
+    key means the same as `None`.
+    """
     started: str | None
     stopped: str | None
     delayed: str | None
@@ -27,14 +35,21 @@ class ProgressRecord(TypedDict, total=True):
 
 class ProgressStorage(conventions.StorageStanzaCleaner):
     """
-    The interface of all storages of the handlers' progress.
+    The base class of storages of the progress of handlers.
 
-    Storages do no requests: they read from the body, and write to the patch. For other places,
-    such as databases, inherit and implement the methods; `flush` is called after each pass.
+    Storages send no requests: they read from the object, and put changes into the patch. To store
+    the progress elsewhere, e.g. in a database, inherit, and implement the methods. A storage is for
+    ``settings.persistence.progress_storage``. See "Continue after restarts" in the documentation.
     """
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        """The record of one handler, or None if there is none."""
+        """
+        Get the record of one handler.
+
+        :param key: the id of the handler.
+        :param body: the object.
+        :returns: the record, or `None` if there is none.
+        """
         raise NotImplementedError
 
     def store(
@@ -45,26 +60,83 @@ class ProgressStorage(conventions.StorageStanzaCleaner):
             body: bodies.Body,
             patch: patches.Patch,
     ) -> None:
-        """Put the record of one handler to the patch (or elsewhere)."""
+        """
+        Store the record of one handler.
+
+        :param key: the id of the handler.
+        :param record: the record.
+        :param body: the object.
+        :param patch: the patch to put the record into, if it is stored on the object.
+        """
         raise NotImplementedError
 
     def purge(self, *, key: ids.HandlerId, body: bodies.Body, patch: patches.Patch) -> None:
-        """Remove the record of one handler, if there is any, also if it was only just stored."""
+        """
+        Remove the record of one handler, if there is any, also if it was only put into the patch.
+
+        :param key: the id of the handler.
+        :param body: the object.
+        :param patch: the patch.
+        """
         raise NotImplementedError
 
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        """Put a value that means nothing to handlers next to the records, or remove it (None)."""
+        """
+        Store a value that has no meaning for handlers, beside the records.
+
+        :param body: the object.
+        :param patch: the patch.
+        :param value: the value; `None` removes it.
+        """
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        """Read the value that was put by `touch`, if the storage keeps it at all."""
+        """
+        Get the value that `touch` has stored, if the storage supports that.
+
+        :param body: the object.
+        :returns: the value, or `None`.
+        """
+        return None
+
+    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
+        """
+        Store the record of the handling cycle, beside those of the handlers.
+
+        The record describes what the handlers have seen while others edited the object. If a
+        storage does not keep it, handlers can miss an edit that was reverted during a restart.
+
+        :param body: the object.
+        :param patch: the patch.
+        :param value: the record; `None` removes it.
+        """
+
+    def fetch_cycle(self, *, body: bodies.Body) -> str | None:
+        """
+        Get the record of the handling cycle.
+
+        :param body: the object.
+        :returns: the record, or `None` if there is none.
+        """
         return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        """Remove all traces of this storage from the essence."""
+        """
+        Remove all traces of this storage from an essence, so that Kopf ignores its own changes.
+
+        :param essence: the essence.
+        :returns: the essence without the traces.
+        """
         return essence
 
     def flush(self) -> None:
-        """Called when all records of the moment are stored."""
+        """
+        Write what is still buffered. Kopf calls this method when all records of the moment are
+        stored.
+        """
+
+
+CYCLE_KEY = 'handling-cycle'
+"""The key of the record of the cycle, next to the records of the handlers."""
 
 
 class AnnotationsProgressStorage(
@@ -73,9 +145,13 @@ class AnnotationsProgressStorage(
         ProgressStorage,
 ):
     """
-    Keep the records in annotations, as JSON: ``{prefix}/{id}``.
+    Store the progress in annotations of the object, as JSON: ``{prefix}/{id}``.
 
-    The verbose records also have the fields which are not set.
+    :param prefix: the part of the annotations' names before the slash.
+    :param verbose: whether to store also the keys that are not set.
+    :param touch_key: the part of the name of the annotation for `touch` after the slash.
+    :param v1: whether to use also the shortened names of very old versions, if they differ.
+    :raises ValueError: if the prefix is empty.
     """
 
     def __init__(
@@ -111,23 +187,36 @@ class AnnotationsProgressStorage(
         self._write(key, json.dumps(content, separators=(',', ':')), body=body, patch=patch)
 
     def purge(self, *, key: ids.HandlerId, body: bodies.Body, patch: patches.Patch) -> None:
-        annotations = _get_annotations(body)
-        for full_key in self.make_keys(key, body=body):
-            if full_key in annotations:
-                patch.metadata.annotations[full_key] = None
-            else:
-                dicts.remove(patch, ('metadata', 'annotations', full_key))
+        self._remove(key, body=body, patch=patch)
 
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         if value is None:
-            self.purge(key=ids.HandlerId(self.touch_key), body=body, patch=patch)
+            self._remove(self.touch_key, body=body, patch=patch)
         else:
             self._write(self.touch_key, value, body=body, patch=patch)
 
     def touched(self, *, body: bodies.Body) -> str | None:
         annotations = _get_annotations(body)
-        keys = self.make_keys(self.touch_key, body=body) if annotations else ()
-        return next((annotations[key] for key in keys if key in annotations), None)
+        for full_key in self.make_keys(self.touch_key, body=body) if annotations else ():
+            if full_key in annotations:
+                return annotations[full_key]
+        return None
+
+    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
+        if value is not None:
+            self._write(CYCLE_KEY, value, body=body, patch=patch)
+            return
+        annotations = _get_annotations(body)
+        for full_key in self.make_keys(CYCLE_KEY, body=body):
+            if full_key in annotations:
+                patch.metadata.annotations[full_key] = None
+
+    def fetch_cycle(self, *, body: bodies.Body) -> str | None:
+        annotations = _get_annotations(body)
+        for full_key in self.make_keys(CYCLE_KEY, body=body) if annotations else ():
+            if full_key in annotations:
+                return annotations[full_key]
+        return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         essence = super().clear(essence=essence)
@@ -150,9 +239,24 @@ class AnnotationsProgressStorage(
             if marker:
                 annotations[marker] = 'yes'
 
+    def _remove(self, key: str, *, body: bodies.Body, patch: patches.Patch) -> None:
+        annotations = _get_annotations(body)
+        for full_key in self.make_keys(key, body=body):
+            if full_key in annotations:
+                patch.metadata.annotations[full_key] = None
+            else:
+                dicts.remove(patch, ('metadata', 'annotations', full_key))
+
 
 class StatusProgressStorage(ProgressStorage):
-    """Keep the records in a field of the status (or of any other stanza) by the handlers' ids."""
+    """
+    Store the progress in a field of the status of the object, or in another field, by the handlers'
+    ids.
+
+    :param name: the name that replaces ``{name}`` in the fields.
+    :param field: the field of the records.
+    :param touch_field: the field for `touch`.
+    """
 
     def __init__(
             self,
@@ -168,6 +272,7 @@ class StatusProgressStorage(ProgressStorage):
 
     @property
     def field(self) -> dicts.FieldPath:
+        """The field of the records, as a tuple of keys."""
         return self._field
 
     @field.setter
@@ -176,11 +281,13 @@ class StatusProgressStorage(ProgressStorage):
 
     @property
     def touch_field(self) -> dicts.FieldPath:
+        """The field for `touch`, as a tuple of keys."""
         return self._touch_field
 
     @touch_field.setter
     def touch_field(self, field: dicts.FieldSpec) -> None:
         self._touch_field = tuple(key.format(name=self._name) for key in dicts.parse_field(field))
+        self._cycle_field = (*self._touch_field[:-1], CYCLE_KEY)
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
         record = dicts.resolve(body, (*self.field, key), None)
@@ -209,18 +316,35 @@ class StatusProgressStorage(ProgressStorage):
         value = dicts.resolve(body, self.touch_field, None)
         return value if isinstance(value, str) else None
 
+    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
+        if value is None:
+            _purge_field(self._cycle_field, body=body, patch=patch)
+        else:
+            dicts.ensure(patch, self._cycle_field, value)
+
+    def fetch_cycle(self, *, body: bodies.Body) -> str | None:
+        value = dicts.resolve(body, self._cycle_field, None)
+        return value if isinstance(value, str) else None
+
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         essence = super().clear(essence=essence)
-        if self.field[0] not in essence and self.touch_field[0] not in essence:
+        fields = (self._field, self._touch_field, self._cycle_field)
+        if not (fields[0][0] in essence or fields[1][0] in essence or fields[2][0] in essence):
             return essence
         cleared: Mapping[str, Any] = essence
-        for field in (self.field, self.touch_field):
+        for field in fields:
             cleared = _without(cleared, field)
         return cast(bodies.BodyEssence, cleared)
 
 
 class MultiProgressStorage(ProgressStorage):
-    """Write to several storages, read from the first one that knows: for transitions."""
+    """
+    Write the progress to several storages, and read it from the first storage that has it.
+
+    Use it to change from one storage to another.
+
+    :param storages: the storages, in the order of reading.
+    """
 
     def __init__(self, storages: Collection[ProgressStorage]) -> None:
         super().__init__()
@@ -253,8 +377,22 @@ class MultiProgressStorage(ProgressStorage):
             storage.touch(body=body, patch=patch, value=value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        values = (storage.touched(body=body) for storage in self.storages)
-        return next((value for value in values if value is not None), None)
+        for storage in self.storages:
+            value = storage.touched(body=body)
+            if value is not None:
+                return value
+        return None
+
+    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
+        for storage in self.storages:
+            storage.store_cycle(body=body, patch=patch, value=value)
+
+    def fetch_cycle(self, *, body: bodies.Body) -> str | None:
+        for storage in self.storages:
+            value = storage.fetch_cycle(body=body)
+            if value is not None:
+                return value
+        return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         for storage in self.storages:
@@ -267,7 +405,7 @@ class MultiProgressStorage(ProgressStorage):
 
 
 class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
-    """The place of long-gone versions: still read and cleaned, never written."""
+    """The records of old versions of Kopf: read and removed, but never written."""
 
     def store(
             self,
@@ -282,9 +420,24 @@ class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         pass
 
+    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
+        pass
+
 
 class SmartProgressStorage(MultiProgressStorage):
-    """The default: annotations; the records in the status are read & cleaned, but not written."""
+    """
+    Store the progress in annotations; read and clean also the records in the status. This is the
+    default.
+
+    :param name: the name that replaces ``{name}`` in the fields of the status.
+    :param field: the field of the records in the status.
+    :param touch_key: the part of the name of the annotation for `touch` after the slash.
+    :param touch_field: the field for `touch` in the status.
+    :param prefix: the part of the annotations' names before the slash.
+    :param v1: whether to use also the shortened names of very old versions, if they differ.
+    :param verbose: whether to store also the keys that are not set.
+    :raises ValueError: if the prefix is empty.
+    """
 
     def __init__(
             self,
@@ -310,7 +463,7 @@ def _get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
 
 def _decode(value: str, key: str) -> ProgressRecord | None:
     try:
-        record = json.loads(value)
+        record = nesting.parse(value)
     except ValueError as e:
         raise ValueError(
             f"The annotation {key} is not readable as a handler's progress ({e}); "
@@ -328,7 +481,7 @@ def _purge_field(
 
 
 def _without(source: Mapping[str, Any], path: dicts.FieldPath) -> Mapping[str, Any]:
-    """A copy without the field, and without its parents which are empty; the same if none are."""
+    """Copy the source without the field and its emptied parents; the same if nothing changes."""
     key, below = path[0], path[1:]
     child = source.get(key)
     if key not in source or (below and not isinstance(child, Mapping)):

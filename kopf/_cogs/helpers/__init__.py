@@ -1,7 +1,6 @@
 """
-Things from outside of Kubernetes and asyncio: loading of scripts and modules, host names, versions,
-adapters to third-party libraries.
+Parts that have nothing to do with Kubernetes and asyncio: importing of the user's files, host
+names, parsing of HTTP, token buckets, the version.
 
-It may import nothing else of Kopf. It guarantees that optional libraries are imported only when
-they are used, and that their absence is not an error until then.
+The package may import nothing else of Kopf.
 """

@@ -1,5 +1,5 @@
 """
-How the machine is called, for those who look at it from outside.
+The name of the machine, as people outside of it know the machine.
 """
 
 import socket
@@ -9,10 +9,10 @@ GENERIC_NAMES = frozenset({'', 'localhost', 'localhost.localdomain', 'localhost6
 
 def get_descriptive_hostname() -> str:
     """
-    Find the name of this machine that says the most; ``localhost`` if there is none.
+    Find the most descriptive name of this machine; ``localhost`` if there is none.
 
-    In a pod, it is the name of the pod. It can ask the DNS, so it may take a while, but never
-    fails.
+    In a pod, it is the name of the pod. The function can make requests to DNS, so it can block for
+    some seconds. It never fails.
     """
     for get_name in (socket.gethostname, socket.getfqdn):
         try:

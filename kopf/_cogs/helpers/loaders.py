@@ -1,7 +1,8 @@
 """
-Importing of the users' files and modules, as the command line names them.
+Importing of the user's files and modules, as they are given in the command line.
 """
 
+import errno
 import importlib
 import importlib.util
 import os
@@ -14,12 +15,12 @@ from collections.abc import Iterable
 _OWN_ROOT = str(pathlib.Path(__file__).parents[2]) + os.sep
 
 
-class LoadingError(Exception):
+class LoadingError(ImportError):
     """
-    A file or a module could not be imported.
+    A file or a module cannot be imported. The original error, if any, is in ``__cause__``.
 
-    The text says in one line what and why; ``details`` are the lines of the users' own code that
-    led there, or where in the file it is not Python, as Python shows them; empty if there are none.
+    The message says in one line what cannot be imported, and why. ``details`` is the traceback
+    reduced to the user's code, or the place of a syntax error; empty if there is neither.
     """
 
     def __init__(self, message: str, *, details: str = '') -> None:
@@ -29,13 +30,14 @@ class LoadingError(Exception):
 
 def preload(paths: Iterable[str | os.PathLike[str]], modules: Iterable[str]) -> None:
     """
-    Import the files, and then the modules, each once, in the order as given.
+    Import the files, and then the modules, each once, in the given order.
 
-    It is as with Python's own command line: the neighbours of a file can be imported by it, and so
-    can those in the current directory by modules. A file's own name does not matter: it hides no
-    module of that name, neither of the standard library nor others.
+    As with ``python file.py`` and ``python -m module``: a file can import other files of its
+    folder, and a module is looked for in the current directory, too. A file does not replace a
+    module of the same name: e.g. the operator can be in ``json.py``, and ``import json`` is still
+    the standard library.
 
-    :raises LoadingError: for the first one that cannot be imported.
+    :raises LoadingError: for the first file or module that cannot be imported.
     """
     for path in paths:
         load_file(path)
@@ -44,10 +46,15 @@ def preload(paths: Iterable[str | os.PathLike[str]], modules: Iterable[str]) -> 
 
 
 def load_file(path: str | os.PathLike[str]) -> None:
-    """Import a file by its path, under a name of its own."""
+    """
+    Import a file by its path. In ``sys.modules``, it has a unique name made of its path.
+
+    :raises LoadingError: if the file cannot be imported.
+    """
     source = pathlib.Path(path)
     if not source.exists():
-        raise LoadingError(f"Cannot load {path}: there is no such file.")
+        absence = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
+        raise LoadingError(f"Cannot load {path}: there is no such file.") from absence
     if not source.is_file():
         raise LoadingError(f"Cannot load {path}: it is not a file.")
     source = source.absolute()
@@ -69,7 +76,11 @@ def load_file(path: str | os.PathLike[str]) -> None:
 
 
 def load_module(name: str) -> None:
-    """Import a module by its name."""
+    """
+    Import a module by its name.
+
+    :raises LoadingError: if the module cannot be imported.
+    """
     _ensure_path(str(pathlib.Path.cwd()))
     try:
         importlib.import_module(name)
@@ -91,8 +102,15 @@ def _make_error(what: str, exc: Exception) -> LoadingError:
         details += ''.join(traceback.format_exception_only(exc)[:-1])
     elif len(lines) > 1:
         details += '\n'.join([*lines[1:], ''])
+    if 'positional argument' in reason and frames and _is_bare_decorator(frames[-1].line or ''):
+        details += f"Write the decorator with parentheses: {frames[-1].line}()\n"
     return LoadingError(f"Cannot load {what}: {reason}", details=details)
 
 
+def _is_bare_decorator(line: str) -> bool:
+    return line.startswith('@kopf.') and not line.endswith(')')
+
+
 def _is_of_users(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith((_OWN_ROOT, '<frozen importlib', importlib.__file__))
+    return not frame.filename.startswith(
+        (_OWN_ROOT, '<frozen importlib', '<string>', importlib.__file__))

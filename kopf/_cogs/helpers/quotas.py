@@ -1,58 +1,84 @@
 """
-Quotas per key: a burst at first, then a slow trickle.
+Token buckets: they allow a burst at first, then a slow constant rate.
 
-This is the token bucket by which ``client-go`` keeps the floods of events of single objects away
-from the API. It has no clock of its own, so that it can be told any time.
+client-go limits the rates of events and requests in the same way. The time is an argument
+everywhere: monotonic, in seconds.
 """
-
 import collections
-import dataclasses
 import threading
 
 
-@dataclasses.dataclass(slots=True)
-class _Bucket:
-    tokens: float
-    time: float
-    refused: int = 0
+class Bucket:
+    """
+    A token bucket: it holds at most ``burst`` tokens, and gets one more every ``period`` seconds.
+    """
+    __slots__ = ('_burst', '_period', '_time', '_tokens', 'refused')
+
+    def __init__(self, *, burst: float, period: float, now: float) -> None:
+        super().__init__()
+        self._burst = burst
+        self._period = period
+        self._tokens = burst
+        self._time = now
+        self.refused = 0
+        """How many times in a row `take` has failed."""
+
+    def take(self, now: float) -> bool:
+        """Take a token; return false if there is none."""
+        self._refill(now)
+        if self._tokens < 1:
+            self.refused += 1
+            return False
+        self.refused = 0
+        self._tokens -= 1
+        return True
+
+    def empty(self, now: float) -> None:
+        """Remove all tokens; the next one comes after a whole period."""
+        self._tokens = 0
+        self._time = now
+
+    def get_wait(self, now: float) -> float:
+        """Get the time (seconds) until there is a token; 0 if there is one."""
+        self._refill(now)
+        return self._period * max(0.0, 1 - self._tokens)
+
+    def _refill(self, now: float) -> None:
+        refill = max(0.0, now - self._time) / self._period
+        self._tokens = min(self._burst, self._tokens + refill)
+        self._time = max(self._time, now)  # several threads can come in the wrong order
 
 
 class Quotas:
     """
-    A quota for every key: ``burst`` takings at once, refilled by one in every ``period`` seconds.
+    A token bucket for each key.
 
-    At most ``capacity`` keys are remembered; those not used for the longest time are forgotten, and
-    so begin with a full burst when they come back. It can be used from several threads.
+    At most ``capacity`` buckets are kept. The least recently used bucket is dropped; its key begins
+    with a full burst when it comes back. It can be used from several threads.
     """
 
     def __init__(self, *, burst: int, period: float, capacity: int = 4096) -> None:
+        super().__init__()
         self.burst = burst
         self.period = period
         self.capacity = capacity
-        self._buckets: collections.OrderedDict[str, _Bucket] = collections.OrderedDict()
+        self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, key: str, now: float) -> int | None:
         """
-        Take one from the quota of the key, at the monotonic time in seconds.
+        Take a token of the key.
 
-        Returns `None` if it is used up; else, how many times it was refused since the last success.
+        Returns None if there is none; otherwise, how many times it has failed before, in a row.
         """
         with self._lock:
             bucket = self._buckets.get(key)
             if bucket is None:
-                bucket = self._buckets[key] = _Bucket(tokens=self.burst, time=now)
+                bucket = self._buckets[key] = Bucket(
+                    burst=self.burst, period=self.period, now=now)
                 if len(self._buckets) > self.capacity:
                     self._buckets.popitem(last=False)
             else:
                 self._buckets.move_to_end(key)
-                refill = max(0.0, now - bucket.time) / self.period
-                bucket.tokens = min(self.burst, bucket.tokens + refill)
-                bucket.time = now
-
-            if bucket.tokens < 1:
-                bucket.refused += 1
-                return None
-            refused, bucket.refused = bucket.refused, 0
-            bucket.tokens -= 1
-            return refused
+            refused = bucket.refused
+            return refused if bucket.take(now) else None

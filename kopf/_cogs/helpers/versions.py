@@ -1,5 +1,5 @@
 """
-The version of the framework: the only place where it is written down.
+The version of Kopf. The package metadata are made from it.
 """
 
 version = '2.0.0.dev0'

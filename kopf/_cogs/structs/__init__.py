@@ -1,7 +1,9 @@
 """
-What the data is: bodies of objects, patches, diffs, references to resources, credentials, memos.
+The structures of data: bodies of objects, patches, diffs, resources, credentials, memos.
 
-It may import only the primitives of asyncio and the helpers. It guarantees that functions here are
-pure: no I/O, no clock, no logging, but that credentials read the files that they name; and that
-bodies that came from the API are never modified.
+The package may import only aiokits and helpers. The package guarantees:
+
+* The functions are pure: no I/O, no clock, no logging. Only credentials read the files that they
+  name.
+* The bodies that come from the API server are never modified.
 """

@@ -1,8 +1,8 @@
 """
-Kubernetes objects: raw as the API sends them, and wrapped for handlers.
+Kubernetes objects: raw bodies from the API server, and their wrappers for handlers.
 
-The raw bodies are plain dicts parsed from JSON; they are shared, not copied, and must not be
-changed. The wrappers are cheap views with attributes for the well-known fields.
+Raw bodies are plain dicts, as parsed from JSON. They are shared, not copied, so they must not be
+changed. Wrappers are read-only views with attributes for well-known fields.
 """
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypedDict, cast
@@ -32,7 +32,7 @@ class RawMeta(TypedDict, total=False):
 
 
 class RawBody(TypedDict, total=False):
-    """An object as it is known to the API."""
+    """An object as a dict, as the API server sends it."""
     apiVersion: str
     kind: str
     metadata: RawMeta
@@ -41,7 +41,7 @@ class RawBody(TypedDict, total=False):
 
 
 class RawEvent(TypedDict, total=True):
-    """An event of a watch-stream; its type is None for the objects listed initially."""
+    """An event of a watch. The ``type`` is `None` for the objects that are listed at first."""
     type: RawEventType
     object: RawBody
 
@@ -52,13 +52,17 @@ class MetaEssence(TypedDict, total=False):
 
 
 class BodyEssence(TypedDict, total=False):
-    """What matters for detecting changes: see `kopf.DiffBaseStorage`."""
+    """
+    The essence of an object: the part that Kopf compares to detect changes. See
+    `kopf.DiffBaseStorage`.
+    """
     metadata: MetaEssence
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
 
 
 class ObjectReference(TypedDict, total=False):
+    """A reference to an object, as Kubernetes events contain it."""
     apiVersion: str
     kind: str
     namespace: str | None
@@ -67,6 +71,7 @@ class ObjectReference(TypedDict, total=False):
 
 
 class OwnerReference(TypedDict, total=False):
+    """A reference to an owner, as objects contain it in ``metadata.ownerReferences``."""
     controller: bool
     blockOwnerDeletion: bool
     apiVersion: str
@@ -76,7 +81,12 @@ class OwnerReference(TypedDict, total=False):
 
 
 class Meta(dicts.MappingView):
-    """``metadata`` of an object. What the object does not have is None, or empty if plural."""
+    """
+    The ``metadata`` of an object: a read-only mapping, with attributes for the well-known fields.
+
+    If the object does not have a field, the attribute is `None`, or an empty mapping for labels and
+    annotations.
+    """
     __slots__ = ()
 
     def __init__(self, body: 'Body', /) -> None:
@@ -84,35 +94,45 @@ class Meta(dicts.MappingView):
 
     @property
     def labels(self) -> Labels:
+        """The labels: a read-only mapping of strings to strings."""
         return dicts.MappingView(self, ('labels',))
 
     @property
     def annotations(self) -> Annotations:
+        """The annotations: a read-only mapping of strings to strings."""
         return dicts.MappingView(self, ('annotations',))
 
     @property
     def uid(self) -> str | None:
+        """The unique identifier that the API server has given to the object."""
         return cast(str | None, self.get('uid'))
 
     @property
     def name(self) -> str | None:
+        """The name of the object."""
         return cast(str | None, self.get('name'))
 
     @property
     def namespace(self) -> str | None:
+        """The namespace of the object; `None` for cluster-scoped objects."""
         return cast(str | None, self.get('namespace'))
 
     @property
     def creation_timestamp(self) -> str | None:
+        """When the object was created, as a string in ISO 8601."""
         return cast(str | None, self.get('creationTimestamp'))
 
     @property
     def deletion_timestamp(self) -> str | None:
+        """
+        When the deletion of the object was requested, as a string in ISO 8601; `None` if it was
+        not.
+        """
         return cast(str | None, self.get('deletionTimestamp'))
 
 
 class Spec(dicts.MappingView):
-    """``spec`` of an object; empty if it has none."""
+    """The ``spec`` of an object: a read-only mapping, empty if the object has no spec."""
     __slots__ = ()
 
     def __init__(self, body: 'Body', /) -> None:
@@ -120,7 +140,7 @@ class Spec(dicts.MappingView):
 
 
 class Status(dicts.MappingView):
-    """``status`` of an object; empty if it has none."""
+    """The ``status`` of an object: a read-only mapping, empty if the object has no status."""
     __slots__ = ()
 
     def __init__(self, body: 'Body', /) -> None:
@@ -129,15 +149,15 @@ class Status(dicts.MappingView):
 
 class Body(Mapping[str, Any]):
     """
-    An object as handlers see it: a read-only mapping with attributes for the usual stanzas.
+    An object as handlers get it: a read-only mapping, with attributes for the usual parts.
 
-    Bodies compare by content, also to dicts. Daemons get live ones, which always show
-    the newest known state of the object.
+    Bodies are compared by their content, also with dicts. Daemons and timers get live bodies, which
+    always show the newest known state of the object.
     """
     __slots__ = ('_raw',)
 
     def __init__(self, raw: RawBody | BodyEssence, /) -> None:
-        self._raw = cast(Mapping[str, Any], raw)
+        self._raw: Mapping[str, Any] = raw
 
     def __len__(self) -> int:
         return len(self._raw)
@@ -152,37 +172,42 @@ class Body(Mapping[str, Any]):
         return key in self._raw
 
     def get(self, key: str, default: Any = None) -> Any:
+        """Get the value of a key, or the default if the object does not have the key."""
         return self._raw.get(key, default)
 
     def __repr__(self) -> str:
         return repr(self._raw)
 
     def _replace_with(self, raw: RawBody) -> None:
-        """Show another state of the same object (for the live bodies)."""
+        """Show another state of the same object, for live bodies."""
         self._raw = raw
 
     @property
     def metadata(self) -> Meta:
+        """The ``metadata`` of the object."""
         return Meta(self)
 
     @property
     def meta(self) -> Meta:
+        """The ``metadata`` of the object, under a shorter name."""
         return Meta(self)
 
     @property
     def spec(self) -> Spec:
+        """The ``spec`` of the object."""
         return Spec(self)
 
     @property
     def status(self) -> Status:
+        """The ``status`` of the object."""
         return Status(self)
 
 
 class LiveBody(Body):
     """
-    A body that always shows the newest state, and which looks for it when it is read first.
+    A body that always shows the newest known state of the object.
 
-    Daemons and timers have such bodies; many of them never read theirs.
+    The state is recalled at the first access, because many daemons and timers never read the body.
     """
     __slots__ = ('_newest', '_recall')
 
@@ -201,25 +226,28 @@ class LiveBody(Body):
 
 
 def parse_version(raw: RawBody) -> Version:
-    """The ``resourceVersion``: as a number, if it is one."""
+    """Get the ``resourceVersion``: as an integer if it is numeric, or else as a string or None."""
     version = raw['metadata'].get('resourceVersion')
     return int(version) if version is not None and version.isdecimal() else version
 
 
 def is_newer(a: Version, b: Version) -> bool:
     """
-    Whether the one version is newer than the other one of the same resource.
+    Whether version ``a`` is newer than version ``b`` of the same resource.
 
-    If any of them is no number, all that differs is newer (KEP-5504 makes numbers comparable).
+    Numbers are comparable since KEP-5504. If any of the versions is not a number, ``a`` counts as
+    newer if the versions differ.
     """
     return a > b if isinstance(a, int) and isinstance(b, int) else a != b
 
 
 def build_object_reference(body: Body) -> ObjectReference:
     """
-    Make a reference to the object, as Kubernetes events have it in ``involvedObject``.
+    Make a reference to an object, as Kubernetes events contain it in ``involvedObject``.
 
-    Only what the object has is there: cluster-scoped ones have no namespace, and so on.
+    :param body: the object.
+    :returns: a dict with ``apiVersion``, ``kind``, ``name``, ``uid``, ``namespace``, as far as the
+        object has them.
     """
     meta = body.get('metadata') or {}
     ref = {
@@ -238,7 +266,15 @@ def build_owner_reference(
         controller: bool | None = True,
         block_owner_deletion: bool | None = True,
 ) -> OwnerReference:
-    """Make a reference to the object as an owner, for ``metadata.ownerReferences`` of others."""
+    """
+    Make a reference to an object as an owner, for ``metadata.ownerReferences`` of owned resources.
+
+    :param body: the owner.
+    :param controller: the value of ``controller``; `None` omits it.
+    :param block_owner_deletion: the value of ``blockOwnerDeletion``; `None` omits it.
+    :returns: a dict with ``controller``, ``blockOwnerDeletion``, ``apiVersion``, ``kind``,
+        ``name``, ``uid``, as far as they are known.
+    """
     meta = body.get('metadata') or {}
     ref = {
         'controller': controller,

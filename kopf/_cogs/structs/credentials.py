@@ -1,8 +1,8 @@
 """
-Credentials: where the API is, how to talk to it, and as whom.
+Credentials: the address of the API server, and how to connect and authenticate.
 
-They are made by login handlers, kept in a vault, and used by the API client. None of them ever
-shows a secret in its ``repr()``, so they may be logged and may appear in tracebacks.
+Credentials are returned by login handlers, kept in a vault, and used by the API client. Their
+``repr()`` contains no secrets, so they can be logged, and can appear in tracebacks.
 """
 import base64
 import binascii
@@ -10,6 +10,7 @@ import dataclasses
 import datetime
 import os
 import pathlib
+import re
 import ssl
 import tempfile
 import urllib.parse
@@ -28,7 +29,7 @@ _URLS = frozenset({'server', 'proxy_url'})
 
 
 class LoginError(Exception):
-    """Raised when there is no way to log in to the API, or no credentials that it accepts."""
+    """There are no credentials, or they are unusable, or the API server rejects all of them."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
@@ -48,30 +49,54 @@ class _Endpoint:
 
     @property
     def expires(self) -> datetime.datetime | None:
-        """The expiration with a timezone: naive times are in UTC."""
+        """The expiration with a timezone. Times without a timezone are in UTC."""
         if self.expiration is None or self.expiration.tzinfo is not None:
             return self.expiration
         return self.expiration.replace(tzinfo=datetime.UTC)
 
     def is_expired(self, now: datetime.datetime) -> bool:
-        """Tell whether the credentials are of no use any more."""
+        """Whether the credentials have expired."""
         return self.expires is not None and now >= self.expires
 
     def is_usable(self) -> bool:
-        """Whether it makes sense to use them again after they were dropped."""
+        """Whether the credentials can be used again after they were rejected."""
         return True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class ConnectionInfo(_Endpoint):
     """
-    A single endpoint of the API, with the credentials and the flags to connect to it.
+    The address of an API server, and the credentials and options for connecting to it.
 
-    Everything that goes by a path can be given by its data instead, but not by both (`ValueError`).
-    Data are PEM texts, or these in base64, as they are in kubeconfigs. Files are read each time the
-    connections are set up; the file of the token also when it changes.
+    Login handlers return it. Certificates and keys are PEM texts, or PEM texts in base64 as in
+    kubeconfigs. Kopf reads the files whenever it makes a connection pool. ``repr()`` shows no
+    secrets. See "Authenticate to the API server" in the documentation.
 
-    Credentials with a higher priority are preferred; those past their expiration are not used.
+    :param server: the URL of the API server, with the scheme ``https`` or ``http``. Required.
+    :param priority: a number; Kopf uses the credentials with the highest priority. Default: 0.
+    :param default_namespace: the namespace for clients that ask for it. Operators do not use it.
+    :param expiration: a `datetime.datetime` after which Kopf does not use the credentials; in UTC
+        if it has no timezone. Default: never.
+    :param ca_path: the path of the certificates that sign the certificate of the server. Default:
+        those of the system.
+    :param ca_data: the same certificates as data. It excludes ``ca_path``.
+    :param insecure: whether to accept any certificate of the server. Default: no.
+    :param username: the username for basic authentication, with the ``password``.
+    :param password: the password for basic authentication, with the ``username``.
+    :param scheme: the scheme of the header ``Authorization``. Default: ``Bearer``.
+    :param token: the token for the header ``Authorization``.
+    :param token_path: the path of a file with the token, which Kopf reads again when the file
+        changes. It takes precedence over ``token``.
+    :param certificate_path: the path of the client certificate.
+    :param certificate_data: the client certificate as data. It excludes ``certificate_path``.
+    :param private_key_path: the path of the private key of the client certificate.
+    :param private_key_data: the private key as data. It excludes ``private_key_path``.
+    :param tls_server_name: the name that the certificate of the server must contain. Default: the
+        host of the URL.
+    :param proxy_url: the URL of a proxy, with the scheme ``https`` or ``http``. Default: no proxy.
+    :param trust_env: whether to use the proxies of the environment, and ``~/.netrc``. Default: no.
+    :raises TypeError: if ``insecure`` is not a boolean.
+    :raises ValueError: if both the path and the data of the same thing are given.
     """
     ca_path: AnyPath | None = None
     ca_data: str | bytes | None = None
@@ -90,6 +115,8 @@ class ConnectionInfo(_Endpoint):
     trust_env: bool = False
 
     def __post_init__(self) -> None:
+        if self.insecure is not None and not isinstance(self.insecure, bool):
+            raise TypeError(f"insecure= must be True, False, or None, not {self.insecure!r}.")
         if self.ca_path is not None and self.ca_data is not None:
             raise ValueError("Both the path and the data of the CA are set. Only one is needed.")
         if self.certificate_path is not None and self.certificate_data is not None:
@@ -101,34 +128,40 @@ class ConnectionInfo(_Endpoint):
 
     def as_http_headers(self) -> dict[str, str]:
         """
-        The headers by which the API knows the client. They contain secrets: never log them.
+        Make the headers for authentication. They contain secrets: never log them.
 
-        The token's file is read on every call; while it is absent or empty, `token` is used.
+        The file of the token is read at every call. If it is absent or empty, ``token`` is used.
+
+        :raises LoginError: if the token or the scheme has characters that a header cannot have.
         """
         if self.username is not None and self.password is not None:
             pair = f'{self.username}:{self.password}'.encode()
             return {'Authorization': f'Basic {base64.b64encode(pair).decode()}'}
         token = self._read_token() or self.token
-        if token:
-            return {'Authorization': f"{self.scheme or 'Bearer'} {token}"}
-        if self.scheme:
-            return {'Authorization': self.scheme}
-        return {}
+        if not token and not self.scheme:
+            return {}
+        header = f"{self.scheme or 'Bearer'} {token}" if token else f'{self.scheme}'
+        if not (header.isascii() and header.isprintable()):
+            raise LoginError("The token (or its scheme) has characters that cannot be in a header "
+                             "of HTTP: only printable ones of ASCII can. Get another token.")
+        return {'Authorization': header}
 
     def as_aiohttp_basic_auth(self) -> 'aiohttp.BasicAuth | None':
-        """The user's name and password for aiohttp, if there are both."""
+        """
+        Make the basic authentication for aiohttp; None without both a username and a password.
+        """
         if self.username is None or self.password is None:
             return None
         import aiohttp
-        with warnings.catch_warnings():  # it is deprecated in aiohttp, but not by itself here
+        with warnings.catch_warnings():  # aiohttp deprecates BasicAuth, but this method is public
             warnings.simplefilter('ignore', DeprecationWarning)
             return aiohttp.BasicAuth(self.username, self.password)
 
     def as_ssl_context(self) -> ssl.SSLContext:
         """
-        The TLS context with the CA and the client certificate, as Python needs it.
+        Make the TLS context with the CA and the client certificate.
 
-        Raises `LoginError` if anything of it is absent, unreadable, or not what it should be.
+        :raises LoginError: if a file is absent or unreadable, or a certificate or key is wrong.
         """
         try:
             return self._make_ssl_context()
@@ -142,14 +175,16 @@ class ConnectionInfo(_Endpoint):
             cafile=_expand(self.ca_path),
             cadata=None if self.ca_data is None else _as_pem(self.ca_data, 'CA').decode('ascii'),
         )
-        context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # many clusters' CAs are not that strict
+        # Since 3.13, Python is strict by default, and refuses the CAs of many clusters.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.certificate_path is None and self.certificate_data is None:
             return context
 
-        # Python loads client certificates only from files: these are gone before it returns.
+        # Python loads client certificates only from files, so the data are written to temporary
+        # files.
         with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
             certificate = _expand(self.certificate_path)
             if self.certificate_data is not None:
@@ -176,10 +211,18 @@ class ConnectionInfo(_Endpoint):
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class AiohttpSession(_Endpoint):
     """
-    A ready-made session of aiohttp, which carries all that is needed to connect to the server.
+    A session of aiohttp with everything that is needed to connect to the API server.
 
-    The operator uses it for all of its requests, watching included, and closes it when it is of no
-    use any more: when the API rejects it, or when the operator ends.
+    Login handlers can return it instead of `kopf.ConnectionInfo`. The operator uses the session for
+    all requests, also for watches. The operator closes the session when the API server rejects its
+    credentials, or when the operator exits.
+
+    :param server: the URL of the API server, with the scheme ``https`` or ``http``. Required.
+    :param aiohttp_session: the ``aiohttp.ClientSession``. Required.
+    :param priority: a number; Kopf uses the credentials with the highest priority. Default: 0.
+    :param default_namespace: the namespace for clients that ask for it. Operators do not use it.
+    :param expiration: a `datetime.datetime` after which Kopf does not use the credentials; in UTC
+        if it has no timezone. Default: never.
     """
     aiohttp_session: 'aiohttp.ClientSession'
 
@@ -191,9 +234,40 @@ Credentials = ConnectionInfo | AiohttpSession
 
 
 def strip_userinfo(url: str) -> str:
-    """The URL without the name and the password in it, so that it may be shown."""
-    parts = urllib.parse.urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition('@')[-1]).geturl()
+    """Remove the username and the password from a URL, so that it can be logged."""
+    return re.sub(r'^([^/?#]*//)?[^/?#]*@', r'\1', url)
+
+
+def parse_url(url: str, what: str) -> urllib.parse.SplitResult:
+    """
+    Parse a URL. The scheme is converted to lower case, and trailing slashes of the path are
+    removed.
+
+    ``what`` is the name of the URL for the error.
+
+    :raises LoginError: if the URL has another scheme than http or https, or has no host, or has a
+        query or a fragment.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except (AttributeError, TypeError, ValueError):
+        raise LoginError(f"The URL of the {what} makes no sense: {_show_url(url)}. "
+                         f"Check its host and its port.") from None
+    if parts.scheme not in ('http', 'https'):
+        raise LoginError(f"The URL of the {what} must begin with https:// (or http://): "
+                         f"{_show_url(url)}.")
+    if not host or port == 0 or parts.query or parts.fragment or re.search(r'[\s\\]', url.strip()):
+        raise LoginError(f"The URL of the {what} must have a host, maybe a port and a path, and "
+                         f"nothing more: {_show_url(url)}.")
+    userinfo, at, _ = parts.netloc.rpartition('@')
+    host = f'[{host}]' if ':' in host else host
+    netloc = f'{userinfo}{at}{host}' + (f':{port}' if port is not None else '')
+    return parts._replace(netloc=netloc, path=parts.path.rstrip('/'))
+
+
+def _show_url(url: object) -> str:
+    return repr(strip_userinfo(url)) if isinstance(url, str) else type(url).__name__
 
 
 def _conceal(name: str, value: object) -> str:

@@ -1,8 +1,9 @@
 """
 Nested fields of JSON-like dictionaries: parsing of paths, reading, writing.
 
-Paths are tuples of keys. A ``None`` on the way is the absence of everything below it,
-as Kubernetes has it. Keys with dots in them can only be addressed by tuples or lists.
+Paths are tuples of keys. Keys with dots can only be addressed by tuples or lists. A None in the
+middle of a path means that everything below is absent: in Kubernetes, null is the same as an absent
+field.
 """
 from collections.abc import Iterator, Mapping, MutableMapping
 from typing import Any, Final
@@ -15,9 +16,11 @@ _UNSET: Final = object()
 
 def parse_field(field: FieldSpec) -> FieldPath:
     """
-    Convert any way of naming a field to a path: ``'spec.field'``, ``['spec', 'field']``, etc.
+    Convert a field in any notation to a path: ``'spec.field'``, ``['spec', 'field']``, etc.
 
-    :raises ValueError: for anything which is not a string, a list or tuple of strings, or None.
+    None and the empty string are the empty path: the whole object.
+
+    :raises ValueError: if it is not a string, a list or tuple of strings, or None.
     """
     if field is None:
         return ()
@@ -30,9 +33,9 @@ def parse_field(field: FieldSpec) -> FieldPath:
 
 def resolve(d: Any, field: FieldSpec, default: Any = _UNSET) -> Any:
     """
-    Get the value of a nested field. Without a default, KeyError for the absent ones.
+    Get the value of a nested field. If the value itself is None, None is returned, not the default.
 
-    A present None is returned as it is; a None in the middle of the path means absence.
+    :raises KeyError: if the field is absent, and there is no default.
     """
     value = d
     path = field if type(field) is tuple else parse_field(field)
@@ -47,9 +50,10 @@ def resolve(d: Any, field: FieldSpec, default: Any = _UNSET) -> Any:
 
 def ensure(d: MutableMapping[str, Any], field: FieldSpec, value: Any) -> None:
     """
-    Set the value of a nested field; the parents are created or, if they are no dicts, replaced.
+    Set the value of a nested field. Absent parents are created; parents that are no dicts are
+    replaced.
 
-    :raises ValueError: when there is no field to set (an empty path).
+    :raises ValueError: if the path is empty.
     """
     path = parse_field(field)
     if not path:
@@ -64,7 +68,11 @@ def ensure(d: MutableMapping[str, Any], field: FieldSpec, value: Any) -> None:
 
 
 def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
-    """Remove a nested field, if it is there, and then the parents that it leaves empty."""
+    """
+    Remove a nested field if it exists, and then its parents if they are empty.
+
+    :raises ValueError: if the path is empty.
+    """
     path = parse_field(field)
     if not path:
         raise ValueError("The whole object cannot be removed; name a field of it.")
@@ -84,9 +92,9 @@ def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
 
 class MappingView(Mapping[str, Any]):
     """
-    A read-only view of a nested mapping, empty while there is none.
+    A read-only view of a nested mapping. It is empty if the mapping is absent.
 
-    It reads the source at every access: when the source shows a newer state, so does the view.
+    The view reads the source at every access, so it shows the current state of the source.
     """
     __slots__ = ('_path', '_source')
 
@@ -98,7 +106,7 @@ class MappingView(Mapping[str, Any]):
         value: Any = self._source
         for key in self._path:
             value = value.get(key)
-            if not isinstance(value, Mapping):
+            if type(value) is not dict and not isinstance(value, Mapping):
                 return {}
         return value  # type: ignore[no-any-return]
 
@@ -122,7 +130,9 @@ class MappingView(Mapping[str, Any]):
 
 
 class MutableMappingView(MappingView, MutableMapping[str, Any]):
-    """A view of a nested dict that creates it, with all of its parents, on the first write."""
+    """
+    A view of a nested dict. The first write creates the dict and its parents if they are absent.
+    """
     __slots__ = ()
     _source: MutableMapping[str, Any]
 

@@ -1,9 +1,10 @@
 """
 Differences between two states of an object or of its field.
 
-``None`` is the absence of a value, as Kubernetes has it: a field that changes from absent to None
-or back is not changed. Dicts are compared deeply; everything else, lists too, is one value.
-The order is stable: what is added, then removed, then changed, each in the order of the keys.
+None means that a value is absent, as null in Kubernetes: if an absent field becomes None, or the
+other way round, nothing has changed. Dicts are compared recursively; everything else, also a list,
+is compared as one value. The order of a diff is stable: added, removed, changed fields, in the
+order of the keys.
 """
 import enum
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,14 +14,19 @@ from kopf._cogs.structs import dicts
 
 
 class DiffOperation(enum.StrEnum):
-    """What happened to a field."""
+    """How a field has changed: added (it was absent or null), changed, or removed."""
     ADD = 'add'
     CHANGE = 'change'
     REMOVE = 'remove'
 
 
 class DiffItem(NamedTuple):
-    """A change of one field: the path is relative to what is compared; empty for it as a whole."""
+    """
+    A change of one field: a tuple of the operation, the field, the old value, and the new value.
+
+    The field is a tuple of keys, relative to the compared values. It is empty if the values have
+    changed as a whole. The values of absent fields are `None`.
+    """
     operation: DiffOperation
     field: dicts.FieldPath
     old: Any
@@ -28,6 +34,7 @@ class DiffItem(NamedTuple):
 
     @property
     def op(self) -> DiffOperation:
+        """The same as ``operation``."""
         return self.operation
 
     def __repr__(self) -> str:
@@ -35,7 +42,12 @@ class DiffItem(NamedTuple):
 
 
 class Diff(Sequence[DiffItem]):
-    """A sequence of changes: immutable, equal to the tuples and lists of the same items."""
+    """
+    The difference between two states: an immutable sequence of `kopf.DiffItem`.
+
+    Dicts are compared key by key; everything else, also a list, is compared as one value. A diff
+    equals a tuple or a list of the same items.
+    """
     __slots__ = ('_items',)
 
     def __init__(self, items: Iterable[DiffItem], /) -> None:
@@ -74,7 +86,7 @@ EMPTY = Diff(())
 
 
 def diff(a: Any, b: Any) -> Diff:
-    """Compare the old state (a) to the new one (b)."""
+    """Compare the old state ``a`` to the new state ``b``."""
     return EMPTY if a == b else Diff(_iterate(a, b, ()))
 
 
@@ -101,9 +113,9 @@ def _iterate(a: Any, b: Any, path: dicts.FieldPath) -> Iterator[DiffItem]:
 
 def reduce(d: Diff, path: dicts.FieldPath) -> Diff:
     """
-    Narrow a diff to one field; the paths become relative to that field.
+    Reduce a diff to one field. The paths become relative to that field.
 
-    A change above the field (e.g. of the whole spec) becomes what it means for the field.
+    A change of a parent (e.g. of the whole spec) is converted to the change of the field.
     """
     if not path or not d:
         return d

@@ -1,5 +1,7 @@
-"""Identifiers that travel through all the layers."""
+"""Identifiers that are used in all layers."""
 from typing import NewType
 
 HandlerId = NewType('HandlerId', str)
-"""A handler's id: unique for one function & field; ``parent/child`` for sub-handlers."""
+"""
+The id of a handler, e.g. ``create_fn``, ``update_fn/spec.size``; ``parent/child`` in sub-handlers.
+"""

@@ -1,7 +1,5 @@
 """
-Interfaces of in-memory indices, as handlers see them.
-
-Indices are read-only for handlers: only indexing functions change them.
+The interfaces of in-memory indices in handlers. Handlers can only read indices.
 """
 import abc
 from collections.abc import Collection, Mapping
@@ -13,13 +11,18 @@ _V = TypeVar('_V', covariant=True)
 
 class Store(Collection[_V], abc.ABC):
     """
-    All the values under one key of an index, of all the objects that yielded that key.
+    The values of all objects under one key of an index: a read-only collection.
 
-    The order is arbitrary. Equal values of different objects are all there.
+    The order is arbitrary. If several objects have equal values, all these values are there.
     """
     __slots__ = ()
 
 
 class Index(Mapping[_K, Store[_V]], abc.ABC):
-    """Keys and values as indexed by one indexing function; named after the function's id."""
+    """
+    An index: a read-only mapping of keys to `kopf.Store` of values.
+
+    Handlers get the index of each function with `kopf.index` as a keyword argument named by the id
+    of the function. See "Index objects in memory" in the documentation.
+    """
     __slots__ = ()

@@ -1,17 +1,20 @@
-"""In-memory containers of operators' authors, attached to objects and to the whole operator."""
+"""
+Memos: containers in memory for arbitrary data of handlers, for each object and for the operator.
+"""
 import copy
 from typing import Any, NoReturn
 
 AnyMemo = Any
-"""A memo in handlers: `Memo` by default, but authors may use an object of any other type."""
+"""The type of the kwarg ``memo``: `Memo` by default, or any other type given to `kopf.run`."""
 
 
 class Memo(dict[Any, Any]):
     """
-    A dict with its keys as attributes: ``memo.x`` is ``memo['x']``.
+    A dict whose keys are also attributes: ``memo.x`` is ``memo['x']``.
 
-    It is passed to handlers as ``memo``: one container for each object while it exists.
-    Keys that are named as methods of dicts can only be accessed as keys.
+    Handlers get it as ``memo``: one instance for each object, as long as the object exists and the
+    operator runs. Keys with the names of dict methods, e.g. ``items``, can only be accessed as
+    keys. See "Keep data in memory" in the documentation.
 
     >>> memo = Memo(x=1)
     >>> memo.y = memo.x + 1
@@ -36,7 +39,7 @@ class Memo(dict[Any, Any]):
 
 
 def make_own(shared: AnyMemo) -> AnyMemo:
-    """The memo of an object: a copy of the operator's one, as shallow as its class makes it."""
+    """Make the memo of an object: a shallow copy of the operator's memo."""
     return Memo(shared) if type(shared) is Memo else copy.copy(shared)
 
 

@@ -1,8 +1,9 @@
 """
-Patches: what handlers want to be changed on their objects.
+Patches: the changes of objects that handlers request.
 
-A patch is a JSON merge-patch (RFC 7386): dicts are merged, None removes, everything else replaces.
-In addition, functions can change the newest body in place; these go as JSON patches (RFC 6902).
+A patch is a merge patch (RFC 7396): dicts are merged, None removes a field, and any other value
+replaces the field. In addition, a patch can have functions that change the newest body in place;
+Kopf sends their effect as a JSON patch (RFC 6902).
 """
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +12,11 @@ from typing import Any, cast
 from kopf._cogs.structs import bodies, dicts
 
 PatchFn = Callable[[bodies.RawBody], None]
-"""A function that changes an object's raw body in place. It can be called several times."""
+"""
+A function that changes the raw body of an object in place.
+
+Kopf can call the function several times: e.g. again with a newer body after a conflict.
+"""
 
 JSONPatch = list[dict[str, Any]]
 
@@ -41,10 +46,15 @@ class StatusPatch(dicts.MutableMappingView):
 
 class Patch(dict[str, Any]):
     """
-    Changes to be made to the object: a dict of a merge-patch, and functions in ``patch.fns``.
+    The changes that a handler makes to its object: a dict of a merge patch, and functions.
 
-    ``patch.spec``, ``patch.status``, ``patch.meta`` (and its labels & annotations) create
-    their stanzas when something is put into them. A value of None removes a field.
+    Put values into ``patch.spec``, ``patch.status``, ``patch.meta``, ``patch.meta.labels``,
+    ``patch.meta.annotations``, or into the dict itself. Absent parts are created. `None` removes a
+    field. Kopf sends the changes to the API server: see "Change objects" in the documentation.
+
+    :param src: the merge patch. Default: empty.
+    :param body: the object, to which `as_json_patch` is relative. Default: none.
+    :param fns: the functions for ``patch.fns``. Default: none.
     """
 
     def __init__(
@@ -69,34 +79,48 @@ class Patch(dict[str, Any]):
         return f"{dict.__repr__(self)}{fns}"
 
     def clear(self) -> None:
+        """Remove everything from the patch, also the functions."""
         super().clear()
         self._fns.clear()
 
     @property
     def fns(self) -> list[PatchFn]:
+        """
+        Functions that get the newest raw body of the object, and change the body in place.
+
+        Use functions if a change depends on the current state, e.g. to append to a list. Kopf can
+        call a function several times.
+        """
         return self._fns
 
     @property
     def metadata(self) -> MetaPatch:
+        """The changes of ``metadata``, with the attributes ``labels`` and ``annotations``."""
         return MetaPatch(self)
 
     @property
     def meta(self) -> MetaPatch:
+        """The changes of ``metadata``, under a shorter name."""
         return MetaPatch(self)
 
     @property
     def spec(self) -> SpecPatch:
+        """The changes of ``spec``."""
         return SpecPatch(self, ('spec',))
 
     @property
     def status(self) -> StatusPatch:
+        """The changes of ``status``."""
         return StatusPatch(self, ('status',))
 
     def as_json_patch(self, body: bodies.Body | bodies.RawBody | None = None) -> JSONPatch:
         """
-        Convert to a JSON patch of the body, by default of the one with which it was created.
+        Convert the patch to a JSON patch (RFC 6902).
 
-        :raises ValueError: without any body.
+        :param body: the object to which the patch is relative. Default: the object with which the
+            patch was created.
+        :returns: a list of operations.
+        :raises ValueError: if there is no object.
         """
         original = body if body is not None else self._original
         if original is None:
@@ -104,7 +128,12 @@ class Patch(dict[str, Any]):
         return make_json_patch(original, self.apply(original))
 
     def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """What the body becomes. The body itself is not changed."""
+        """
+        Apply the patch to an object, and return the result. The object itself is not changed.
+
+        :param body: the object.
+        :returns: a new dict.
+        """
         target = merge(body, self)
         if self._fns:
             target = copy.deepcopy(target)
@@ -115,11 +144,12 @@ class Patch(dict[str, Any]):
 
 def merge(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
     """
-    Apply a merge-patch (RFC 7386) and return the result; nothing is changed in place.
+    Apply a merge patch (RFC 7396), and return the result. The target is not changed.
 
-    What the patch does not touch is shared with the target, not copied.
+    Values outside of the patch are shared with the target, not copied.
     """
-    result = dict(target) if isinstance(target, Mapping) else {}
+    is_mapping = type(target) is dict or isinstance(target, Mapping)
+    result = dict(target) if is_mapping else {}
     for key, val in patch.items():
         if val is None:
             result.pop(key, None)
@@ -132,10 +162,11 @@ def merge(target: Any, patch: Mapping[str, Any]) -> dict[str, Any]:
 
 def combine(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any] | None:
     """
-    Make one merge-patch of two: applying it equals applying the one and then the other.
+    Combine two merge patches into one with the same effect as the first and then the second.
 
-    None if no merge-patch can say it: where the first one removes or replaces a field,
-    and the second one puts a dict there, the object's own old keys would survive in it.
+    The result is None if no merge patch has this effect. For example, if the first patch removes
+    a field, and the second sets the same field to a dict: one merge patch would merge this dict
+    into the old value, and keep the old keys.
     """
     result = dict(first)
     for key, val in second.items():
@@ -151,7 +182,7 @@ def combine(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def make_json_patch(a: Any, b: Any) -> JSONPatch:
-    """The JSON patch that makes b of a. Lists are replaced as a whole."""
+    """Make the JSON patch from ``a`` to ``b``. Lists are replaced as a whole."""
     return list(_iterate_json_patch(a, b, ''))
 
 
@@ -170,7 +201,7 @@ def _iterate_json_patch(a: Any, b: Any, path: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_same(a: Any, b: Any) -> bool:
-    """Whether it is the same in JSON, where true is not 1."""
+    """Whether the values are the same in JSON: e.g. ``True`` is not ``1``."""
     if a is b:
         return True
     if isinstance(a, list) and isinstance(b, list):

@@ -1,33 +1,42 @@
 """
-Kinds of resources, selectors of them, and patterns of namespaces.
+Resources, selectors of resources, and patterns of namespaces.
 
-A `Resource` is what a cluster serves; a `Selector` is what an author wrote in a decorator.
-Selectors are resolved only when the resources of the cluster are known.
+A `Resource` is served by a cluster. A `Selector` is made of the arguments of a decorator. Selectors
+are resolved to resources when the resources of the cluster are discovered.
 """
 import dataclasses
 import enum
 import fnmatch
+import inspect
 import re
 import urllib.parse
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from typing import Final, Generic, NewType, TypeVar
 
 NamespaceName = NewType('NamespaceName', str)
 
 Namespace = NamespaceName | None
-"""A specific namespace, or None for the cluster as a whole."""
+"""A namespace, or None for the whole cluster."""
 
 NamespacePattern = str | re.Pattern[str]
-"""A comma-separated list of globs, or a regular expression for the whole name."""
+"""A comma-separated list of globs, or a regular expression that must match the whole name."""
 
 
 def match_namespace(name: NamespaceName, pattern: NamespacePattern) -> bool:
     """
-    Check a name of a namespace against a pattern.
+    Check whether the name of a namespace matches a pattern.
 
-    The first glob of a pattern is decisive: what it does not match, the pattern does not match.
-    Of all the globs that match the name, the last one wins. A glob with ``!`` excludes;
-    if it comes first, it excludes from all namespaces.
+    The first glob selects the namespaces; the next globs exclude (with ``!``) and include some of
+    them again. The last glob that matches the name decides. If the first glob has ``!``, it
+    excludes from all namespaces. Example: ``'dev-*, !dev-secret*, dev-secret-public'``.
     """
     if isinstance(pattern, re.Pattern):
         return pattern.fullmatch(name) is not None
@@ -41,7 +50,7 @@ def match_namespace(name: NamespaceName, pattern: NamespacePattern) -> bool:
 
 
 def select_specific_namespaces(patterns: Iterable[NamespacePattern]) -> Collection[NamespaceName]:
-    """Get the names out of the patterns: those that can only be names. No order, no duplicates."""
+    """Get those patterns that are exact names, without duplicates, in an arbitrary order."""
     return frozenset(
         NamespaceName(pattern) for pattern in patterns
         if isinstance(pattern, str) and not set(pattern) & set(',*?!')
@@ -51,10 +60,11 @@ def select_specific_namespaces(patterns: Iterable[NamespacePattern]) -> Collecti
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class Resource:
     """
-    A kind of objects in a specific version, as it is served by a cluster.
+    A resource in a specific version, as a cluster serves it.
 
-    Two resources are equal if their group, version, and plural name are: these make the URL.
-    Everything else is for matching with selectors and for information.
+    Two resources are equal if their groups, versions, and plural names are equal: these identify
+    the resource in URLs. A resource can be unpacked into these: ``group, version, plural =
+    resource``.
     """
 
     group: str
@@ -64,10 +74,10 @@ class Resource:
     """The API version, e.g. ``"v1"``, ``"v1beta1"``."""
 
     plural: str
-    """The name in the URLs, e.g. ``"pods"``."""
+    """The name in URLs, e.g. ``"pods"``."""
 
     kind: str | None = None
-    """The name in the manifests, e.g. ``"Pod"``."""
+    """The name in manifests, e.g. ``"Pod"``."""
 
     singular: str | None = None
     """The name for people, e.g. ``"pod"``."""
@@ -76,19 +86,24 @@ class Resource:
     """The short names, e.g. ``{"po"}``."""
 
     categories: frozenset[str] = frozenset()
-    """The categories that the resource is in, e.g. ``{"all"}``."""
+    """The categories of the resource, e.g. ``{"all"}``."""
 
     subresources: frozenset[str] = frozenset()
-    """The subresources that are served, e.g. ``{"status", "scale"}``."""
+    """The subresources, e.g. ``{"status", "scale"}``."""
 
     namespaced: bool | None = None
-    """Whether the objects live in namespaces or in the cluster as a whole; None if not known."""
+    """Whether the resource is namespaced or cluster-scoped; None if it is not known."""
 
     preferred: bool = True
-    """Whether it is in that version of its group which is used when none is asked for."""
+    """Whether this version is the preferred version of the resource in its API group."""
 
     verbs: frozenset[str] = frozenset()
-    """What the API can do with it, e.g. ``{"list", "watch", "patch"}``; permissions aside."""
+    """
+    The verbs that the API server supports, e.g. ``{"list", "watch", "patch"}``.
+
+    The permissions of the operator can be narrower. An empty set means that the verbs are not
+    known.
+    """
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Resource):
@@ -99,12 +114,15 @@ class Resource:
     def __hash__(self) -> int:
         return hash((self.group, self.version, self.plural))
 
+    def __iter__(self) -> Iterator[str]:
+        return iter((self.group, self.version, self.plural))
+
     def __repr__(self) -> str:
         return '.'.join(part for part in (self.plural, self.version, self.group) if part)
 
     @property
     def api_version(self) -> str:
-        """The version with the group, as in the manifests: ``"apps/v1"``, ``"v1"``."""
+        """The group and the version, as in manifests: ``"apps/v1"``, ``"v1"``."""
         return f'{self.group}/{self.version}' if self.group else self.version
 
     def get_url(
@@ -117,14 +135,18 @@ class Resource:
             params: dict[str, str] | None = None,
     ) -> str:
         """
-        Build the URL of one object (with a name) or of a list of objects (without).
+        Make the URL of an object, or of a list of objects if there is no ``name``.
 
-        Without a server, it is only the path with the query. With a namespace, the list is
-        of that namespace, otherwise of the whole cluster.
-
-        :raises ValueError: if the namespace is given for a cluster-scoped resource; if there is
-            a name but no namespace for a namespaced one; if there is a subresource of no name.
-            While it is not known whether the resource is namespaced, both ways are accepted.
+        :param server: the URL of the API server. Default: none, the result is only the path and the
+            query.
+        :param namespace: the namespace. Default: the whole cluster.
+        :param name: the name of an object. Default: none, the URL is that of a list.
+        :param subresource: a subresource of the object, e.g. ``'status'``. Default: the object
+            itself.
+        :param params: the parameters of the query. Default: none.
+        :raises ValueError: if a cluster-scoped resource has a namespace; if an object of a
+            namespaced resource has no namespace; if there is a subresource but no name. If it is
+            not known whether the resource is namespaced, the namespace is not checked.
         """
         if self.namespaced is False and namespace is not None:
             raise ValueError("Specific namespaces are not supported for cluster-scoped resources.")
@@ -148,12 +170,12 @@ class Resource:
 
 
 class Marker(enum.Enum):
-    """Special values in place of the names of resources."""
+    """Special values that are used instead of names of resources."""
     EVERYTHING = enum.auto()
 
 
 EVERYTHING: Final = Marker.EVERYTHING
-"""In place of a name: all the resources of a group, or of the cluster."""
+"""Instead of a name: all resources of a group, or of the cluster."""
 
 SelectorFn = Callable[[Resource], bool]
 SelectorKey = SelectorFn | Marker | str | None
@@ -165,14 +187,19 @@ _DOTTED_NAME = re.compile(rf'(?P<name>[^.]+)\.(?:(?P<version>{_VERSION})(?:\.|$)
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class Selector:
     """
-    A specification of one or several kinds of resources, as in the decorators.
+    A specification of one or several resources, as in the arguments of decorators.
 
-    The last positional argument is a name of any sort (plural, singular, kind, short),
-    `EVERYTHING`, or a callable, which is then the only one. The group and the version go before
-    the name, separately or as ``group/version``; or, for single strings, after it
-    as in ``plural.group`` or ``plural.version.group``. ``v1`` alone is the core API.
+    The positional arguments can be:
 
-    :raises TypeError: if nothing, or more than one thing, is named.
+    * A name: ``'pods'``. It can be plural, singular, short, or the kind; or it can be `EVERYTHING`.
+    * A name with the group, maybe with the version: ``'deployments.apps'``,
+      ``'deployments.v1.apps'``.
+    * The group and the version before the name: ``'apps', 'v1', 'deployments'``, or
+      ``'apps/v1', 'deployments'``; or only the group: ``'apps', 'deployments'``. The core API is
+      ``'v1'``.
+    * A callable that gets a `Resource` and returns whether the resource is selected.
+
+    :raises TypeError: if no resource is named, or if it is named twice.
     """
 
     group: str | None
@@ -206,6 +233,7 @@ class Selector:
         own_version: str | Marker | None = None
         if arg1 is None or isinstance(arg1, (str, Marker)):
             api = [arg for arg in (arg1, arg2, arg3) if arg is not None]
+            _verify_order(api)
             any_name = api.pop() if api else None
             match api:
                 case []:
@@ -223,6 +251,7 @@ class Selector:
         elif arg2 is not None or arg3 is not None:
             raise TypeError("A callable must be the only positional selector of resources.")
         elif callable(arg1):
+            _verify_callable(arg1)
             fn = arg1
         else:
             raise TypeError(f"Not a selector of resources: {arg1!r}")
@@ -265,7 +294,7 @@ class Selector:
         return f'{self.__class__.__name__}({params})'
 
     def __str__(self) -> str:
-        """How people would name it: ``pods``, ``deployments.v1.apps``, ``category=all``."""
+        """Make a name for people: ``pods``, ``deployments.v1.apps``, ``category=all``."""
         values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         values = {key: val for key, val in values.items() if val is not None}
         if isinstance(self.any_name, str) and values.keys() <= {'any_name', 'group', 'version'}:
@@ -278,21 +307,22 @@ class Selector:
 
     @property
     def is_named(self) -> bool:
-        """Whether there is a name of a resource, not of a category, and not `EVERYTHING`."""
+        """Whether resources are selected by a name, not by a category or by `EVERYTHING`."""
         return self.category is None and self.any_name is not EVERYTHING and (
             self.fn is None or any((self.kind, self.plural, self.singular, self.shortcut)))
 
     @property
     def is_specific(self) -> bool:
-        """Whether it is meant to match one resource at most (in one version or several)."""
+        """Whether the selector is meant for one resource, in one or several versions."""
         return self.fn is None and self.is_named
 
     def check(self, resource: Resource) -> bool:
         """
-        Check if the resource fits, all other resources aside.
+        Check whether the resource matches, without regard to other resources.
 
-        Only preferred versions fit, unless the version is named, or a callable decides.
-        Kubernetes events, in any of their two APIs, fit only when they are named.
+        Only preferred versions match, unless the version is specified, or a callable decides. The
+        two resources of Kubernetes events match only by name: otherwise, handlers of `EVERYTHING`
+        would handle the events that are posted about their objects.
         """
         if self.group is not None and self.group != resource.group:
             return False
@@ -316,16 +346,64 @@ class Selector:
 
     def select(self, resources: Iterable[Resource]) -> Collection[Resource]:
         """
-        Get those resources that fit, in the same order.
+        Get the matching resources, in the same order.
 
-        By name, the core API goes before all other APIs: pods are pods, not the pods' metrics.
-        More than one group for a selector that `is_specific` is an ambiguity: it is up
-        to the caller to refuse it.
+        If a name matches in several groups, the core API is preferred: e.g. ``pods`` are not the
+        pods of ``metrics.k8s.io``. If there are several other groups, the selector is ambiguous:
+        the caller has to check this for selectors that are `is_specific`.
         """
         fitting = tuple(dict.fromkeys(resource for resource in resources if self.check(resource)))
         if self.is_specific and len(fitting) > 1:
             return tuple(resource for resource in fitting if not resource.group) or fitting
         return fitting
+
+
+_HANDLER_ARGS = frozenset({
+    'annotations', 'body', 'diff', 'event', 'labels', 'logger', 'memo', 'meta', 'name', 'namespace',
+    'new', 'old', 'patch', 'spec', 'status', 'type', 'uid'})
+"""The arguments by which handlers differ from functions that select resources."""
+
+
+def _verify_callable(fn: Callable[..., object]) -> None:
+    """Refuse the handlers of those who have forgotten the parentheses of the decorator."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(None)
+    except TypeError:
+        is_selector = False
+    else:
+        is_selector = not signature.parameters.keys() & _HANDLER_ARGS
+    if inspect.iscoroutinefunction(fn) or not is_selector:
+        name = getattr(fn, '__name__', repr(fn))
+        raise TypeError(
+            f"{name}() is given instead of a resource. Name the resource in the parentheses of the "
+            f"decorator, for example: @kopf.on.create('kopfexamples')")
+
+
+def _verify_order(args: Sequence[str | Marker]) -> None:
+    """Refuse what can be no resource, but would be one in another order: group, version, name."""
+    texts = [arg for arg in args if isinstance(arg, str)]
+    if len(texts) != len(args) or not texts:
+        return
+    versions = [text for text in texts if re.fullmatch(_VERSION, text)]
+    groups = [text for text in texts if text not in versions and ('.' in text or '/' in text)]
+    names = [text for text in texts if text not in versions and text not in groups]
+    if len(texts) == 1 and '/' in texts[0]:
+        raise TypeError(f"{texts[0]!r} is a group and a version. Name the resource after it, "
+                        f"for example: {texts[0]!r}, 'kopfexamples'")
+    if len(texts) == 3 and not groups and len(versions) == 1:
+        groups = [names.pop(0)]
+    right = [*groups, *versions, *names]
+    if len(texts) > 1 and len(names) == 1 and len(groups) <= 1 and right != texts:
+        raise TypeError(f"The resource is specified in a wrong order: {_list(texts)}; "
+                        f"did you mean {_list(right)}?")
+
+
+def _list(texts: Iterable[str]) -> str:
+    return ', '.join(map(repr, texts))
 
 
 SelectorLike = Selector | SelectorFn | Marker | str | tuple[str | Marker, ...]
@@ -336,8 +414,8 @@ class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
     """
     Values by selectors of resources, in the order of their addition.
 
-    The keys are selectors, or whatever can go to a decorator as its positional arguments:
-    a string, a tuple of two or three, a callable, `EVERYTHING`.
+    The keys are selectors, or the positional arguments of decorators: a string, a tuple of two or
+    three strings, a callable, `EVERYTHING`.
     """
 
     def __init__(self, items: Mapping[SelectorLike, _V] | None = None, /) -> None:
@@ -363,7 +441,7 @@ class SelectorMapping(MutableMapping[SelectorLike, _V], Generic[_V]):
         del self._items[_as_selector(key)]
 
     def collect(self, resource: Resource) -> list[_V]:
-        """Get the values of all the selectors that the resource fits."""
+        """Get the values of all selectors that the resource matches."""
         return [value for selector, value in self._items.items() if selector.check(resource)]
 
 

@@ -1,7 +1,8 @@
 """
-Admission reviews: what Kubernetes asks of webhooks, what is answered, and who serves it.
+Admission reviews: the requests of the API server, the responses, and the protocol of webhook
+servers.
 
-The formats are those of ``admission.k8s.io/v1`` and ``admissionregistration.k8s.io/v1``.
+The formats are of ``admission.k8s.io/v1`` and ``admissionregistration.k8s.io/v1``.
 """
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, TypedDict
@@ -11,14 +12,14 @@ from kopf._cogs.structs import bodies
 Operation = Literal['CREATE', 'UPDATE', 'DELETE', 'CONNECT']
 
 Headers = dict[str, str]
-"""The headers of the request by which Kubernetes calls the webhook."""
+"""The headers of the HTTP request of the API server."""
 
 SSLPeer = dict[str, Any]
 """The certificate of the client, as `ssl.SSLSocket.getpeercert` returns it."""
 
 
 class UserInfo(TypedDict):
-    """Who makes the change that is under review, as Kubernetes tells it."""
+    """The user who makes the change that is under review: a dict, as the API server sends it."""
     username: str
     uid: str
     groups: list[str]
@@ -37,7 +38,7 @@ class RequestResource(TypedDict):
 
 
 class RequestPayload(TypedDict):
-    """The question: may this operation be done with this object?"""
+    """The request of a review: the operation, the object, and the user."""
     uid: str
     kind: RequestKind
     resource: RequestResource
@@ -56,7 +57,7 @@ class RequestPayload(TypedDict):
 
 
 class Request(TypedDict):
-    """A review with a question, as it comes from Kubernetes."""
+    """An AdmissionReview with a request, from the API server."""
     apiVersion: str
     kind: str
     request: RequestPayload
@@ -68,7 +69,7 @@ class ResponseStatus(TypedDict, total=False):
 
 
 class ResponsePayload(TypedDict, total=False):
-    """The answer, with the changes to the object if it is a mutating webhook."""
+    """The response of a review. Responses of mutating webhooks have the patch of the object."""
     uid: str
     allowed: bool
     status: ResponseStatus
@@ -78,14 +79,19 @@ class ResponsePayload(TypedDict, total=False):
 
 
 class Response(TypedDict):
-    """A review with an answer, as it goes to Kubernetes."""
+    """An AdmissionReview with a response, for the API server."""
     apiVersion: str
     kind: str
     response: ResponsePayload
 
 
 class WebhookClientConfigService(TypedDict, total=False):
-    """A webhook reachable as a service inside of the cluster."""
+    """
+    How the API server reaches webhooks through a service of the cluster.
+
+    The ``namespace`` and ``name`` are those of the service, ``path`` is the beginning of the path
+    of the URLs, and ``port`` is the port of the service.
+    """
     namespace: str | None
     name: str | None
     path: str | None
@@ -93,7 +99,12 @@ class WebhookClientConfigService(TypedDict, total=False):
 
 
 class WebhookClientConfig(TypedDict, total=False):
-    """How Kubernetes reaches the webhooks: by a URL or as a service; the CA is in base64."""
+    """
+    How the API server reaches webhooks: by a ``url`` or by a ``service``.
+
+    ``caBundle`` contains the certificates that sign the certificate of the webhook server: PEM in
+    base64. Webhook servers yield it, see `kopf.WebhookServerProtocol`.
+    """
     caBundle: str | None
     url: str | None
     service: WebhookClientConfigService | None
@@ -101,10 +112,13 @@ class WebhookClientConfig(TypedDict, total=False):
 
 class WebhookFn(Protocol):
     """
-    The framework's function that webhook servers call for every admission review.
+    The function of Kopf that webhook servers call for every admission review, and await.
 
-    The ``webhook`` is the handler's id if it is known from the URL; otherwise, all the handlers
-    that match the request are called.
+    Its argument is the review as a dict, and it returns the response as a dict. The keyword
+    arguments are: ``webhook``, the end of the URL, which selects the handler (by default, Kopf
+    calls all handlers that match the request); ``headers``, the headers of the request;
+    ``sslpeer``, the certificate of the client. The handlers get the headers and the certificate.
+    See "Validate and mutate objects" in the documentation.
     """
 
     def __call__(
@@ -119,8 +133,8 @@ class WebhookFn(Protocol):
 
 WebhookServerProtocol = Callable[[WebhookFn], AsyncIterator[WebhookClientConfig]]
 """
-A webhook server or tunnel: an async generator function, or an object that is called as one.
+A webhook server or a tunnel: an asynchronous generator function, or an object that is called so.
 
-It serves the webhooks, and yields how to reach them, at the start and whenever that changes.
-The end of it is the end of the operator.
+It serves the webhooks. It yields how to reach them, at the start and whenever that changes. If it
+ends, the operator exits.
 """

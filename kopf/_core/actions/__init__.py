@@ -1,8 +1,9 @@
 """
-Carrying one handler out: calling it, judging its outcome, keeping its progress, applying its patch,
-and saying so in the log.
+Calling one handler: its outcome, its progress, its patch, and its log.
 
-It may import the intents and the cogs. It guarantees that whatever a handler does ends as the
-outcome of that handler, and that what is decided (whom to call, what to write, when to come back)
-is decided by pure functions.
+The package may import the intents and the cogs. The package guarantees:
+
+* All handlers are called from one place, `execution`.
+* Whatever a handler does, the result is an outcome of that handler, never an error of Kopf.
+* Pure functions decide which handlers to call, what to write, and when to retry.
 """

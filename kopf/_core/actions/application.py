@@ -1,40 +1,41 @@
 """
-Carrying changes to the objects.
+Applying patches to objects.
 
-A write goes to the object it was decided on, or nowhere: merge-patches carry the uid, JSON patches
-and those of the status test the resourceVersion. The result is always the newest known state.
+A patch is applied to exactly the object that it was made for, never to another object of the same
+name. For this, merge patches contain the ``uid``. JSON patches and patches of the status
+subresource check the ``resourceVersion`` instead.
 """
-import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, errors, listing, patching
-from kopf._cogs.structs import bodies, diffs, patches, references
+from kopf._cogs.structs import bodies, diffs, nesting, patches, references
+from kopf._core.actions import observers
 
 MAX_CONFLICTS = 10
-"""How many times in a row a write is made anew on a newer state before the others are too many."""
+"""How many conflicts (HTTP 409) in a row are tolerated; each is retried on a newer state."""
 
 
 REFUSALS = (400, 413, 422)
-"""The statuses which mean that the same patch will never be accepted."""
+"""The HTTP statuses which mean that the API server will never accept the same patch."""
 
 
 class PatchError(Exception):
-    """The patch cannot be made at all: its function fails, or there is no JSON for its values."""
+    """The patch cannot be made: a transformation function fails, or the values are not JSON."""
 
 
 def is_refusal(e: Exception) -> bool:
-    """Whether it makes no sense to try the same patch again."""
+    """Whether the error means that the same patch must not be tried again."""
     return isinstance(e, PatchError) or (isinstance(e, errors.APIError) and e.status in REFUSALS)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Target:
-    """An object to be written to, with all that is needed for that."""
+class Target(NamedTuple):
+    """What is needed to patch objects of one resource."""
     client: api.Client
     resource: references.Resource
     logger: Any
+    observer: observers.Telling | None
 
     async def send(
             self,
@@ -43,23 +44,47 @@ class Target:
             *,
             subresource: str | None = None,
     ) -> bodies.RawBody | None:
-        meta = raw['metadata']
+        """
+        Send a patch as it is, and return the newest state; None if the object is gone.
+
+        HTTP 404 alone does not mean that the object is gone: while a CRD is changing, the API
+        server responds so for existing objects, too. So, the object is looked for in the list.
+
+        :raises PatchError: if the patch cannot be encoded as JSON, or is nested too deeply.
+        :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.
+        :raises errors.APIError: for all other errors of the API.
+        """
+        content_type: patching.ContentType = 'merge' if isinstance(payload, Mapping) else 'json'
+        work = patching.patch(
+            self.client,
+            resource=self.resource,
+            namespace=_namespace_of(raw),
+            name=raw['metadata']['name'],
+            payload=payload,
+            content_type=content_type,
+            subresource=subresource,
+            logger=self.logger,
+        )
+        if self.observer is not None:
+            work = self.observer.write(
+                self.resource, raw, work, content_type=content_type, subresource=subresource)
         try:
-            return await patching.patch(
-                self.client,
-                resource=self.resource,
-                namespace=_namespace_of(raw),
-                name=meta['name'],
-                payload=payload,
-                content_type='merge' if isinstance(payload, Mapping) else 'json',
-                subresource=subresource,
-                logger=self.logger,
-            )
+            newest = await work
+        except nesting.TooDeepError as e:
+            raise PatchError(str(e)) from e
         except (TypeError, ValueError, RecursionError) as e:
             raise PatchError(f"it is not JSON: {e}") from e
+        if newest is None and await self.read_again(raw) is not None:
+            raise errors.APINotFoundError(
+                "The API denies that the object is there, though it lists the object.", status=404)
+        return newest
 
     async def read_again(self, raw: bodies.RawBody) -> bodies.RawBody | None:
-        """The newest state of this very object; None if it is gone, even if there is a namesake."""
+        """
+        Get the newest state of the object; None if it is gone.
+
+        An object of the same name but of another uid is another object.
+        """
         meta = raw['metadata']
         async for page in listing.list_objects(
                 self.client, settings=self.client.settings, resource=self.resource,
@@ -78,14 +103,17 @@ async def apply(
         commit_in_status: bool = False,
 ) -> bodies.RawBody | None:
     """
-    Apply a patch, with its functions, and return the newest state; None if the object is gone.
+    Apply a patch with its transformation functions; return the newest state, None if it is gone.
 
-    With functions, all of it goes as a JSON patch at once, so that there is nothing in between.
-    The status goes separately where it is a subresource, and first, unless it has the commit: what
-    makes the rest count must come last.
+    A patch with functions is sent as a JSON patch, which tests that the object has not changed
+    since the functions were called. Other patches are sent as merge patches.
 
-    :raises errors.APIError: if the API refuses the patch or cannot be reached.
-    :raises PatchError: if there is nothing that could be sent.
+    If the resource has the status as a subresource, the status is sent separately. The part with
+    the closing of the handling cycle is sent last: if the other part fails, the cycle must not be
+    closed. By ``commit_in_status``, this is the status; otherwise, the status is sent first.
+
+    :raises errors.APIError: if the API server refuses the patch, or cannot be reached.
+    :raises PatchError: if the patch cannot be made.
     """
     if patch.fns:
         return await _transform(target, raw, patch, commit_in_status=commit_in_status)
@@ -121,7 +149,7 @@ async def _merge(
             result = await target.send(newest, payload, subresource='status' if alone else None)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
             newest = await target.read_again(newest)
-            if newest is None:  # a namesake makes the uid a conflict or a wrong value
+            if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise
@@ -168,12 +196,12 @@ async def exchange(
         subresource: str | None = None,
 ) -> tuple[bodies.RawBody | None, bool]:
     """
-    Apply a JSON patch if the object is still as it was. Return the newest state, and whether.
+    Apply a JSON patch if the object has not changed since the given state.
 
-    The state is None if the object is gone. Not applied means: someone else was faster, so decide
-    anew.
+    Returns the newest state (None if the object is gone), and whether the patch was applied. If it
+    was not, the object has changed: decide again on the newest state.
 
-    :raises errors.APIError: if the API refuses the patch for other reasons.
+    :raises errors.APIError: if the API server refuses the patch for other reasons.
     """
     version = raw['metadata'].get('resourceVersion')
     test = {'op': 'test', 'path': '/metadata/resourceVersion', 'value': version}
@@ -201,7 +229,11 @@ def _is_in_status(op: Mapping[str, Any]) -> bool:
 def _report_inconsistencies(
         patch: Mapping[str, Any], result: Mapping[str, Any], logger: Any,
 ) -> None:
-    """Tell what the server has dropped or changed of our own: usually, pruned by the schema."""
+    """
+    Warn if the result lacks something of the patch.
+
+    Usually, this means that the fields are not in the schema of the CRD, and were pruned.
+    """
     if not _is_reflected(patch, result):
         wanted = patches.merge({}, patch)
         actual = {key: _restrict(val, result.get(key)) for key, val in wanted.items()}
@@ -222,7 +254,7 @@ def _is_reflected(patch: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
 
 
 def _restrict(wanted: Any, actual: Any) -> Any:
-    """What the result has of the fields that are wanted."""
+    """Reduce the actual value to the wanted fields."""
     if isinstance(wanted, Mapping) and isinstance(actual, Mapping):
         return {key: _restrict(val, actual.get(key)) for key, val in wanted.items()}
     return actual

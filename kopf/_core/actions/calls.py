@@ -1,7 +1,7 @@
 """
-Calls: which functions of the author are at work now, where, and for how long.
+Calls: which handlers are running now, where in the code, and for how long.
 
-It is known so that those that hang can be named: in the log, in the health checks, at exit.
+With these, hanging handlers are named: in the log, in the health checks, and in the shutdown.
 """
 import asyncio
 import collections
@@ -17,11 +17,11 @@ from kopf._core.actions import tracebacks
 from kopf._core.intents import handlers
 
 MAX_NAMED = 5
-"""How many calls are named at most where many of them hang."""
+"""How many calls are described at most."""
 
 
 class Call:
-    """One call of one function. It waits in the executor until it has a thread, if it needs one."""
+    """One call of one handler. A synchronous handler waits for a thread of the executor first."""
     __slots__ = ('began', 'executor', 'handler', 'kwargs', 'loop', 'requested', 'task', 'thread')
 
     def __init__(
@@ -33,21 +33,23 @@ class Call:
         self.handler = handler
         self.kwargs = kwargs
         self.executor = executor
-        """Where the synchronous functions are called; None for the asynchronous ones."""
+        """The executor of a synchronous handler; None for an asynchronous handler."""
         self.loop = asyncio.get_running_loop()
         self.requested = self.loop.time()
         self.began: float | None = self.requested if executor is None else None
-        """When the function was called; None while it waits for a thread."""
+        """The time of the event loop when the call began; None while it waits for a thread."""
         self.task = asyncio.current_task()
         self.thread: int | None = None
 
     def begin(self) -> None:
-        """It is called now, in the current thread."""
+        """Note that the synchronous handler begins in the current thread."""
         self.thread = threading.get_ident()
         self.began = self.loop.time()
 
     def describe(self, now: float) -> str:
-        """What it is, for what object, for how long, and where it is now."""
+        """
+        Describe the call: the handler, the object, the duration, and the current place in the code.
+        """
         name, namespace = self.kwargs.get('name'), self.kwargs.get('namespace')
         target = f" for {namespace}/{name}" if namespace else f" for {name}" if name else ''
         if self.began is None:
@@ -63,7 +65,7 @@ class Call:
 
 
 class Calls:
-    """All the calls of one operator."""
+    """The running calls of one operator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,8 +91,9 @@ class Calls:
 
     def find_stuck(self, now: float, timeout: float) -> list[Call]:
         """
-        The calls that have filled an executor: others wait for a thread, and none has come by for
-        the timeout, in seconds.
+        Find the calls that occupy all threads of an executor, so that other calls wait.
+
+        These are only the calls of executors in which no call has begun for the timeout (seconds).
         """
         by_executor: dict[Executor, list[Call]] = collections.defaultdict(list)
         for call in self:
@@ -108,11 +111,11 @@ class Calls:
 
 
 calls_var: ContextVar[Calls | None] = ContextVar('calls_var', default=None)
-"""The calls of the operator to which the current task belongs."""
+"""The calls of the current operator."""
 
 
 def describe(calls: Iterable[Call], now: float) -> str:
-    """Name the calls, those that last for the longest time first; not too many of them."""
+    """Describe the longest calls, at most `MAX_NAMED` of them."""
     calls = list(calls)
     texts = [call.describe(now) for call in calls[:MAX_NAMED]]
     if len(calls) > MAX_NAMED:

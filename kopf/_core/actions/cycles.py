@@ -1,331 +1,324 @@
 """
-The memory of one open handling cycle of one object.
+The handling cycle of an object: from the first handler that is due for a cause to the last one.
 
-A cycle begins when the first handler is due for a cause, and ends when all of them have finished.
-Outcomes which no PATCH has carried to the object yet stay here, also through outages, so that
-nothing is done again while the process lives. The object, once written, has the rest.
+A cycle is a value. Each transition is a method that returns the next cycle; nothing is changed in
+place. Outcomes stay in the cycle until a PATCH has carried them to the object, also when the API
+server is unavailable: so, no finished handler is called again while the process lives. The records
+on the object are made by `recording`.
+
+**What handlers have seen.** Others can edit the object between two handlers of one cycle. So the
+handlers of a cycle can have seen different states of it:
+
+- the *base* is the state that the earliest finished handler saw, with the operator's own patches
+  since then. It becomes the last-handled state when the cycle closes. What others have changed
+  beyond the base is the diff of the next cycle, for all handlers;
+- the *divergent* state is what some handlers know instead of the base. It matters only if
+  the object returns to the base: the diff is empty then, but those handlers have to be called.
+  A cycle that closes with a divergent state leaves it to the next cycle, on the object, too.
+
+The example: handlers ``one`` and ``two`` are for updates of ``spec.f``; 0 is last handled. ``two``
+fails once, and is retried after a while.
+
+=====================  =========  ==========  ============  =======================================
+what happens           the spec   base        divergent     who is called (old → new); last-handled
+=====================  =========  ==========  ============  =======================================
+edit                   1          –           –             one (0 → 1), two (0 → 1, fails)
+one has finished       1          1           –
+another edit           2          1           –             two (0 → 2)
+two has finished       2          1           2             the cycle closes; last-handled is 1
+the next cycle begins  2          –           2             one (1 → 2), two (1 → 2); it is 2
+… or a revert instead  1          –           2             one and two (2 → 1); it is 1
+… after a restart      the same: the base and the divergent state are recorded on the object
+revert, two waits      0          1           –             one and two (1 → 0); it is 0
+revert, none finished  0          –           –             nobody; it is still 0
+=====================  =========  ==========  ============  =======================================
 """
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration, diffbase, progress
-from kopf._cogs.structs import bodies, dicts, ids, patches
-from kopf._core.actions import progression
-from kopf._core.intents import causes
+from kopf._cogs.structs import bodies, ids, patches
+from kopf._core.actions import essences, progression
+from kopf._core.intents import causes, handlers
 
-MAX_VIEWS_LENGTH = 100_000
-"""Larger states are not kept for restarts: all annotations of an object have 256 KB together."""
+CHANGES = frozenset({causes.Reason.CREATE, causes.Reason.UPDATE})
+"""The reasons that are differences from the last-handled state."""
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+@dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
-    """What one attempt of a handler wants to be changed; several attempts have several."""
+    """What one attempt of a handler changes in the object. Each attempt makes its own."""
     handler_id: ids.HandlerId
     patch: patches.Patch
 
+    @property
+    def result(self) -> patches.Patch | None:
+        """The handler's result alone, as a patch of the status; None if there is none."""
+        status = self.patch.get('status') or {}
+        if self.handler_id not in status:
+            return None
+        return patches.Patch({'status': {self.handler_id: status[self.handler_id]}})
 
-@dataclasses.dataclass(slots=True)
-class Cycle:
+
+class Conclusion(NamedTuple):
+    """What a closing cycle leaves behind."""
+    base: bodies.BodyEssence
+    """The last-handled state when the cycle is closed."""
+    divergent: bodies.BodyEssence | None
+
+
+class Cycle(NamedTuple):
     reason: causes.Reason
-    states: progression.State = dataclasses.field(default_factory=progression.State)
-    roots: set[ids.HandlerId] = dataclasses.field(default_factory=set)
-    """The top-level handlers that took part, for counting."""
-    unsaved: set[ids.HandlerId] = dataclasses.field(default_factory=set)
-    contributions: list[Contribution] = dataclasses.field(default_factory=list)
+    states: progression.State = progression.State()
+    """The progress of each handler, sub-handlers included. Never changed in place."""
+    roots: frozenset[ids.HandlerId] = frozenset()
+    """The top-level handlers that take part in the cycle."""
+    unsaved: frozenset[ids.HandlerId] = frozenset()
+    """The handlers whose latest outcomes are not on the object yet."""
+    contributions: tuple[Contribution, ...] = ()
+    """The contributions that no PATCH has carried yet, in the order of the attempts."""
     oldest: float | None = None
-    """When the oldest unsaved outcome came, in the monotonic time."""
+    """The monotonic time of the oldest unsaved outcome."""
     stored: bool = False
-    """Whether there is anything of the progress on the object."""
-    seen: bodies.BodyEssence | None = None
-    """
-    The essence that the earliest finished handler saw, advanced by the own patches since then.
-    It becomes the last-handled one, so that the later foreign changes are seen by all handlers.
-    """
-    diverged: bodies.BodyEssence | None = None
-    """What a finished handler saw that is not the above, because of foreign changes in between."""
-    ahead: bodies.BodyEssence | None = None
-    """What some have seen in the previous cycle beyond the state that is last-handled now."""
-    closing: tuple[bodies.BodyEssence, bodies.BodyEssence | None] | None = None
-    """What the commit leaves as the last-handled state and ahead of it, once it is being sent."""
+    """Whether the object can have records of the cycle."""
+    base: bodies.BodyEssence | None = None
+    """The base, as explained above; None until a handler has finished."""
+    divergent: bodies.BodyEssence | None = None
+    """The divergent state, as explained above. Without a base, it is of the previous cycle."""
+    commit: Conclusion | None = None
+    """What the closing PATCH writes. It is set from the sending until the confirmation."""
+
+    @property
+    def dirty(self) -> bool:
+        """Whether any outcome or contribution is not written to the object yet."""
+        return bool(self.unsaved or self.contributions)
 
     @property
     def horizon(self) -> bodies.BodyEssence | None:
-        """The state which is to be left by an update, should the object have returned from it."""
-        return self.seen if self.seen is not None else self.ahead
+        """The state that some handlers have seen, though it is not the last-handled state yet."""
+        return self.base if self.base is not None else self.divergent
 
     @property
     def is_complete(self) -> bool:
-        """Whether all handlers that took part have finished; none if none did."""
+        """Whether all handlers of the cycle have finished; false if there are none."""
         return bool(self.roots) and all(
             id_ in self.states and self.states[id_].finished for id_ in self.roots)
 
     @property
-    def dirty(self) -> bool:
-        return bool(self.unsaved or self.contributions)
+    def results(self) -> list[patches.Patch]:
+        """The results that no PATCH has carried yet, each as a separate patch."""
+        return [item.result for item in self.contributions if item.result is not None]
+
+    # Transitions.
+
+    def enter(self, reason: causes.Reason) -> 'Cycle':
+        """
+        Switch to another cause. No handler has finished for the new cause.
+
+        What is not written yet is kept: e.g. the patch of an update handler, if the object is
+        deleted before that patch is sent.
+        """
+        if self.reason == reason:
+            return self
+        divergent = self.divergent if self.base is None else None
+        return self._replace(reason=reason, roots=frozenset(), base=None, divergent=divergent)
+
+    def join(
+            self,
+            joining: Iterable[handlers.ChangingHandler],
+            *,
+            recall: Callable[[ids.HandlerId], progression.HandlerState | None],
+            now: clocks.Moment,
+            as_roots: bool = True,
+    ) -> 'Cycle':
+        """
+        Add handlers to the cycle. Their progress is the known one, or the recorded one, or new.
+
+        The progress for another cause (e.g. for the creation when the object is being deleted) is
+        replaced with new progress. Only resuming handlers keep it: they take part in any cause.
+        """
+        joined: dict[ids.HandlerId, progression.HandlerState] = {}
+        added: set[ids.HandlerId] = set()
+        for handler in joining:
+            if as_roots and handler.id not in self.roots:
+                added.add(handler.id)
+            state = known = self.states.get(handler.id)
+            if state is None and self.stored:
+                state = recall(handler.id)
+            if state is None or not (
+                    state.purpose == self.reason or state.purpose is None or handler.initial):
+                state = progression.HandlerState.new(now=now, purpose=self.reason)
+            if state is not known:
+                joined[handler.id] = state
+        if not joined and not added:
+            return self
+        return self._replace(states=self._with(joined), roots=self.roots | added)
+
+    @property
+    def unwritten(self) -> Collection[ids.HandlerId]:
+        """The handlers whose outcomes or contributions are not written to the object."""
+        return sorted({*self.unsaved, *(item.handler_id for item in self.contributions)})
 
     def note(
             self,
             handler_id: ids.HandlerId,
             outcome: progression.Outcome,
-            patch: patches.Patch,
             *,
             essence: bodies.BodyEssence,
             now: clocks.Moment,
-    ) -> None:
-        """Remember what came of an attempt; its patch counts also if it has failed."""
+    ) -> 'Cycle':
+        """
+        Note the outcome of an attempt. The handler saw the object with this essence.
+
+        The patch of the handler is kept even if the attempt has failed.
+        """
+        patch = outcome.patch
         state = self.states[handler_id].after(outcome, now=now)
-        self.states[handler_id] = state
-        self.unsaved.add(handler_id)
-        self.oldest = now.mono if self.oldest is None else self.oldest
-        if state.finished and self.seen is None:
-            self.seen = essence
-        elif state.finished and self.seen is not None and self.seen != essence:
-            self.diverged = essence if self.diverged is None else (
-                uncover(essence, self.diverged, returned_to=self.seen))
+        base, divergent = self.base, self.divergent
+        if state.finished and base is None:
+            base, divergent = essence, None
+        elif state.finished and base is not None and base != essence:
+            divergent = essence if divergent is None else (
+                essences.rebase(essence, divergent, base))
         if outcome.result is not None:
-            patch = patches.Patch(patch)
-            dicts.ensure(patch, ('status', handler_id), outcome.result)
-        if patch:
-            self.contributions.append(Contribution(handler_id, patch))
+            status = None if patch is None else patch.get('status')
+            patch = patches.Patch(patch)  # the author's dicts in it stay as they are
+            patch['status'] = {
+                **(status if isinstance(status, Mapping) else {}), handler_id: outcome.result}
+        added = (Contribution(handler_id, patch),) if patch else ()
+        return self._replace(states=self._with({handler_id: state}),
+            unsaved=self.unsaved | {handler_id},
+            contributions=(*self.contributions, *added),
+            oldest=now.mono if self.oldest is None else self.oldest,
+            base=base,
+            divergent=divergent,
+        )
 
-    def load(
-            self, handler_id: ids.HandlerId, *, body: bodies.Body,
-            settings: configuration.OperatorSettings, now: clocks.Moment, any_purpose: bool = False,
-    ) -> progression.HandlerState:
+    def sent(
+            self,
+            members: Collection[Contribution],
+            *,
+            effect: patches.Patch | None = None,
+            stored: bodies.BodyEssence | None = None,
+    ) -> 'Cycle':
         """
-        The state of a handler: the remembered one, or from the object, or a new one.
+        Remove contributions that a PATCH has carried: they must not be sent again.
 
-        States of other purposes (e.g. creation's when the object is being deleted) do not count.
+        ``effect`` contains the changed fields, ``stored`` is the essence that the server has
+        returned. The base gets the same changes, because the handlers made them: without that,
+        the next diff would show the operator's own patches as changes by others.
         """
-        state = self.states.get(handler_id)
-        if state is None and self.stored:
-            storage = settings.persistence.progress_storage
-            record = storage.fetch(key=handler_id, body=body)
-            state = progression.HandlerState.from_record(record, now=now) if record else None
-        if state is None or not (any_purpose or state.purpose in (None, self.reason.value)):
-            state = progression.HandlerState.new(now=now, purpose=self.reason)
-        self.states[handler_id] = state
-        return state
+        base = self.base
+        if base is not None and effect and stored is not None:
+            base = essences.advance(base, [effect], stored)
+        left = tuple(item for item in self.contributions if item not in members)
+        return self._replace(contributions=left, base=base)
 
-    def restart(self, reason: causes.Reason) -> None:
-        """Go on with another cause: what is not written yet is kept, the counting starts anew."""
-        self.reason = reason
-        self.roots.clear()
-        self.seen = self.diverged = None
+    def saved(
+            self, carried: Mapping[ids.HandlerId, progression.HandlerState], *, now: float,
+    ) -> 'Cycle':
+        """Note that a PATCH has carried these states. States that are newer stay unsaved."""
+        unsaved = frozenset(
+            id_ for id_ in self.unsaved if self.states[id_] is not carried.get(id_))
+        is_dirty = bool(unsaved or self.contributions)
+        return self._replace(unsaved=unsaved, oldest=now if is_dirty else None)
 
-    def refuse(self, handler_id: ids.HandlerId, message: str) -> None:
-        """The handler has failed for good after all: its changes cannot be made."""
-        state = self.states[handler_id]
-        self.states[handler_id] = state._replace(
+    def recorded(self) -> 'Cycle':
+        """Note that the object can have records of the cycle: before the first PATCH is sent."""
+        return self if self.stored else self._replace(stored=True)
+
+    def refuse(self, contribution: Contribution, message: str) -> 'Cycle':
+        """Drop a contribution that the API server refuses; its handler has failed permanently."""
+        state = self.states[contribution.handler_id]
+        failed = state._replace(
             success=False, failure=True, message=message, delayed=None,
             stopped=state.stopped or state.started)
-        self.unsaved.add(handler_id)
+        return self._replace(states=self._with({contribution.handler_id: failed}),
+            unsaved=self.unsaved | {contribution.handler_id},
+            contributions=tuple(item for item in self.contributions if item is not contribution),
+        )
 
-    def progress_patch(
+    def committing(self, conclusion: Conclusion | None) -> 'Cycle':
+        """Note what the closing PATCH writes, in case the response is lost."""
+        return self._replace(commit=conclusion)
+
+    def forget_finished(self, *, now: clocks.Moment) -> 'Cycle':
+        """
+        Reset the finished handlers, so that they are called again.
+
+        The caller does so when the states that they have seen are too large for a record. The
+        progress of their sub-handlers is reset too, including the progress on the object.
+        """
+        finished = {id_: state for id_, state in self.states.items() if state.finished}
+        forgotten = {*finished, *(id_ for state in finished.values() for id_ in state.subrefs)}
+        new = progression.HandlerState.new(now=now, purpose=self.reason)
+        return self._replace(
+            base=None, divergent=None, states=self._with(dict.fromkeys(forgotten, new)),
+            unsaved=self.unsaved | forgotten)
+
+    def _with(
+            self, states: Mapping[ids.HandlerId, progression.HandlerState],
+    ) -> progression.State:
+        result = progression.State(self.states)
+        result.update(states)
+        return result
+
+    # Questions.
+
+    def conclude(
             self,
+            reason: causes.Reason,
             *,
-            body: bodies.Body,
-            settings: configuration.OperatorSettings,
-            expected: bodies.BodyEssence,
-            contributed: Iterable[patches.Patch],
-    ) -> patches.Patch:
-        """
-        The framework's own keys for a cycle that goes on.
+            essence: bodies.BodyEssence,
+            returned_from: bodies.BodyEssence | None = None,
+    ) -> Conclusion:
+        """Find what the cycle leaves when it closes for this reason in this state of the object."""
+        base = returned_from if returned_from is not None else self.base
+        base = base if base is not None else essence
+        divergent = self.divergent if reason in CHANGES and self.base is not None else None
+        if base != essence and not self.is_complete:
+            # Some handlers have seen the base; for the others, the present state is the known one.
+            divergent = essences.rebase(
+                divergent if divergent is not None else base, essence, base)
+        return Conclusion(base, divergent)
 
-        The essence is what is expected to be there with what is contributed: they go together.
-        """
-        self.stored = True
-        patch = patches.Patch()
-        storage = settings.persistence.progress_storage
-        for handler_id, state in self.states.items():
-            if handler_id in self.unsaved or not state.retries:
-                storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
-        if self.reason in (causes.Reason.CREATE, causes.Reason.UPDATE):
-            seen = None if self.seen is None else advance(self.seen, contributed, expected)
-            views = [seen, self.diverged] if seen is not None else [self.ahead]
-            _store_views(views, storage=storage, body=body, patch=patch)
-        storage.flush()
-        return patch
-
-    def closing_patch(
-            self,
-            handler_ids: Iterable[ids.HandlerId],
-            *,
-            body: bodies.Body,
-            settings: configuration.OperatorSettings,
-            ahead: bodies.BodyEssence | None = None,
-    ) -> patches.Patch:
-        """The framework's own keys for a cycle that ends: nothing of the progress is left."""
-        patch = patches.Patch()
-        storage = settings.persistence.progress_storage
-        _store_views([ahead], storage=storage, body=body, patch=patch)
-        if not self.stored:
-            return patch
-        for handler_id in self._find_family(handler_ids, body=body, storage=storage):
-            storage.purge(key=handler_id, body=body, patch=patch)
-        if ahead is None:
-            storage.touch(body=body, patch=patch, value=None)
-        storage.flush()
-        return patch
-
-    def _find_family(
-            self,
-            handler_ids: Iterable[ids.HandlerId],
-            *,
-            body: bodies.Body,
-            storage: progress.ProgressStorage,
-    ) -> set[ids.HandlerId]:
-        """
-        All handlers with all of their sub-handlers, as far as they are known.
-
-        Those below a finished one are known only from the records, if a previous process ran them.
-        """
-        found: set[ids.HandlerId] = set()
-        queue = [*handler_ids, *self.states]
-        while queue:
-            handler_id = queue.pop()
-            if handler_id not in found:
-                found.add(handler_id)
-                state = self.states.get(handler_id)
-                if state is not None:
-                    queue.extend(state.subrefs)
-                else:
-                    record = storage.fetch(key=handler_id, body=body)
-                    queue.extend(record.get('subrefs') or () if record else ())
-        return found
-
-    def advance(self, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence) -> None:
-        """Take the own patches, as the server has stored them, into the state that was seen."""
-        if self.seen is not None:
-            self.seen = advance(self.seen, contributed, essence)
-
-    def begin_closing(
-            self, essence: bodies.BodyEssence, ahead: bodies.BodyEssence | None, *,
-            old: bodies.BodyEssence | None, body: bodies.Body,
-            settings: configuration.OperatorSettings,
-    ) -> None:
-        """Remember what the commit leaves, unless it is there already: it would tell nothing."""
-        self.closing = essence, ahead
-        if self.is_closed(old=old, body=body, settings=settings):
-            self.closing = None
-
-    def is_closed(
-            self, *, old: bodies.BodyEssence | None, body: bodies.Body,
-            settings: configuration.OperatorSettings,
+    def must_be_saved(
+            self, *, now: float, delay: float, is_status_essential: bool,
     ) -> bool:
-        """Whether the commit has arrived, though its answer has not."""
-        if self.closing is None:
+        """
+        Whether a PATCH must precede the next handler.
+
+        Either the oldest unsaved outcome is older than the delay (seconds), or a contribution
+        changes more than the status, or the status if handlers are for it: then the next handler
+        must see the state that the server returns.
+        """
+        if not self.dirty:
             return False
-        essence, ahead = self.closing
-        return old == essence and load_views(body, settings) == ([] if ahead is None else [ahead])
+        if delay <= 0 or (self.oldest is not None and now - self.oldest >= delay):
+            return True
+        harmless = () if is_status_essential else ('status',)
+        return any(
+            item.patch.fns or any(key not in harmless for key in item.patch)
+            for item in self.contributions)
 
-    def unsent_results(self) -> list[patches.Patch]:
-        """The results of handlers that are not on the object yet, each as a patch of its own."""
-        return [
-            patches.Patch({'status': {item.handler_id: item.patch['status'][item.handler_id]}})
-            for item in self.contributions if item.handler_id in (item.patch.get('status') or ())]
+    def find_return(
+            self, reason: causes.Reason, *,
+            old: bodies.BodyEssence | None, essence: bodies.BodyEssence,
+    ) -> bodies.BodyEssence | None:
+        """
+        Find if the object has returned from a state that some handlers have seen.
 
-
-def uncover(
-        old: bodies.BodyEssence, ahead: bodies.BodyEssence, *, returned_to: bodies.BodyEssence,
-) -> bodies.BodyEssence:
-    """
-    The old state, but with what was seen ahead of it in those fields where the object was changed
-    since and is now as it was in the old state: so that the way back is a change, too.
-    """
-    return cast(bodies.BodyEssence, _uncover(
-        cast(dict[str, Any], old), cast(dict[str, Any], ahead), cast(dict[str, Any], returned_to)))
-
-
-def _uncover(
-        old: Mapping[str, Any], ahead: Mapping[str, Any], newest: Mapping[str, Any],
-) -> dict[str, Any]:
-    result = dict(old)
-    for key in {**newest, **ahead}:
-        states = [source.get(key) for source in (old, ahead, newest)]
-        if states[1] == states[2]:
-            continue
-        if all(state is None or isinstance(state, Mapping) for state in states):
-            value: Any = _uncover(*(state or {} for state in states)) or None
-        else:
-            value = states[1] if states[0] == states[2] else states[0]
-        if value is not None:
-            result[key] = value
-        else:
-            result.pop(key, None)
-    return result
-
-
-def advance(
-        seen: bodies.BodyEssence, contributed: Iterable[patches.Patch], essence: bodies.BodyEssence,
-) -> bodies.BodyEssence:
-    """Take over from the newer essence whatever the patches have touched."""
-    result = cast(dict[str, Any], seen)
-    for patch in contributed:
-        for path in leaves(patch):
-            is_stanza = dicts.resolve(patch, path) == {}
-            if not (is_stanza and isinstance(dicts.resolve(result, path, None), Mapping)):
-                result = _take_over(result, path, cast(dict[str, Any], essence))
-    return cast(bodies.BodyEssence, _reorder(result, cast(dict[str, Any], essence)))
-
-
-def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dicts.FieldPath]:
-    """The fields which a merge-patch sets or removes."""
-    for key, value in patch.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*path, key))
-        else:
-            yield (*path, key)
-
-
-def _take_over(
-        source: Mapping[str, Any], path: dicts.FieldPath, newer: Mapping[str, Any],
-) -> dict[str, Any]:
-    """A copy with one field as it is in the newer state; its parents are empty only as there."""
-    key, below = path[0], path[1:]
-    result = dict(source)
-    if below:
-        children = [
-            child if isinstance(child, Mapping) else {}
-            for child in (source.get(key), newer.get(key))]
-        result[key] = _take_over(children[0], below, children[1])
-        if not result[key] and newer.get(key) != {}:
-            del result[key]
-    elif key in newer:
-        result[key] = newer[key]
-    else:
-        result.pop(key, None)
-    return result
-
-
-def _reorder(source: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
-    """The same, but with the keys in the same order, so that it is stored as the server has it."""
-    keys = [*(key for key in like if key in source), *(key for key in source if key not in like)]
-    return {
-        key: _reorder(source[key], like[key])
-        if isinstance(source[key], Mapping) and isinstance(like.get(key), Mapping) else source[key]
-        for key in keys}
-
-
-def _store_views(
-        views: Iterable[bodies.BodyEssence | None],
-        *,
-        storage: progress.ProgressStorage,
-        body: bodies.Body,
-        patch: patches.Patch,
-) -> None:
-    encoded = '\n'.join(diffbase.encode_essence(view) for view in views if view is not None)
-    if encoded and len(encoded) <= MAX_VIEWS_LENGTH and storage.touched(body=body) != encoded:
-        storage.touch(body=body, patch=patch, value=encoded)
-
-
-def load_views(
-        body: bodies.Body, settings: configuration.OperatorSettings,
-) -> list[bodies.BodyEssence | None]:
-    """What a previous process has kept of what its handlers saw: none, one, or two of these."""
-    encoded = settings.persistence.progress_storage.touched(body=body)
-    if encoded is None or not encoded.startswith('{'):
-        return []
-    return [diffbase.decode_essence(line) for line in encoded.split('\n')]
+        The result is the base whose diff shows the return to all handlers; None if the object has
+        not returned.
+        """
+        horizon = self.horizon
+        if reason in (causes.Reason.NOOP, causes.Reason.RESUME):
+            if horizon is not None and self.divergent is not None:
+                horizon = essences.rebase(horizon, self.divergent, essence)
+            return horizon if horizon != essence else None
+        if reason == causes.Reason.UPDATE and old is not None and (
+                self.base is None and self.divergent is not None):
+            base = essences.rebase(old, self.divergent, essence)
+            return base if base != old else None
+        return None

@@ -1,20 +1,27 @@
 """
-Decisions: what an object's state means, compared with what was last handled.
+Decisions: what a state of an object means, and what to do next.
 
-Pure functions: no I/O, no time, no logging.
+All functions are pure: no I/O, no clock, no logging. They do not call the callbacks of the author:
+the reconciliation calls the filters before a decision, and the lifecycle after a decision.
+
+**Guarantees** of `decide`. It is total: no situation makes it raise. It is idempotent: deciding
+again with the cycle that `decide` has returned gives the same step. It is monotone: it never calls
+a handler that has finished in the cycle.
 """
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any, cast
+import enum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs
-from kopf._core.intents import causes
+from kopf._cogs.structs import bodies, dicts, diffs, ids
+from kopf._core.actions import cycles, progression
+from kopf._core.intents import causes, handlers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class View:
-    """A state of an object, as change detection sees it."""
+class View(NamedTuple):
+    """A state of an object, reduced to what change detection needs."""
     raw: bodies.RawBody
     body: bodies.Body
     essence: bodies.BodyEssence
@@ -22,7 +29,7 @@ class View:
     """The last-handled essence; None if the object was never handled."""
     deleting: bool
     blocked: bool
-    """Whether our own finalizer is on the object."""
+    """Whether the finalizer of this operator is on the object."""
 
 
 def look(
@@ -32,9 +39,9 @@ def look(
         extra_fields: Iterable[dicts.FieldPath],
 ) -> View:
     """
-    Reduce an object to what matters.
+    Reduce an object to what change detection needs.
 
-    :raises ValueError: if the last-handled state is there, but not readable.
+    :raises ValueError: if the object has a last-handled state that is not readable.
     """
     body = bodies.Body(raw)
     persistence = settings.persistence
@@ -72,15 +79,217 @@ def is_blocked(raw: Mapping[str, Any], finalizer: str) -> bool:
 
 
 def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
-    """The cause of handling, and the changes since the last one."""
+    """
+    Find the cause of handling, and the changes since the last-handled state.
+
+    ``initial`` is true for the objects that existed before the operator and are not resumed yet.
+    """
     diff = diffs.diff(view.old, view.essence)
     if view.deleting:
-        return (causes.Reason.DELETE if view.blocked else causes.Reason.FREE), diff
+        return causes.Reason.DELETE, diff
     if view.old is None:
         return causes.Reason.CREATE, diff
     if diff:
         return causes.Reason.UPDATE, diff
     return (causes.Reason.RESUME if initial else causes.Reason.NOOP), diff
+
+
+class Selection(NamedTuple):
+    """The handlers of an object, as selected by the filters of the author."""
+    handlers: Sequence[handlers.ChangingHandler]
+    """The handlers of the current cause."""
+    in_scope: bool
+    """Whether any handler is for this object, for this cause or another one."""
+    needs_finalizer: bool
+    """Whether any handler in scope must be called before the object disappears."""
+
+
+class Interruption(enum.Enum):
+    """Why no further handler can be called before the object is looked at again."""
+    CHANGED = "the object was changed or deleted by others"
+    STOPPED = "the operator is exiting or paused"
+
+
+class Situation(NamedTuple):
+    """Everything that a decision depends on."""
+    view: View
+    reason: causes.Reason
+    selection: Selection
+    cycle: cycles.Cycle | None
+    """The current cycle; None if no cycle has begun in this process or on the object."""
+    recall: Callable[[ids.HandlerId], progression.HandlerState | None]
+    """Reads the progress of a handler from the object."""
+    now: clocks.Moment
+    accompanied: bool = False
+    """Whether daemons or timers of the object run, or should run."""
+    interruption: Interruption | None = None
+    is_chosen_done: bool = False
+    """
+    Whether all handlers that the lifecycle has chosen were called.
+
+    Their outcomes are written then, before the lifecycle chooses again.
+    """
+    is_status_essential: bool = False
+    """Whether some handlers handle changes of the status."""
+    flush_delay: float = 1.0
+    """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class AddFinalizer:
+    """Add the finalizer. If ``handled`` is set, also store it as the last-handled state."""
+    because: str
+    handled: bodies.BodyEssence | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RemoveFinalizer:
+    """Remove the finalizer. If ``handled`` is set, also store it as the last-handled state."""
+    because: str
+    handled: bodies.BodyEssence | None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Call:
+    """Call one or several of the due handlers, as the lifecycle chooses."""
+    because: str
+    due: Sequence[handlers.ChangingHandler]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Save:
+    """Write the outcomes and patches to the object, and look at the state in the response."""
+    because: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sleep:
+    """Wait until this monotonic time, or until the object changes."""
+    because: str
+    until: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Close:
+    """End the cycle: store its last-handled state, and remove the progress of its handlers."""
+    because: str
+    reason: causes.Reason
+    conclusion: cycles.Conclusion
+    told: bool = False
+    """Whether the reason is worth a line in the log."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Release:
+    """Remove the finalizer and all records of the operator, so that the object can disappear."""
+    because: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Yield:
+    """Look at the object again, because others have changed it; or end, if the operator stops."""
+    because: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nothing:
+    """Do nothing until the object changes, or until one of its daemons has ended."""
+    because: str
+    told: bool = False
+    """Whether the reason is worth a line in the log."""
+
+
+Step = AddFinalizer | RemoveFinalizer | Call | Save | Sleep | Close | Release | Yield | Nothing
+
+
+class Decision(NamedTuple):
+    step: Step
+    cycle: cycles.Cycle | None
+    """The cycle after this decision; None if there is no cycle to keep."""
+
+
+ADDING = "Adding the finalizer, thus preventing the actual deletion."
+REMOVING = "Removing the finalizer, as there are no handlers requiring it."
+RELEASING = "Removing the finalizer, thus allowing the actual deletion."
+FREED = "Deletion, but we are done with it, and we do not care."
+ACCOMPANIED = "daemons and timers have to stop first"
+DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
+UNCHANGED = "Something has changed, but we are not interested (the essence is the same)."
+
+
+def decide(situation: Situation) -> Decision:
+    """Decide the next step for the object: exactly one, with its reason in words."""
+    view, cycle, selection = situation.view, situation.cycle, situation.selection
+    is_needed = situation.accompanied or selection.needs_finalizer
+    if view.deleting and not view.blocked and (is_needed or not selection.handlers):
+        return Decision(Nothing(FREED, told=True), None)
+    if not view.deleting and is_needed != view.blocked:
+        # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
+        is_handled = not selection.handlers and selection.in_scope and (
+            situation.reason in cycles.CHANGES and cycle is None)
+        handled = view.essence if is_handled else None
+        if is_needed:
+            return Decision(AddFinalizer(ADDING, handled), cycle)
+        return Decision(RemoveFinalizer(REMOVING, handled), cycle)
+    if not selection.in_scope and not view.deleting:
+        if cycle is not None and cycle.dirty:
+            return Decision(Save("no handler is concerned any more"), cycle)
+        return Decision(Nothing("no handler is concerned"), None)
+    if not view.deleting and cycle is not None:
+        base = cycle.find_return(situation.reason, old=view.old, essence=view.essence)
+        if base is not None:
+            conclusion = cycle.conclude(
+                causes.Reason.NOOP, essence=view.essence, returned_from=base)
+            return Decision(Close(
+                "the object has returned from a state that some handlers have seen",
+                causes.Reason.NOOP, conclusion), cycle)
+    if situation.reason == causes.Reason.NOOP or (
+            situation.reason == causes.Reason.RESUME and not selection.handlers):
+        if cycle is None:
+            return Decision(Nothing(UNCHANGED, told=True), None)
+        conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
+        return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
+    cycle = (cycle or cycles.Cycle(reason=situation.reason)).enter(situation.reason).join(
+        selection.handlers, recall=situation.recall, now=situation.now)
+    return Decision(_proceed(situation, cycle), cycle)
+
+
+def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
+    """Decide within a cycle that has begun."""
+    now = situation.now.mono
+    wait = progression.survey(
+        [cycle.states[handler.id] for handler in situation.selection.handlers], now=now)
+    if wait is None:
+        return _end(situation, cycle)
+    if cycle.must_be_saved(
+            now=now, delay=situation.flush_delay,
+            is_status_essential=situation.is_status_essential):
+        return Save("what is done has to be on the object before the next handler")
+    if wait > 0:
+        if cycle.dirty:
+            return Save("the handlers have to wait")
+        return Sleep("the handlers have to wait", now + wait)
+    if situation.interruption is not None:
+        if cycle.dirty:
+            return Save(situation.interruption.value)
+        return Yield(situation.interruption.value)
+    if situation.is_chosen_done and cycle.dirty:
+        return Save("the handlers that the lifecycle has chosen are done")
+    due = [handler for handler in situation.selection.handlers
+           if cycle.states[handler.id].is_due(now)]
+    return Call("these handlers are due", due)
+
+
+def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
+    """Decide when all handlers have finished."""
+    if situation.reason != causes.Reason.DELETE:
+        return Close(
+            "all handlers have finished", situation.reason,
+            cycle.conclude(situation.reason, essence=situation.view.essence))
+    if situation.view.blocked and not situation.accompanied:
+        return Release(RELEASING)
+    because = ACCOMPANIED if situation.view.blocked else DELETED_BUT_HELD
+    return Save(because) if cycle.dirty else Nothing(because)
 
 
 def with_finalizer(raw: bodies.RawBody, finalizer: str) -> bodies.RawBody:

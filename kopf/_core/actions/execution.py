@@ -1,82 +1,207 @@
 """
-One attempt of one handler: its limits, its errors, and what follows of them.
+One attempt of one handler of any kind. Kopf calls all handlers from this module.
 
-Whatever a handler does, the attempt ends with an outcome; nothing but a cancellation gets out.
+Every attempt ends with an outcome, whatever exception the handler raises. Only cancellations, and
+exceptions that are not `Exception` (e.g. `SystemExit`), are raised to the caller.
 """
 import asyncio
+import dataclasses
 import datetime
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Coroutine, Mapping
+from concurrent.futures import Executor
 from typing import Any
 
-from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
-from kopf._core.actions import progression, tracebacks
-from kopf._core.intents import errors, handlers
+from kopf._cogs.structs import nesting, patches
+from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
+from kopf._core.intents import causes, handlererrors, handlers, registries
 
 encode = json.JSONEncoder(allow_nan=False).encode
-"""Encode to JSON as it is in the standard; errors are ValueError, TypeError, RecursionError."""
+"""Encode as strict JSON, without NaN. It raises ValueError, TypeError, RecursionError."""
 
 
-async def attempt(
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Context:
+    """What all attempts in an operator have in common."""
+    settings: configuration.OperatorSettings
+    clock: clocks.Clock
+    indices: Mapping[str, Any]
+    observer: observers.Telling | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy:
+    """The differences between the kinds of handlers."""
+
+    default_errors: handlererrors.ErrorsMode = handlererrors.ErrorsMode.TEMPORARY
+    """What arbitrary errors mean, unless the handler declares its own mode."""
+
+    stores_result: bool = False
+    """Whether results are stored on the object. Such results must be encodable as JSON."""
+
+    has_own_patch: bool = False
+    """Whether each attempt gets a new patch, checked afterwards, instead of the cause's patch."""
+
+
+POLICIES: Mapping[type[handlers.Handler], Policy] = {
+    handlers.ActivityHandler: Policy(),
+    handlers.IndexingHandler: Policy(default_errors=handlererrors.ErrorsMode.IGNORED),
+    handlers.WatchingHandler: Policy(
+        default_errors=handlererrors.ErrorsMode.IGNORED, stores_result=True),
+    handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
+    handlers.DaemonHandler: Policy(stores_result=True),
+    handlers.TimerHandler: Policy(stores_result=True),
+    handlers.WebhookHandler: Policy(default_errors=handlererrors.ErrorsMode.PERMANENT),
+}
+
+
+def execute(
         handler: handlers.Handler,
+        cause: causes.Cause,
         *,
-        call: Callable[[], Awaitable[Any]],
-        state: progression.HandlerState,
-        settings: configuration.OperatorSettings,
-        clock: clocks.Clock,
-        logger: Any,
-        default_errors: errors.ErrorsMode = errors.ErrorsMode.TEMPORARY,
-        title: str = 'Handler',
-        any_result: bool = False,
-) -> progression.Outcome:
+        context: Context,
+        state: progression.HandlerState | None = None,
+        extras: Mapping[str, Any] | None = None,
+        executor: Executor | None = None,
+        family: subhandling.Family | None = None,
+        filter_error: Exception | None = None,
+) -> Coroutine[Any, Any, progression.Outcome]:
     """
-    Make the call once, unless the limits of the handler are exceeded, and tell the story of it.
+    Call the handler once, unless its limits are exceeded, and notify the observer.
 
-    An async handler that is running when its timeout comes is interrupted. Results must be JSON,
-    for they are stored, unless any are good.
+    Without ``state``, this is the first attempt, and it begins now. ``extras`` are additional
+    kwargs. Synchronous functions run in the ``executor``, by default in that of the settings. With
+    ``family``, the handler can have sub-handlers; those that the handler has declared but not
+    executed are executed when its function returns. With ``filter_error``, the handler is not
+    called, and the attempt fails with this error.
+
+    When the timeout of a running async handler is over, the handler is interrupted. Threads
+    cannot be interrupted.
     """
-    name = f"{title} {handler.id!r}"
-    left = None if handler.timeout is None else handler.timeout - state.age(clock.mono())
+    work = _attempt(handler, cause, context, state, extras, executor, family, filter_error)
+    return work if context.observer is None else context.observer.attempt(handler, cause, work)
+
+
+async def _attempt(
+        handler: handlers.Handler,
+        cause: causes.Cause,
+        context: Context,
+        state: progression.HandlerState | None,
+        extras: Mapping[str, Any] | None,
+        executor: Executor | None,
+        family: subhandling.Family | None,
+        filter_error: Exception | None,
+) -> progression.Outcome:
+    settings, clock, logger = context.settings, context.clock, cause.logger
+    policy, name = POLICIES[type(handler)], repr(handler)
+    age = 0.0
+    if state is None:
+        state = progression.HandlerState.new(now=clock.now())
+    else:
+        age = state.age(clock.mono())
+    left = None if handler.timeout is None else handler.timeout - age
     if left is not None and left <= 0:
-        return _give_up(_make_timeout_error(name, state, clock), logger)
+        return _give_up(_make_timeout_error(handler, age), logger)
     if handler.retries is not None and state.retries >= handler.retries:
-        return _give_up(errors.HandlerRetriesError(
+        return _give_up(handlererrors.HandlerRetriesError(
             f"{name} has exceeded {handler.retries} retries."), logger)
 
+    patch: patches.Patch | None = None
+    if policy.has_own_patch and isinstance(cause, causes.ResourceCause):
+        patch = patches.Patch(body=cause.body)
+    kwargs = _make_kwargs(handler, cause, state, age, patch, extras)
+    limit: interrupts.Limited[Any] | None = None
     logger.debug(f"{name} is invoked.")
-    limit = None
-    if left is not None and handler.is_async:
-        limit = asyncio.timeout(left)
     try:
-        if limit is None:
-            result = await call()
-        else:
-            async with limit:
-                result = await call()
-        if not any_result:
+        if filter_error is not None:
+            raise filter_error
+        if executor is None:
+            executor = settings.execution.executor
+        call = invocation.invoke(handler, kwargs, executor) if family is None else (
+            _invoke_with_family(handler, kwargs, executor, family))
+        if left is not None and handler.is_async:
+            limit = interrupts.Limited(call, left)
+        result = await (call if limit is None else limit)
+        if policy.stores_result:
             _check_result(result)
-    except errors.HandlerChildrenRetry as e:
+    except handlererrors.HandlerChildrenRetry as e:
         logger.debug(f"{name} has unfinished sub-handlers. Will retry soon.")
-        return progression.Outcome(
+        outcome = progression.Outcome(
             final=False, delay=e.delay, exception=e, message=str(None), waiting=True)
     except (Exception, asyncio.CancelledError) as e:
         task = asyncio.current_task()
         if isinstance(e, asyncio.CancelledError) and task is not None and task.cancelling():
-            raise  # otherwise, something was cancelled that the handler waited for
-        if limit is not None and limit.expired():
-            return _give_up(_make_timeout_error(name, state, clock), logger)
-        mode = handler.errors if handler.errors is not None else default_errors
-        return _judge(tracebacks.trim(e), handler, mode, name, state, settings, logger)
-    logger.info(f"{name} succeeded.")
-    return progression.Outcome(final=True, result=result)
+            raise  # else, only something that the handler awaited was cancelled: an error
+        is_over = limit is not None and limit.expired()
+        if isinstance(e, interrupts.TimedOutError) and not is_over:
+            raise  # the timeout is that of the parent of this sub-handler
+        if is_over:
+            age = state.age(clock.mono())
+            outcome = _give_up(_make_timeout_error(handler, age), logger)
+        else:
+            outcome = _judge(tracebacks.trim(e), handler, policy, state, settings, logger)
+    else:
+        logger.info(f"{name} succeeded.")
+        outcome = progression.Outcome(final=True, result=result)
+
+    if patch:
+        try:
+            nesting.verify_encoded(encode(patch), patch)
+        except (TypeError, ValueError, RecursionError) as e:
+            outcome = fail(handler, ValueError(f"its patch is not JSON: {e}"), logger)
+        else:
+            outcome = outcome._replace(patch=patch)
+    if family is not None and family.members:
+        outcome = outcome._replace(subrefs=family.members)
+    return outcome
 
 
-def fail(
-        handler: handlers.Handler, exception: Exception, logger: Any, *, title: str = 'Handler',
-) -> progression.Outcome:
-    """The outcome of a handler that has failed for good by something outside of it."""
-    message = f"{title} {handler.id!r} failed permanently: {exception}"
+def _make_kwargs(
+        handler: handlers.Handler,
+        cause: causes.Cause,
+        state: progression.HandlerState,
+        age: float,
+        patch: patches.Patch | None,
+        extras: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """Combine the kwargs of the cause and of the attempt. Indices replace kwargs of their names."""
+    kwargs = dict(cause.kwargs)
+    kwargs['param'] = handler.param
+    kwargs['retry'] = state.retries
+    kwargs['started'] = state.started
+    kwargs['runtime'] = datetime.timedelta(seconds=age)
+    if patch is not None:
+        kwargs['patch'] = patch
+    if isinstance(cause, causes.ChangingCause) and (
+            isinstance(handler, handlers.ResourceHandler) and handler.field):
+        kwargs.update(cause.describe_change(handler.field))
+    if extras:
+        kwargs.update(extras)
+    kwargs.update(cause.indices)
+    return kwargs
+
+
+async def _invoke_with_family(
+        handler: handlers.Handler,
+        kwargs: Mapping[str, Any],
+        executor: Executor,
+        family: subhandling.Family,
+) -> Any:
+    token = registries.parent_var.set(family)
+    try:
+        result = await invocation.invoke(handler, kwargs, executor)
+        if family.declared and not family.executed:
+            await family.execute(family.declared)
+        return result
+    finally:
+        registries.parent_var.reset(token)
+
+
+def fail(handler: handlers.Handler, exception: Exception, logger: Any) -> progression.Outcome:
+    """Make the outcome of a handler that fails permanently by an error outside of its function."""
+    message = f"{handler!r} failed permanently: {exception}"
     logger.error(message)
     return progression.Outcome(final=True, exception=exception, message=_describe(exception))
 
@@ -84,58 +209,61 @@ def fail(
 def _judge(
         e: BaseException,
         handler: handlers.Handler,
-        mode: errors.ErrorsMode,
-        name: str,
+        policy: Policy,
         state: progression.HandlerState,
         settings: configuration.OperatorSettings,
         logger: Any,
 ) -> progression.Outcome:
-    """What follows of an error: the author's word for it decides, then the mode of the handler."""
+    """
+    Make the outcome of a failed attempt.
+
+    `PermanentError` and `TemporaryError` say what they mean; for other errors, the mode decides.
+    """
+    mode = handler.errors if handler.errors is not None else policy.default_errors
     is_last = handler.retries is not None and state.retries + 1 >= handler.retries
     backoff = handler.backoff if handler.backoff is not None else settings.execution.default_backoff
     text = _describe(e)
 
-    if isinstance(e, errors.PermanentError):
-        logger.error(f"{name} failed permanently: {text}")
+    if isinstance(e, handlererrors.PermanentError):
+        logger.error(f"{handler!r} failed permanently: {text}")
         return progression.Outcome(final=True, exception=e, message=text)
 
-    if isinstance(e, errors.TemporaryError):
+    if isinstance(e, handlererrors.TemporaryError):
         if is_last:
-            message = f"{name} failed temporarily but will exceed {handler.retries} retries: {text}"
-            return _give_up(errors.HandlerRetriesError(message), logger)
-        logger.error(f"{name} failed temporarily: {text}")
+            return _give_up(handlererrors.HandlerRetriesError(
+                f"{handler!r} failed temporarily but will exceed {handler.retries} retries: {text}",
+            ), logger)
+        logger.error(f"{handler!r} failed temporarily: {text}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
 
     exc_info = (type(e), e, e.__traceback__)
-    if mode == errors.ErrorsMode.IGNORED:
-        logger.error(f"{name} failed with an exception and will ignore it: {text}",
+    if mode == handlererrors.ErrorsMode.IGNORED:
+        logger.error(f"{handler!r} failed with an exception and will ignore it: {text}",
                      exc_info=exc_info)
         return progression.Outcome(final=True)
 
-    if mode == errors.ErrorsMode.PERMANENT:
-        logger.error(f"{name} failed with an exception and will stop now: {text}",
+    if mode == handlererrors.ErrorsMode.PERMANENT:
+        logger.error(f"{handler!r} failed with an exception and will stop now: {text}",
                      exc_info=exc_info)
         return progression.Outcome(final=True, exception=e, message=text)
 
     if is_last:
-        message = (f"{name} failed with an exception and will stop now (it would exceed "
+        message = (f"{handler!r} failed with an exception and will stop now (it would exceed "
                    f"{handler.retries} retries on the next attempt): {text}")
         logger.error(message, exc_info=exc_info)
         return progression.Outcome(final=True, exception=e, message=message)
 
-    logger.error(f"{name} failed with an exception and will try again in {backoff} seconds: {text}",
-                 exc_info=exc_info)
+    logger.error(f"{handler!r} failed with an exception and will try again in {backoff} seconds: "
+                 f"{text}", exc_info=exc_info)
     return progression.Outcome(final=False, delay=backoff, exception=e, message=text)
 
 
-def _make_timeout_error(
-        name: str, state: progression.HandlerState, clock: clocks.Clock,
-) -> errors.HandlerTimeoutError:
-    runtime = datetime.timedelta(seconds=state.age(clock.mono()))
-    return errors.HandlerTimeoutError(f"{name} has timed out after {runtime}.")
+def _make_timeout_error(handler: handlers.Handler, age: float) -> handlererrors.HandlerTimeoutError:
+    runtime = datetime.timedelta(seconds=age)
+    return handlererrors.HandlerTimeoutError(f"{handler!r} has timed out after {runtime}.")
 
 
-def _give_up(e: errors.PermanentError, logger: Any) -> progression.Outcome:
+def _give_up(e: handlererrors.PermanentError, logger: Any) -> progression.Outcome:
     logger.error(str(e))
     return progression.Outcome(final=True, exception=e, message=str(e))
 
@@ -144,9 +272,9 @@ def _check_result(result: object) -> None:
     if result is None or isinstance(result, (str, int, bool)):
         return
     try:
-        encode(result)
+        nesting.verify_encoded(encode(result), result)
     except (TypeError, ValueError, RecursionError) as e:
-        raise errors.PermanentError(
+        raise handlererrors.PermanentError(
             f"the result cannot be stored: {e}. Return only what JSON can have.") from e
 
 

@@ -1,8 +1,9 @@
 """
-Calling the functions of operators' authors, sync and async, in their ways.
+Invocation of handlers, both synchronous and asynchronous.
 
-Async functions run in the event loop. Sync ones run in the threads of an executor; a thread cannot
-be stopped, so a cancelled invocation goes on until its thread has ended, and then has its result.
+Asynchronous handlers run in the event loop. Synchronous handlers run in threads of an executor. A
+thread cannot be stopped, so a cancelled invocation goes on until its thread ends, and then returns
+the result.
 """
 import asyncio
 import contextvars
@@ -16,13 +17,15 @@ from kopf._core.actions import calls
 from kopf._core.intents import handlers
 
 kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
-"""The kwargs of the handler that is being called, in whatever it calls, in threads too."""
+"""
+The kwargs of the current handler. It is set in the handler and in all functions that it calls.
+"""
 
 
 async def invoke(
         handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
 ) -> Any:
-    """Call the handler and return its result; it sees the context variables of the caller."""
+    """Call the handler, with the context variables of the caller, and return the result."""
     token = kwargs_var.set(kwargs)
     known = calls.calls_var.get()
     call = calls.Call(handler, kwargs, None if handler.is_async else executor)
@@ -48,7 +51,7 @@ async def _invoke_in_thread(
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
-            if running.cancel():  # only what is not started yet
+            if running.cancel():  # it succeeds only before the handler has a thread
                 raise
     result = future.result()
     return await result if inspect.isawaitable(result) else result
@@ -58,5 +61,5 @@ def _call(fn: Callable[[], Any], call: calls.Call) -> Any:
     call.begin()
     try:
         return fn()
-    except StopIteration as e:  # futures cannot have it: their waiters would wait for ever
+    except StopIteration as e:  # asyncio's futures do not accept it: the caller would wait forever
         raise RuntimeError("StopIteration is raised.") from e

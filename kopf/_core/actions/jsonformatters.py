@@ -1,9 +1,7 @@
 """
-How lines of the log look as JSON: the message, the severity, the time in UTC, and the object in a
-field of its own.
+Formatters of the log as JSON: the message, the severity, the time in UTC, and the object.
 
-The module is imported only by those who log in JSON: the library behind it takes a few
-milliseconds.
+This module is imported only if the log is in JSON: importing its library takes some milliseconds.
 """
 
 import logging
@@ -17,7 +15,7 @@ INTERNAL_ATTRS = ('k8s_ref', 'k8s_skip', 'settings')
 
 
 class ObjectJsonFormatter(json.JsonFormatter):
-    """Lines of JSON with the reference of the object, if there is one, in the field ``refkey``."""
+    """Formats records as JSON. The reference of the object is in the field named by ``refkey``."""
 
     def __init__(self, *, refkey: str) -> None:
         super().__init__(
@@ -38,7 +36,7 @@ class ObjectJsonFormatter(json.JsonFormatter):
 
 
 class ObjectPrefixingJsonFormatter(ObjectJsonFormatter):
-    """The same, with the object's name also in front of the message."""
+    """Formats records as JSON, also with the object's name before the message."""
 
     def add_fields(
             self,
@@ -52,8 +50,7 @@ class ObjectPrefixingJsonFormatter(ObjectJsonFormatter):
 
 def name_severity(level: int) -> str:
     """
-    Give a level the name by which most log collectors know it; levels in between count as the next
-    higher one.
+    Get the name of a level as most log collectors have it. Levels in between are rounded up.
     """
     if level <= logging.DEBUG:
         return 'debug'

@@ -1,8 +1,8 @@
 """
-Lifecycles: which of the handlers that are due are executed now, and in which order.
+Lifecycles: which of the due handlers of an object are called now, and in which order.
 
-A lifecycle is a function that gets the handlers and the kwargs of their cause, and returns
-some of the handlers. The rest is taken in the next turns.
+A lifecycle is a function. It gets the due handlers and the kwargs of their cause, and returns some
+of the handlers. Later, it is called again for the other handlers.
 """
 import random
 from collections.abc import Sequence
@@ -23,22 +23,22 @@ class LifeCycleFn(Protocol):
 
 
 def all_at_once(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """All handlers, one after another, in the order of their declaration."""
+    """Call all due handlers, one after another, in the order of their declaration."""
     return handlers
 
 
 def one_by_one(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Only the first handler."""
+    """Call only the first due handler."""
     return handlers[:1]
 
 
 def randomized(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """Any one handler."""
+    """Call one due handler, selected at random."""
     return [random.choice(handlers)] if handlers else []
 
 
 def shuffled(handlers: Sequence[handlers_.Handler], **_: Any) -> Sequence[handlers_.Handler]:
-    """All handlers in a random order."""
+    """Call all due handlers in a random order."""
     return random.sample(handlers, k=len(handlers))
 
 
@@ -48,7 +48,10 @@ def asap(
         state: progression.State,
         **_: Any,
 ) -> Sequence[handlers_.Handler]:
-    """The one handler with the fewest attempts so far: those that work come first."""
+    """
+    Call the due handler with the fewest attempts so far, so that a failing handler does not delay
+    the others. This is the default.
+    """
     if len(handlers) < 2:
         return handlers
     return [min(handlers, key=lambda handler: state.retries_of(handler.id))]
@@ -58,10 +61,16 @@ _default_lifecycle: LifeCycleFn = asap
 
 
 def get_default_lifecycle() -> LifeCycleFn:
+    """Get the lifecycle of operators that run without ``lifecycle=``."""
     return _default_lifecycle
 
 
 def set_default_lifecycle(lifecycle: LifeCycleFn | None) -> None:
-    """Set the lifecycle for all operators that are run without one; None brings back `asap`."""
+    """
+    Set the lifecycle of operators that run without ``lifecycle=``.
+
+    :param lifecycle: a function of `kopf.lifecycles`, or another function of the same signature.
+        `None` restores `kopf.lifecycles.asap`.
+    """
     global _default_lifecycle
     _default_lifecycle = lifecycle if lifecycle is not None else asap

@@ -1,10 +1,12 @@
 """
-Logging about objects, and what the log looks like.
+Loggers of objects, and the configuration of the log.
 
-Whatever is said about an object goes to the logger ``kopf.objects``, with attributes on the
-records: ``k8s_ref`` is the reference of the object, ``k8s_skip`` tells that the line must not be
-posted as an event, ``settings`` are those of the operator. With these, handlers of the log can be
-filtered, or the lines sent elsewhere.
+All messages about objects go to the logger ``kopf.objects``. Their records have these attributes,
+by which they can be filtered:
+
+* ``k8s_ref``: the reference of the object.
+* ``k8s_skip``: whether the message must not be posted as a Kubernetes event.
+* ``settings``: the settings of the operator.
 """
 
 import enum
@@ -18,13 +20,18 @@ from kopf._cogs.structs import bodies
 from kopf._core.actions import formatters
 
 logger = logging.getLogger('kopf.objects')
-"""Where all the lines about all the objects go."""
+"""The logger of all messages about objects."""
 
 DEFAULT_REFKEY = 'object'
 
 
 class LogFormat(enum.Enum):
-    """How the lines of the log look."""
+    """
+    The predefined formats of the log.
+
+    ``PLAIN`` is only the message; ``FULL`` is the time, the logger, the level, and the message;
+    ``JSON`` is a JSON object in each line.
+    """
 
     PLAIN = '%(message)s'
     FULL = '[%(asctime)s] %(name)-20.20s [%(levelname)-8.8s] %(message)s'
@@ -33,11 +40,11 @@ class LogFormat(enum.Enum):
 
 class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
     """
-    A logger that knows which object it talks about.
+    The logger of an object, which handlers get as ``logger``. It adds a reference to the object to
+    every log record.
 
-    One is made for every pass over an object, so making it costs nearly nothing: the reference is
-    built when the first line is logged. From then on, neither later changes of the object nor its
-    end affect it.
+    Kopf posts its messages as Kubernetes events, see ``settings.posting``. There is a new logger
+    for every reconciliation of an object. Later changes of the object do not affect the reference.
     """
 
     logger = logger
@@ -51,7 +58,7 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
     @property
     def extra(self) -> Mapping[str, object]:  # type: ignore[override]
-        """What is added to every record."""
+        """The attributes that are added to every record."""
         if self._body is not None:
             reference = bodies.build_object_reference(self._body)
             self._extra = {
@@ -65,8 +72,8 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             kwargs: MutableMapping[str, Any],
     ) -> tuple[str, MutableMapping[str, Any]]:
         """
-        Add the object to the record, unlike the standard adapters: next to the ``extra=`` of the
-        call.
+        Add the attributes to the record. Unlike in the standard adapter, ``extra=`` of the call is
+        kept.
         """
         extra = kwargs.get('extra')
         kwargs['extra'] = {**self.extra, **extra} if extra else self.extra
@@ -74,14 +81,16 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
     def debug(self, msg: object, *args: object, **kwargs: Any) -> None:
         if self.logger.isEnabledFor(logging.DEBUG):
-            self._tell(logging.DEBUG, msg, args, kwargs)
+            self._log_quickly(logging.DEBUG, msg, args, kwargs)
 
     def info(self, msg: object, *args: object, **kwargs: Any) -> None:
         if self.logger.isEnabledFor(logging.INFO):
-            self._tell(logging.INFO, msg, args, kwargs)
+            self._log_quickly(logging.INFO, msg, args, kwargs)
 
-    def _tell(self, level: int, msg: object, args: Any, kwargs: MutableMapping[str, Any]) -> None:
-        """Log on a short way, for this is done for every object; the result is the same."""
+    def _log_quickly(
+            self, level: int, msg: object, args: Any, kwargs: MutableMapping[str, Any],
+    ) -> None:
+        """Log quickly: as `log` does, but without those steps that are not needed here."""
         if kwargs or logging.getLogRecordFactory() is not logging.LogRecord:
             kwargs['stacklevel'] = kwargs.get('stacklevel', 1) + 2
             self.log(level, msg, *args, **kwargs)
@@ -96,8 +105,9 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
 
 class LocalObjectLogger(ObjectLogger):
     """
-    The same, but its lines are never posted as events: for handlers that are called too often for
-    that.
+    The logger of an object whose messages are not posted as Kubernetes events.
+
+    Functions that Kopf calls often get it as ``logger``, e.g. for indexing.
     """
 
     _skip = True
@@ -105,12 +115,11 @@ class LocalObjectLogger(ObjectLogger):
 
 class KopfStreamHandler(logging.StreamHandler[Any]):
     """
-    The output to stderr that is configured by `configure`, to be told from those that others have
-    added.
+    The handler that is added by `configure`. The class distinguishes it from all other handlers.
     """
 
     def emit(self, record: logging.LogRecord) -> None:
-        # As the parent does it, but flushing without the lock, which is held already.
+        # As in the parent class, but `flush()` would take the lock, which is already taken here.
         try:
             self.stream.write(self.format(record) + self.terminator)
             self.stream.flush()
@@ -127,21 +136,28 @@ def configure(
         log_format: LogFormat | str = LogFormat.FULL,
         log_prefix: bool | None = False,
         log_refkey: str | None = None,
+        color: bool = False,
 ) -> None:
     """
-    Log to stderr, in a format, and from a level up: all of the process, not only of the operator.
+    Configure the log of the whole process, which goes to stderr. The command ``kopf run`` calls it.
 
-    ``quiet`` shows only warnings and errors, ``verbose`` also what is done in detail; ``debug``
-    also adds the insides of asyncio and of the HTTP library. ``log_format`` is one of the
-    well-known formats, or a template of Python's logging. ``log_prefix`` puts the object's name in
-    front of messages; if `None`, then in text but not in JSON. ``log_refkey`` is the field for the
-    object in JSON (``object`` if not given).
+    By default, the log shows messages from INFO up. Another call replaces the previous
+    configuration. Other handlers of the root logger are not affected. See "Configure the operator"
+    in the documentation.
 
-    It can be called again, and then replaces what it did before. Other handlers of the root logger
-    are left as is.
+    :param debug: whether to show also debugging messages, including those of asyncio and of the
+        HTTP library. Default: no.
+    :param verbose: whether to show also debugging messages. Default: no.
+    :param quiet: whether to show only warnings and errors. Default: no.
+    :param log_format: a `kopf.LogFormat`, or a format string of Python's `logging`.
+    :param log_prefix: whether the name of the object precedes the message; `None` means yes for
+        text, no for JSON.
+    :param log_refkey: the field with the reference to the object in JSON. Default: ``'object'``.
+    :param color: whether the lines of ``LogFormat.FULL`` are for people at a terminal: shorter,
+        aligned, and coloured.
     """
     handler = KopfStreamHandler()
-    handler.setFormatter(make_formatter(log_format, log_prefix, log_refkey))
+    handler.setFormatter(make_formatter(log_format, log_prefix, log_refkey, color))
     root = logging.getLogger()
     for old in [old for old in root.handlers if isinstance(old, KopfStreamHandler)]:
         root.removeHandler(old)
@@ -157,8 +173,11 @@ def make_formatter(
         log_format: LogFormat | str = LogFormat.FULL,
         log_prefix: bool | None = False,
         log_refkey: str | None = None,
+        color: bool = False,
 ) -> logging.Formatter:
     """Make the formatter for the options of `configure`."""
+    if color and log_format is LogFormat.FULL:
+        return formatters.ObjectColorFormatter(log_prefix=log_prefix is None or log_prefix)
     if log_format is LogFormat.JSON:
         from kopf._core.actions import jsonformatters
         json_class = (

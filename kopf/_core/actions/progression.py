@@ -1,26 +1,29 @@
 """
 The progress of handlers over their attempts, as pure data.
 
-A state is of one handler in one handling cycle. It comes from the object (a record of the storage),
-changes by the outcomes of attempts, and goes to the object again. Nothing here does I/O or asks
-for the time: both are handed in.
+A `HandlerState` belongs to one handler in one handling cycle. It is restored from a record on the
+object, changes with the outcome of each attempt, and is recorded on the object again. No function
+does I/O or reads the clock: the callers pass the records and the time.
 """
 import datetime
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import iso8601
+
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import progress
-from kopf._cogs.structs import ids
+from kopf._cogs.structs import ids, patches
 from kopf._core.intents import causes
 
 
 class Outcome(NamedTuple):
     """
-    What came of one attempt.
+    The outcome of one attempt.
 
-    Final: the handler is not to be called again in this cycle; otherwise, only after the delay
-    (seconds). Waiting: nothing was tried, only some sub-handlers are not finished yet.
+    If ``final``, the handler is not called again in this cycle; otherwise, it is called again after
+    ``delay`` (seconds). If ``waiting``, the attempt does not count as a retry: some sub-handlers
+    are not finished yet.
     """
     final: bool
     delay: float | None = None
@@ -29,15 +32,22 @@ class Outcome(NamedTuple):
     message: str | None = None
     subrefs: Collection[ids.HandlerId] = ()
     waiting: bool = False
+    patch: patches.Patch | None = None
+    """The patch of the handler, whether it has succeeded or failed; None if empty."""
 
 
 class HandlerState(NamedTuple):
-    """The progress of one handler. The wall times are for persistence; `began` & `due` count."""
+    """
+    The progress of one handler.
+
+    ``started``, ``delayed``, and ``stopped`` are wall times, for the record on the object. Kopf
+    calculates with the monotonic times, ``began`` and ``due``.
+    """
     started: datetime.datetime
     began: float
-    """When the first attempt was due to start, in the monotonic time."""
+    """When the first attempt was due (monotonic time)."""
     due: float = float('-inf')
-    """When the next attempt can start, in the monotonic time."""
+    """When the next attempt can start (monotonic time)."""
     delayed: datetime.datetime | None = None
     stopped: datetime.datetime | None = None
     purpose: str | None = None
@@ -58,9 +68,9 @@ class HandlerState(NamedTuple):
     @classmethod
     def from_record(cls, record: progress.ProgressRecord, *, now: clocks.Moment) -> 'HandlerState':
         """
-        Restore from a record, also from a partial one, or one of other versions.
+        Restore from a record. Records of other versions can be incomplete.
 
-        :raises ValueError: if the record is not understandable.
+        :raises ValueError: if the record is not readable.
         """
         try:
             started = _parse_time(record.get('started')) or now.wall
@@ -95,7 +105,7 @@ class HandlerState(NamedTuple):
         }
 
     def after(self, outcome: Outcome, *, now: clocks.Moment) -> 'HandlerState':
-        """The state after one more attempt."""
+        """Make the state after one more attempt."""
         delay = outcome.delay if not outcome.final else None
         success = outcome.final and outcome.exception is None
         return HandlerState(
@@ -112,8 +122,12 @@ class HandlerState(NamedTuple):
             subrefs=self.subrefs | frozenset(outcome.subrefs),
         )
 
+    def is_due(self, mono: float) -> bool:
+        """Whether the next attempt can start at this monotonic time."""
+        return not self.finished and self.due <= mono + clocks.PRECISION
+
     def age(self, mono: float) -> float:
-        """For how long the handler is being tried, in seconds."""
+        """How many seconds have passed since the first attempt was due."""
         return max(0.0, mono - self.began)
 
 
@@ -121,7 +135,7 @@ class State(dict[ids.HandlerId, HandlerState]):
     """
     The progress of the handlers of a cycle by their ids, as lifecycles get it.
 
-    Handlers that are not known yet count as those not yet tried.
+    A handler without progress has zero retries.
     """
 
     def retries_of(self, handler_id: ids.HandlerId) -> int:
@@ -129,10 +143,19 @@ class State(dict[ids.HandlerId, HandlerState]):
         return 0 if state is None else state.retries
 
 
+def survey(states: Iterable[HandlerState], *, now: float) -> float | None:
+    """Find in how many seconds the first handler is due: 0 if now, None if all have finished."""
+    dues = [state.due for state in states if not state.finished]
+    if not dues:
+        return None
+    first = min(dues)
+    return 0.0 if first <= now + clocks.PRECISION else first - now
+
+
 def count(
         states: Mapping[ids.HandlerId, HandlerState], handler_ids: Iterable[ids.HandlerId],
 ) -> tuple[int, int]:
-    """How many of the handlers have succeeded, and how many have failed."""
+    """Count the handlers that have succeeded, and those that have failed."""
     known = [states[id_] for id_ in handler_ids if id_ in states]
     return sum(state.success for state in known), sum(state.failure for state in known)
 
@@ -140,5 +163,4 @@ def count(
 def _parse_time(value: str | None) -> datetime.datetime | None:
     if not value:
         return None
-    parsed = datetime.datetime.fromisoformat(value)
-    return parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=datetime.UTC)
+    return iso8601.parse_date(value)

@@ -1,10 +1,10 @@
 """
-Events to be posted: what they are, where they wait, and how lines of the log become such.
+Kubernetes events: their queue, and how log messages become events.
 
-Events wait in a queue of their operator, into which they can be put from any thread. Those that the
-code asked for go first. Lines of the log are limited: 25 for an object at once, then one in 5
-minutes; and they are dropped when too many of them wait. What is dropped is counted, and said with
-the next line of that object and in the log.
+Each operator has a queue, into which events can be put from any thread. Events that handlers ask
+for are posted first. Events of log messages are limited, as in client-go: for each object, 25 at
+once, then one in 5 minutes. The number of dropped events is added to the next event of that object,
+and logged.
 """
 
 import collections
@@ -26,13 +26,13 @@ EXPLICIT_LIMIT = 10_000
 LOGGING_LIMIT = 1_000
 
 LOGGING = 'Logging'
-"""The reason of all the events that are lines of the log."""
+"""The ``reason`` of the events of log messages."""
 
 Backoffs = float | Iterable[float]
 
 
 class K8sEvent(NamedTuple):
-    """An event to be posted; ``when`` is the time when it happened, not when it is posted."""
+    """A Kubernetes event to post. ``when`` is the time of its cause, not of the posting."""
 
     ref: bodies.ObjectReference
     type: str
@@ -43,16 +43,17 @@ class K8sEvent(NamedTuple):
 
 
 class EventSink(Protocol):
-    """Whatever takes events: normally an `EventQueue`; in tests, any queue."""
+    """Takes events: an `EventQueue` in operators; any queue in tests."""
 
     def put_nowait(self, event: K8sEvent, /) -> None: ...
 
 
 class EventQueue:
     """
-    What is to be posted by one operator. Any thread can put into it; one loop takes from it.
+    The events of one operator. Any thread can put events; one event loop gets them.
 
-    At most 10,000 explicit events and 1,000 lines of the log wait in it; those beyond are dropped.
+    At most 10,000 events of handlers and 1,000 events of log messages wait; those beyond are
+    dropped.
     """
 
     def __init__(self, settings: configuration.OperatorSettings) -> None:
@@ -67,13 +68,15 @@ class EventQueue:
         return len(self._explicit) + len(self._logged)
 
     def attach(self, notify: Callable[[], None] | None) -> None:
-        """Call it for every event from now on, and at once for every one that waits already."""
+        """
+        Call ``notify`` for every new event, and now for each event that waits; None: stop that.
+        """
         self._notify = notify
         for _ in range(len(self)):
             self._announce()
 
     def put_nowait(self, event: K8sEvent, /) -> None:
-        """Take an event that was asked for explicitly."""
+        """Put an event that a handler has asked for."""
         if len(self._explicit) >= EXPLICIT_LIMIT:
             self._drop("Too many events are waiting to be posted: some are dropped.")
         else:
@@ -82,7 +85,7 @@ class EventQueue:
 
     def put_record(self, record: logging.LogRecord) -> None:
         """
-        Take a line of the log, unless there are too many of them; the settings are not checked.
+        Put an event of a log message, unless there are too many. The settings are not checked here.
         """
         ref: bodies.ObjectReference = record.k8s_ref  # type: ignore[attr-defined]
         if is_event(ref):
@@ -98,7 +101,7 @@ class EventQueue:
         self._announce()
 
     def get_nowait(self) -> K8sEvent | None:
-        """Give away the next event, if there is any."""
+        """Get the next event; None if there is none."""
         if self._explicit:
             return self._explicit.popleft()
         if self._logged:
@@ -118,21 +121,23 @@ class EventQueue:
 
 class LogPoster(logging.Handler):
     """
-    Takes the lines about objects from the log to the queue of the operator that they belong to.
+    Puts log messages about objects into the queues of their operators.
 
-    Lines are formatted only if they are going to be posted. There is one such handler in the
-    process, and it is there only while at least one operator posts.
+    There is one instance in the process. It is a handler of the log while at least one operator
+    posts. Messages are formatted only if they are going to be posted.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._queues: dict[int, list[EventQueue]] = {}
-        """By the settings; of several operators with the same ones, the newest posts for all."""
+        """
+        By ``id()`` of the settings. If operators share settings, the newest one posts for all.
+        """
         self._mutex = threading.Lock()
 
     @property
     def queues(self) -> list[EventQueue]:
-        """The queues of all the operators that post now."""
+        """The queues of all operators that post now."""
         with self._mutex:
             return [queue for queues in self._queues.values() for queue in queues]
 
@@ -152,7 +157,7 @@ class LogPoster(logging.Handler):
                 loggers.logger.removeHandler(self)
 
     def handle(self, record: logging.LogRecord) -> bool:
-        # Unlike in usual handlers, no lock is needed, nor a second step for the few that pass.
+        # The parent's method takes a lock and then calls `emit()`. Neither is needed here.
         queues = self._queues.get(id(getattr(record, 'settings', None)))
         if not queues or getattr(record, 'k8s_skip', False):
             return False
@@ -178,7 +183,8 @@ def make_event(
         settings: configuration.OperatorSettings,
 ) -> K8sEvent:
     """
-    Make an event of a line of the log; ``refused`` lines of the same object were dropped before.
+    Make an event of a log message. ``refused`` is how many messages of the object were dropped
+    before.
     """
     message = _formatter.format(record)
     return K8sEvent(
@@ -192,7 +198,7 @@ def make_event(
 
 
 def name_type(level: int) -> str:
-    """Translate the level of a line to the type of an event."""
+    """Translate the level of a log message to the type of an event."""
     if level <= logging.DEBUG:
         return 'Debug'
     if level <= logging.INFO:
@@ -205,7 +211,9 @@ def name_type(level: int) -> str:
 
 
 def is_event(ref: bodies.ObjectReference) -> bool:
-    """Is it itself an event? Events about events would have no end."""
+    """
+    Whether the object is an event itself. Events about events would cause each other endlessly.
+    """
     api_version = ref.get('apiVersion') or ''
     return ref.get('kind') == 'Event' and (
         api_version == 'v1' or api_version.startswith('events.k8s.io/'))

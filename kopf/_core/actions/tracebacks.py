@@ -1,4 +1,6 @@
-"""Tracebacks for people: of all the frames, those in the author's code are what matters."""
+"""
+Tracebacks for people: reduced to the code of the operator's author.
+"""
 import asyncio
 import concurrent.futures.thread
 import pathlib
@@ -11,7 +13,7 @@ _POOL = concurrent.futures.thread.__file__
 
 
 def trim(e: BaseException) -> BaseException:
-    """Cut off the outer frames of the framework and of the thread pool; keep all if only those."""
+    """Remove the outer frames of Kopf and of the thread pool, unless there are no other frames."""
     tb = e.__traceback__
     while tb is not None and _is_internal(tb):
         tb = tb.tb_next
@@ -25,9 +27,9 @@ def _is_internal(tb: types.TracebackType) -> bool:
 
 def locate(frame: types.FrameType | None, *, own: bool = False) -> str | None:
     """
-    Where the code is: the innermost line of the author, and what is called there, if anything.
+    Describe where the code is: the innermost frame of the author's code, and the innermost frame.
 
-    With ``own``, only the author's. The lines themselves are not shown: there can be secrets.
+    With ``own``, only the former. The source code is not shown, as it can contain secrets.
     """
     frames: list[types.FrameType] = []
     while frame is not None:
@@ -42,7 +44,11 @@ def locate(frame: types.FrameType | None, *, own: bool = False) -> str | None:
 
 
 def find_awaiting(task: 'asyncio.Task[object]') -> types.FrameType | None:
-    """The innermost frame of the coroutines of a task that waits for something."""
+    """
+    Find the frame where a waiting task is: the innermost one of the author's coroutines.
+
+    If the task has no coroutines of the author, it is the outermost frame.
+    """
     found: types.FrameType | None = None
     coro: object = task.get_coro()
     while coro is not None:

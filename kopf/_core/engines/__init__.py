@@ -1,7 +1,8 @@
 """
-The aspects of an operator, each a module or a package, none of which knows another: activities,
-admission, daemons, indexing, peering, posting, probing.
+The engines: activities, admission, daemons, indexing, liveness, peering, posting.
 
-It may import the actions, the intents, and the cogs. It guarantees that a failing aspect hurts
-neither the other ones nor the handling of objects.
+Each engine is one aspect of an operator, in a module or a package of its own. The engines do not
+import each other: the reactor connects them. They may import the actions, the intents, and the
+cogs. The package guarantees that a failure of one engine affects neither the other engines nor the
+handling of objects.
 """

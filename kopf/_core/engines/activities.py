@@ -1,23 +1,22 @@
 """
-Activities: what happens to the operator itself: its startup, cleanup, authentication, probing.
+Activities: handlers of the operator itself, for its startup, cleanup, authentication, and probing.
 
-The handlers of an activity run one after another, with retries, until all have finished.
+The handlers of an activity are called one after another, with retries, until all have finished.
 """
 import asyncio
-import datetime
 import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import ids
-from kopf._core.actions import execution, invocation, lifecycles, progression
-from kopf._core.intents import causes, handlers, registries
+from kopf._core.actions import execution, lifecycles, progression
+from kopf._core.intents import causes, registries
 
 
 class ActivityError(Exception):
-    """Some of the handlers of an activity have failed for good."""
+    """
+    Some handlers of an activity have failed permanently. ``outcomes`` are those of all handlers.
+    """
 
     def __init__(self, message: str, outcomes: Mapping[ids.HandlerId, progression.Outcome]) -> None:
         super().__init__(message)
@@ -27,21 +26,21 @@ class ActivityError(Exception):
 async def run_activity(
         *,
         registry: registries.OperatorRegistry,
-        settings: configuration.OperatorSettings,
         activity: causes.Activity,
-        clock: clocks.Clock,
         memo: Any,
-        indices: Mapping[str, Any],
+        context: execution.Context,
         lifecycle: lifecycles.LifeCycleFn = lifecycles.all_at_once,
 ) -> Mapping[ids.HandlerId, Any]:
     """
-    Run all handlers of an activity, and return their results by ids.
+    Run all handlers of an activity, and return their results by handler ids, except for None.
 
-    :raises ActivityError: when all have finished, and some of them have failed.
+    :raises ActivityError: after all handlers have finished, if any of them has failed permanently.
     """
     logger = logging.getLogger(f'kopf.activities.{activity.value}')
     cause = causes.ActivityCause(
-        logger=logger, memo=memo, indices=indices, activity=activity, settings=settings)
+        logger=logger, memo=memo, indices=context.indices, activity=activity,
+        settings=context.settings)
+    clock = context.clock
     left = list(registry.get_activity_handlers(activity))
     states = progression.State({
         handler.id: progression.HandlerState.new(now=clock.now()) for handler in left})
@@ -54,7 +53,8 @@ async def run_activity(
             continue
         chosen: Any = lifecycle(due, **{**cause.kwargs, 'state': states})
         for handler in chosen:
-            outcome = await _attempt(handler, cause, states[handler.id], clock)
+            outcome = await execution.execute(
+                handler, cause, context=context, state=states[handler.id])
             states[handler.id] = states[handler.id].after(outcome, now=clock.now())
             outcomes[handler.id] = outcome
         left = [handler for handler in left if not states[handler.id].finished]
@@ -63,25 +63,3 @@ async def run_activity(
         reasons = '; '.join(f"{id_}: {outcome.message}" for id_, outcome in failures.items())
         raise ActivityError(f"The {activity.value} has failed: {reasons}", outcomes)
     return {id_: outcome.result for id_, outcome in outcomes.items() if outcome.result is not None}
-
-
-async def _attempt(
-        handler: handlers.ActivityHandler,
-        cause: causes.ActivityCause,
-        state: progression.HandlerState,
-        clock: clocks.Clock,
-) -> progression.Outcome:
-    kwargs = {
-        **cause.kwargs, 'param': handler.param, 'retry': state.retries, 'started': state.started,
-        'runtime': datetime.timedelta(seconds=state.age(clock.mono())), **cause.indices}
-    return await execution.attempt(
-        handler,
-        call=lambda: invocation.invoke(
-            handler, kwargs, cause.settings.execution.executor),
-        state=state,
-        settings=cause.settings,
-        clock=clock,
-        logger=cause.logger,
-        title='Activity',
-        any_result=True,
-    )

@@ -1,25 +1,20 @@
 """
-Indexing: in-memory overviews of objects, kept up to date by the authors' indexing functions.
+Indexing: mappings in memory, made of the objects by the indexing handlers.
 
-Writing happens in the event loop only. Readers, in threads too, get immutable collections; whatever
-an object has under its keys is replaced at once, so that it never looks absent in between.
+The indices are changed only in the event loop. They can be read in any thread: readers get
+immutable collections. When an object changes, its old value is replaced by the new one in one step,
+so that no reader ever sees the index without that object.
 """
-import datetime
 import threading
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, indices, patches, references
-from kopf._core.actions import execution, invocation, loggers, progression
-from kopf._core.intents import causes, errors, filters, handlers
+from kopf._core.actions import execution, loggers, progression
+from kopf._core.intents import causes, filters, handlers
 
 Uid = str
-
-PRECISION = 0.001
-"""How much earlier than planned is early enough, in seconds: timers are not more precise."""
-
 
 class OperatorStore(indices.Store[Any]):
     """The values under a key as they were when the collection was taken from the index."""
@@ -43,10 +38,11 @@ class OperatorStore(indices.Store[Any]):
 
 class OperatorIndex(indices.Index[Any, Any]):
     """
-    An index, and the framework's ways to change it.
+    An index. Handlers can only read it; Kopf changes it by `replace` and `discard`.
 
-    A change of an object costs as much as it has keys. The collection under a key is made when it
-    is read for the first time after a change.
+    The time to change an object is linear in the number of its keys, however many objects there
+    are. So, the immutable collection of a key is not made at the change, but at the first reading
+    after it.
     """
     __slots__ = ('_keys', '_lock', '_snapshots', '_stores')
 
@@ -93,7 +89,7 @@ class OperatorIndex(indices.Index[Any, Any]):
             return {key: self._take(key) for key in self._stores}
 
     def replace(self, uid: Uid, values: Mapping[Any, Any]) -> None:
-        """Let the object have these values under these keys, and nothing under any other ones."""
+        """Set the values of the object by keys, and remove the object from all other keys."""
         with self._lock:
             for key in self._keys.get(uid, ()):
                 if key not in values:
@@ -107,7 +103,7 @@ class OperatorIndex(indices.Index[Any, Any]):
                 self._keys.pop(uid, None)
 
     def discard(self, uid: Uid) -> None:
-        """Remove the object, if it is there."""
+        """Remove the object from all keys, if it is there."""
         if uid in self._keys:
             self.replace(uid, {})
 
@@ -121,9 +117,10 @@ class OperatorIndex(indices.Index[Any, Any]):
 
 class OperatorIndexers(dict[str, OperatorIndex]):
     """
-    All the indices of an operator by their names; and the objects which are excluded from them.
+    All indices of an operator, by the ids of the indexing handlers.
 
-    For handlers, it is a mapping of read-only indices.
+    It also keeps the failures of the indexing handlers: an object is not indexed by a handler that
+    has failed permanently for that object, or whose retry is not due yet.
     """
 
     def __init__(self) -> None:
@@ -131,12 +128,12 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         self._failures: dict[tuple[Uid, handlers.IndexingHandler], progression.HandlerState] = {}
 
     def ensure(self, declared: Iterable[handlers.IndexingHandler]) -> None:
-        """Make the indices that are not there yet: they exist before any object is indexed."""
+        """Add empty indices for the handlers, so that they exist before any object is indexed."""
         for handler in declared:
             self.setdefault(handler.id, OperatorIndex())
 
     def discard(self, uid: Uid, declared: Iterable[handlers.IndexingHandler]) -> None:
-        """The object is gone."""
+        """Forget the object, which is gone: its values and its failures."""
         for handler in declared:
             self[handler.id].discard(uid)
             self._failures.pop((uid, handler), None)
@@ -149,31 +146,39 @@ class OperatorIndexers(dict[str, OperatorIndex]):
             resource: references.Resource,
             raw: bodies.RawBody,
             memo: Any,
-            settings: configuration.OperatorSettings,
-            clock: clocks.Clock,
+            context: execution.Context,
     ) -> float | None:
         """
-        Index a state of an object in all of its indices.
+        Call the indexing handlers for a state of an object, and update the indices.
 
-        Returns the monotonic time when to try again, if any of the functions wants that.
+        Returns the monotonic time of the earliest retry, or None if no handler has to be retried.
         """
         body = bodies.Body(raw)
         cause = causes.IndexingCause(
-            logger=loggers.LocalObjectLogger(body=body, settings=settings), memo=memo,
+            logger=loggers.LocalObjectLogger(body=body, settings=context.settings), memo=memo,
             indices=self, resource=resource, body=body, patch=patches.Patch(body=body))
         due: list[float] = []
+        called: set[object] = set()
+        present: set[str] = set()
+        declared = tuple(declared)
         for handler in declared:
             try:
                 is_matching = handler.unfiltered or filters.matches(handler, cause)
             except filters.FilterError as e:
-                execution.fail(handler, e.error, cause.logger, title='Indexer')
+                execution.fail(handler, e.error, cause.logger)
                 is_matching = False
-            if is_matching:
-                state = await self._index(handler, cause, uid, settings, clock)
-                if state is not None and not state.finished:
+            if not is_matching:
+                self._failures.pop((uid, handler), None)
+            elif handler.key not in called:
+                called.add(handler.key)
+                state = await self._index(handler, cause, uid, context)
+                if state is None:
+                    present.add(handler.id)
+                elif not state.finished:
                     due.append(state.due)
-            else:
-                self.discard(uid, [handler])
+        for handler in declared:
+            if handler.id not in present:
+                self[handler.id].discard(uid)
         return min(due, default=None)
 
     async def _index(
@@ -181,35 +186,23 @@ class OperatorIndexers(dict[str, OperatorIndex]):
             handler: handlers.IndexingHandler,
             cause: causes.IndexingCause,
             uid: Uid,
-            settings: configuration.OperatorSettings,
-            clock: clocks.Clock,
+            context: execution.Context,
     ) -> progression.HandlerState | None:
-        """Call the function unless the object is excluded; return its failure, if there is one."""
+        """
+        Call one handler, unless it has failed permanently or its retry is not due yet.
+
+        Returns None if the handler has succeeded, else the state of the failed handler.
+        """
         key = uid, handler
         state = self._failures.get(key)
-        now = clock.now()
+        now = context.clock.now()
         if state is None:
             state = progression.HandlerState.new(now=now)
-        elif state.finished or state.due > now.mono + PRECISION:
+        elif state.finished or state.due > now.mono + clocks.PRECISION:
             return state
-        kwargs = {
-            **cause.kwargs, 'param': handler.param, 'retry': state.retries,
-            'started': state.started,
-            'runtime': datetime.timedelta(seconds=state.age(now.mono)), **self}
-        outcome = await execution.attempt(
-            handler,
-            call=lambda: invocation.invoke(handler, kwargs, settings.execution.executor),
-            state=state,
-            settings=settings,
-            clock=clock,
-            logger=cause.logger,
-            default_errors=errors.ErrorsMode.IGNORED,
-            title='Indexer',
-            any_result=True,
-        )
+        outcome = await execution.execute(handler, cause, context=context, state=state)
         if outcome.exception is not None:
-            self[handler.id].discard(uid)
-            self._failures[key] = state.after(outcome, now=clock.now())
+            self._failures[key] = state.after(outcome, now=context.clock.now())
             return self._failures[key]
         self._failures.pop(key, None)
         if outcome.result is not None:
@@ -218,5 +211,10 @@ class OperatorIndexers(dict[str, OperatorIndex]):
 
 
 def _get_values(result: object) -> Mapping[Any, Any]:
-    """Only true dicts have keys; anything else goes without a key, as it is."""
+    """
+    Get the values by keys from the result of an indexing handler.
+
+    Only a plain dict is a mapping of keys to values. Any other result, also of a subclass of dict,
+    is one value under the key None.
+    """
     return result if type(result) is dict else {None: result}

@@ -1,10 +1,10 @@
 """
-Posting of Kubernetes events about objects: those that the code asks for, and the lines of the log.
+Posting of Kubernetes events: those that handlers ask for, and those made of log messages.
 
-Nothing here ever blocks the handlers: events are put into a queue of the operator, from any thread,
-and posted in the background. The queue is found by the context (handlers have it, sync ones and in
-threads too); where there is no context, e.g. in threads that the user started, it is that of the
-only operator in the process.
+Posting never blocks the handlers. An event can be put into the queue of the operator from any
+thread; the queue is posted in the background. The queue is found by a context variable, which is
+set in all handlers, also in synchronous ones. In other threads, e.g. those started by handlers,
+there is no context; then, the queue of the only operator in the process is used.
 """
 
 import asyncio
@@ -30,9 +30,7 @@ DEFAULT_WORKERS = 4
 MAX_MESSAGE_LENGTH = 1024
 
 event_queue_var: ContextVar[reports.EventSink] = ContextVar('event_queue_var')
-"""
-Where the events of the current operator go; it is set for everything that runs in the operator.
-"""
+"""The queue of events of the current operator."""
 
 
 def event(
@@ -44,15 +42,22 @@ def event(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post an event about an object, or the same about several objects: soon, in the background.
+    Post a Kubernetes event about one or several objects, in the background.
 
-    Objects are bodies, or dicts with what is needed of them; also dicts with the keys of the
-    official client's ``to_dict()``; or iterables of these. Nothing is posted about events
-    themselves, nor if ``settings.posting.enabled`` is off. Messages longer than the API takes are
-    cut in the middle. ``backoffs`` are the pauses between tries instead of those in
-    ``settings.posting.default_backoffs``.
+    Kopf posts nothing if ``settings.posting.enabled`` is off, and nothing about objects that are
+    Kubernetes events themselves. See "Read logs and post events" in the documentation.
 
-    :raises LookupError: if there is no operator to post it, or no telling which of several.
+    :param objs: an object, or an iterable of objects, each of which gets the same event. An object
+        is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
+        and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
+    :param type: the type, usually ``'Normal'`` or ``'Warning'``.
+    :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
+    :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
+        Default: empty.
+    :param backoffs: the pauses in seconds between the attempts to post the event. Default:
+        ``settings.posting.default_backoffs``.
+    :raises LookupError: outside of handlers, unless exactly one operator runs in the process.
+    :raises TypeError: if ``objs`` is neither an object nor an iterable of objects.
     """
     _enqueue(objs, type, reason, message, backoffs, level=None)
 
@@ -65,7 +70,9 @@ def info(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post an event of type ``Normal``, unless ``settings.posting.level`` is higher; see `event`.
+    Post a Kubernetes event of the type ``Normal``, unless ``settings.posting.level`` is above INFO.
+
+    `kopf.event` describes the parameters and the errors.
     """
     _enqueue(objs, 'Normal', reason, message, backoffs, level=logging.INFO)
 
@@ -78,7 +85,10 @@ def warn(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post an event of type ``Warning``, unless ``settings.posting.level`` is higher; see `event`.
+    Post a Kubernetes event of the type ``Warning``, unless ``settings.posting.level`` is above
+    WARNING.
+
+    `kopf.event` describes the parameters and the errors.
     """
     _enqueue(objs, 'Warning', reason, message, backoffs, level=logging.WARNING)
 
@@ -92,10 +102,14 @@ def exception(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post an event of type ``Error`` about an exception: the given one, or the one being handled.
+    Post a Kubernetes event of the type ``Error``, unless ``settings.posting.level`` is above ERROR.
 
-    The text of the exception is added to the message; its class is the reason if no other is given.
-    It is not posted if ``settings.posting.level`` is higher than for errors; see `event`.
+    :param reason: one word in CamelCase. Default: the name of the exception's class, or ``'Error'``
+        if there is no exception.
+    :param message: a text for people. Kopf appends the text of the exception. Default: empty.
+    :param exc: the exception. Default: the exception that is being handled, if any.
+
+    `kopf.event` describes the other parameters and the errors.
     """
     exc = sys.exc_info()[1] if exc is None else exc
     if exc is not None:
@@ -111,10 +125,9 @@ async def poster(
         queue: reports.EventQueue,
 ) -> None:
     """
-    Post what is in the queue, and the lines of the log about objects, until cancelled.
+    Post the events of the queue, and the log messages about objects, until cancelled.
 
-    When cancelled, it posts what still waits, but not longer than
-    ``settings.queueing.exit_timeout``.
+    When cancelled, the remaining events are posted for ``settings.queueing.exit_timeout`` at most.
     """
     pool = workers.Workers(
         functools.partial(_post, client=client, settings=settings, complaints=set()),
@@ -148,7 +161,8 @@ async def _post(
             namespace=references.NamespaceName(_get_namespace(event.ref)),
             backoffs=event.backoffs, logger=logger)
     except (errors.APIError, credentials.LoginError) as e:
-        # What is wrong with one line of the log is usually wrong with all of them: it is said once.
+        # The events of log messages usually fail all for the same reason, e.g. a lack of
+        # permissions. So, each class of errors is warned of once.
         complaint = type(e).__name__ if event.reason == reports.LOGGING else None
         level = logging.DEBUG if complaint in complaints else logging.WARNING
         logger.log(level, f"Failed to post an event: {event.reason}: {e}")
@@ -161,10 +175,10 @@ def make_payload(
         settings: configuration.OperatorSettings,
 ) -> dict[str, Any]:
     """
-    Make the event as the API takes it.
+    Make the event for the API server, of ``core/v1``.
 
-    Events about objects that are in no namespace go to the namespace ``default``, as ``kubectl``
-    has it.
+    Events are namespaced, cluster-scoped objects are not. Kubernetes requires the events about the
+    latter to be in the namespace ``default``.
     """
     namespace = _get_namespace(event.ref)
     when = event.when.replace(tzinfo=None)
@@ -193,7 +207,8 @@ def _get_namespace(ref: bodies.ObjectReference) -> str:
 
 def cut_message(message: str, limit: int = MAX_MESSAGE_LENGTH) -> str:
     """
-    Cut out the middle of the message, so that it fits into the limit, which is in bytes of UTF-8.
+    Cut out the middle of a message that is too long. The limit is in bytes of UTF-8, not
+    characters.
     """
     encoded = message.encode('utf-8', errors='replace')
     if len(encoded) <= limit:
@@ -207,7 +222,7 @@ def cut_message(message: str, limit: int = MAX_MESSAGE_LENGTH) -> str:
 
 def make_reference(obj: Mapping[str, Any]) -> bodies.ObjectReference:
     """
-    Make a reference to an object, also to one with Python's notation of keys: ``api_version``.
+    Make a reference to an object. ``api_version`` is accepted for ``apiVersion``.
     """
     ref = bodies.build_object_reference(cast(bodies.Body, obj))
     if 'apiVersion' not in ref and obj.get('api_version'):
@@ -223,8 +238,8 @@ def _enqueue(
         backoffs: reports.Backoffs | None,
         level: int | None,
 ) -> None:
-    sink = _get_sink()
-    settings = sink.settings if isinstance(sink, reports.EventQueue) else None
+    queue = _get_queue()
+    settings = queue.settings if isinstance(queue, reports.EventQueue) else None
     posting = settings.posting if settings is not None else configuration.PostingSettings()
     if not posting.enabled or (level is not None and level < posting.level):
         return
@@ -232,13 +247,13 @@ def _enqueue(
     when = datetime.datetime.now(datetime.UTC)
     for ref in _iter_references(objs):
         if not reports.is_event(ref):
-            sink.put_nowait(reports.K8sEvent(ref, type, reason, message, backoffs, when))
+            queue.put_nowait(reports.K8sEvent(ref, type, reason, message, backoffs, when))
 
 
-def _get_sink() -> reports.EventSink:
-    sink = event_queue_var.get(None)
-    if sink is not None:
-        return sink
+def _get_queue() -> reports.EventSink:
+    queue = event_queue_var.get(None)
+    if queue is not None:
+        return queue
     queues = reports.log_poster.queues
     if not queues:
         raise LookupError("There is no operator running that could post the event.")

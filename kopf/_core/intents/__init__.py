@@ -1,7 +1,7 @@
 """
-What the author declared, and what it matches: handlers, registries, filters, causes, and the errors
-that handlers may raise.
+What the operator's author has declared, and what it matches: handlers, registries, filters, causes,
+and the errors that handlers can raise.
 
-It may import the cogs only. It guarantees that nothing here does any I/O, and that matching a
-handler has no effects but those of the author's own callbacks.
+The package may import only the cogs. The package guarantees that nothing here does any I/O, and
+that matching a handler has no side effects except for those of the author's callbacks.
 """

@@ -1,13 +1,13 @@
 """
-The authors' functions as the framework calls them: handlers, filters, and combinations of filters.
+The signatures of the author's functions: handlers, filters, and combinations of filters.
 
-Everything is passed by names, so that functions take what they need and leave the rest
-to ``**_``. Sync and async functions are equally good for handlers, but filters are always sync.
+All arguments are keyword arguments. Functions declare those that they need, and ignore the rest by
+``**_``. Handlers can be synchronous or asynchronous; filters must be synchronous.
 
-For type checkers, the parameters of the protocols have the narrowest types that make sense, so
-that handlers can be annotated with these or with any wider ones: a ``namespace: str`` is right for
-those who know that their objects have one, and so is a ``namespace: str | None``. Filters and the
-like are mostly lambdas, whose types are not inferred from protocols: nothing is said of these.
+The parameters of the protocols have the narrowest sensible types, for type checkers. So, a handler
+can use the same types or wider ones: e.g. ``namespace: str`` if its objects are namespaced, and
+``namespace: str | None`` otherwise. Filters are usually lambdas; type checkers do not infer the
+types of lambdas' arguments from protocols, so filters have no protocols.
 """
 import datetime
 import functools
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from kopf._core.intents import causes
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
-"""What handlers get as their ``logger``."""
+"""The type of the kwarg ``logger``."""
 
 
 class ActivityFn(Protocol):
-    """A handler of what happens to the operator itself."""
+    """A handler of an activity of the operator: startup, cleanup, authentication, probing."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -38,7 +38,7 @@ class ActivityFn(Protocol):
 
 
 class IndexingFn(Protocol):
-    """An indexing function: its result is what is indexed."""
+    """An indexing handler: its result is put into the index."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -65,7 +65,7 @@ class WatchingFn(Protocol):
 
 
 class ChangingFn(Protocol):
-    """A handler of changes; also a sub-handler."""
+    """A handler of changes, or a sub-handler."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -95,7 +95,7 @@ class WebhookFn(Protocol):
 
 
 class DaemonFn(Protocol):
-    """A daemon: it runs until its ``stopped`` is set."""
+    """A daemon: it should exit when ``stopped`` is set."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -109,7 +109,7 @@ class DaemonFn(Protocol):
 
 
 class TimerFn(Protocol):
-    """A function that is called again and again."""
+    """A timer: it is called periodically."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
@@ -123,45 +123,94 @@ class TimerFn(Protocol):
 
 
 WhenFilterFn = Callable[..., object]
-"""Whether a handler is to be called; the kwargs are those of the handler."""
+"""A filter of objects: gets the kwargs of the handler, and returns whether to call the handler."""
 
 MetaFilterFn = Callable[..., object]
-"""Whether it is the right value; the value goes first, None if it is absent, then the kwargs."""
+"""
+A filter of a value: of a label, an annotation, or a field.
+
+It gets the value as the first argument (None if it is absent), and the kwargs of the handler.
+"""
 
 DelayFn = Callable[..., float]
-"""For how many seconds a daemon or a timer is to wait before its start."""
+"""Gets the kwargs of a daemon or timer, and returns its initial delay in seconds."""
 
 _FnT = TypeVar('_FnT', bound=Callable[..., object])
 
 
 def not_(fn: _FnT) -> _FnT:
-    """Make a filter that is true when the function is false."""
+    """
+    Make a filter that is true when the function is false.
+
+    :param fn: a function for filters: of values or of whole objects.
+    :returns: a function for filters of the same sort. See "Filter objects and changes" in the
+        documentation.
+    """
     def negated(*args: Any, **kwargs: Any) -> bool:
         return not fn(*args, **kwargs)
     return cast(_FnT, negated)
 
 
 def all_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
-    """Make a filter that is true when all the functions are true, or if there are none."""
+    """
+    Make a filter that is true when all functions are true, or when there are none.
+
+    :param fns: functions for filters, all of the same sort.
+    :returns: a function for filters of the same sort.
+    """
     def combined(*args: Any, **kwargs: Any) -> bool:
         return all(fn(*args, **kwargs) for fn in fns)
     return combined
 
 
 def any_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
-    """Make a filter that is true when at least one of the functions is true."""
+    """
+    Make a filter that is true when at least one of the functions is true.
+
+    :param fns: functions for filters, all of the same sort.
+    :returns: a function for filters of the same sort.
+    """
     def combined(*args: Any, **kwargs: Any) -> bool:
         return any(fn(*args, **kwargs) for fn in fns)
     return combined
 
 
 def none_(fns: Collection[Callable[..., object]]) -> Callable[..., bool]:
-    """Make a filter that is true when all the functions are false, or if there are none."""
+    """
+    Make a filter that is true when all functions are false, or when there are none.
+
+    :param fns: functions for filters, all of the same sort.
+    :returns: a function for filters of the same sort.
+    """
     return not_(any_(fns))
 
 
+ALWAYS_PASSED = ('logger', 'memo', 'param', 'retry', 'runtime', 'started')
+"""The kwargs that are passed to all handlers."""
+
+
+def verify_kwargs(fn: Callable[..., Any]) -> None:
+    """
+    Refuse functions that would fail whenever they are called, for they do not take all the kwargs.
+
+    :raises TypeError: and says what is missing.
+    """
+    # Sub-handlers are made in every call of their parents, so the usual case must cost nothing.
+    code = getattr(fn, '__code__', None)
+    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+        return
+    params = inspect.signature(fn, follow_wrapped=False).parameters.values()
+    names = {param.name for param in params if param.kind != inspect.Parameter.POSITIONAL_ONLY}
+    missing = [name for name in ALWAYS_PASSED if name not in names]
+    if missing:
+        shown = ', '.join([*(str(param) for param in params), '**_'])
+        raise TypeError(
+            f"{fn.__name__}() does not accept all the keyword arguments that handlers get "
+            f"({', '.join(missing)}, and others). Add **_: def {fn.__name__}({shown})")
+
+
 def is_async(fn: Callable[..., Any]) -> bool:
-    """Whether the function is to be awaited: also behind partials, wrappers and callables."""
+    """Whether the function is a coroutine function, also a partial, wrapped, or callable one."""
     while isinstance(fn, functools.partial):
         fn = fn.func
     if inspect.iscoroutinefunction(fn):

@@ -1,8 +1,8 @@
 """
-Causes: why handlers are called, and with what.
+Causes: why Kopf calls handlers, and with which arguments.
 
-A cause is all that is known of one occasion. Its kwargs are those of the handlers, of the callbacks
-of their filters, of the lifecycles, and so on; execution adds what is specific for one attempt.
+A cause has the kwargs of the handlers, of their filters, of lifecycles, and of other callbacks. The
+execution adds the kwargs of one attempt, e.g. ``retry``.
 """
 import dataclasses
 import enum
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, diffs, patches, references, reviews
+from kopf._cogs.structs import bodies, dicts, diffs, patches, references, reviews
 
 
 class Activity(enum.StrEnum):
-    """What happens to the operator itself, not to the objects."""
+    """What happens to the operator as a whole."""
     AUTHENTICATION = 'authentication'
     STARTUP = 'startup'
     CLEANUP = 'cleanup'
@@ -22,7 +22,13 @@ class Activity(enum.StrEnum):
 
 
 class Reason(enum.StrEnum):
-    """What happened to an object."""
+    """
+    What happened to an object, and why Kopf calls the handlers.
+
+    ``CREATE``, ``UPDATE``, ``DELETE``, and ``RESUME`` have handlers of their own. ``NOOP`` means
+    that nothing essential has changed. ``FREE`` and ``GONE`` are kept for compatibility: Kopf never
+    uses them.
+    """
     CREATE = 'create'
     UPDATE = 'update'
     DELETE = 'delete'
@@ -44,14 +50,14 @@ TITLES: Mapping[Reason, str] = {
 
 @dataclasses.dataclass(kw_only=True)
 class Cause:
-    """The common part of all causes. The indices win over kwargs of the same names."""
+    """The common part of all causes. Indices replace other kwargs of the same names."""
     logger: Any
     memo: Any
     indices: Mapping[str, Any]
 
     @property
     def kwargs(self) -> dict[str, Any]:
-        """The kwargs of the handlers; made once, so not to be changed."""
+        """The kwargs of the handlers. The dict is shared by all callers: do not change it."""
         kwargs: dict[str, Any] | None = self.__dict__.get('_made')
         if kwargs is None:
             kwargs = self.__dict__['_made'] = self._kwargs()
@@ -104,7 +110,7 @@ class ResourceCause(Cause):
 
 @dataclasses.dataclass(kw_only=True)
 class WatchingCause(ResourceCause):
-    """A raw event, as the API tells it."""
+    """A raw event from the watch."""
     type: bodies.RawEventType
     event: bodies.RawEvent
 
@@ -123,10 +129,10 @@ class IndexingCause(ResourceCause):
 @dataclasses.dataclass(kw_only=True)
 class SpawningCause(ResourceCause):
     """
-    An object which daemons and timers can accompany; its body can be a live one, not read yet.
+    An object with daemons or timers. The body can be a live one, which is not read yet.
     """
     identity: tuple[str | None, str | None, str | None]
-    """The uid, the name, the namespace: those never change."""
+    """The uid, the name, and the namespace. They never change, so a live body is not read."""
 
     def _get_identity(self) -> tuple[str | None, str | None, str | None]:
         return self.identity
@@ -135,33 +141,47 @@ class SpawningCause(ResourceCause):
 @dataclasses.dataclass(kw_only=True)
 class ChangingCause(ResourceCause):
     """
-    A change of the object since it was last handled.
+    The changes of an object since its last-handled state.
 
-    ``initial`` is for the objects that existed before the operator, and are not yet resumed.
-    The old and new states are essences; the old one is None if the object was never handled.
+    ``initial`` is true for the objects that existed before the operator and are not resumed yet.
+    ``old`` and ``new`` are essences; ``old`` is None if the object was never handled. With
+    ``field``, the kwargs describe only the change of this field: e.g. for the sub-handlers of
+    a handler of this field.
     """
     reason: Reason
     initial: bool
     diff: diffs.Diff
     old: bodies.BodyEssence | None
     new: bodies.BodyEssence | None
+    field: dicts.FieldPath | None = None
+
+    def narrow(self, field: dicts.FieldPath | None) -> 'ChangingCause':
+        """Make the cause for the handlers of one field, or, if None, of the whole object."""
+        return self if field == self.field else dataclasses.replace(self, field=field)
+
+    def describe_change(self, field: dicts.FieldPath | None) -> dict[str, Any]:
+        """Make the kwargs for the change of the field, or of the whole object."""
+        if not field:
+            return {'old': self.old, 'new': self.new, 'diff': self.diff}
+        return {
+            'old': dicts.resolve(self.old, field, None),
+            'new': dicts.resolve(self.new, field, None),
+            'diff': diffs.reduce(self.diff, field),
+        }
 
     def _kwargs(self) -> dict[str, Any]:
-        kwargs = super()._kwargs()
-        kwargs['reason'] = self.reason
-        kwargs['diff'] = self.diff
-        kwargs['old'] = self.old
-        kwargs['new'] = self.new
-        return kwargs
+        return {**super()._kwargs(), 'reason': self.reason, **self.describe_change(self.field)}
 
 
 @dataclasses.dataclass(kw_only=True)
 class WebhookCause(ResourceCause):
     """
-    An operation under review, before it is done. The body is what will be, or, for deletions, what
-    has been; it can lack a name, or even the metadata (of subresources), then the request has them.
+    An operation under an admission review.
 
-    The old and new states are whole objects; None if there is no such object before or after.
+    The body is the object after the operation, or, for deletions, before it. The body can lack
+    a name, e.g. with ``generateName``, or even the metadata, for some subresources. ``name`` and
+    ``namespace`` are those of the request. ``old`` and ``new`` are whole objects; None if the
+    object does not exist before or after the operation.
     """
     operation: reviews.Operation
     subresource: str | None

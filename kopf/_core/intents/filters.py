@@ -1,10 +1,9 @@
 """
-Matching of handlers with causes: which handlers are to be called for what has happened.
+Filters: which handlers match a cause.
 
-Everything here is a function of its arguments, and so are the authors' callbacks supposed to be.
-None is absence, as Kubernetes has it: a field that is null is a field that is not there.
+All functions depend only on their arguments; so should the callbacks of the authors. A field with
+``null`` (None) counts as absent, as in Kubernetes.
 """
-import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +15,7 @@ ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
 
 
 class FilterError(Exception):
-    """A callback of a handler's filter has failed: see the ``__cause__``, or ``error``."""
+    """A callback in the filter of a handler has failed; ``error`` is the error of the callback."""
 
     def __init__(self, handler: handlers.ResourceHandler, error: Exception) -> None:
         super().__init__(f"{handler!r} has a failing filter: {error!r}")
@@ -33,55 +32,66 @@ _YES = _Verdict(True, True)
 _NO = _Verdict(False, False)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Survey:
-    """All about one cause: in the order of declaration, every callback called once per value."""
-
-    scoped: Sequence[handlers.ChangingHandler]
-    """The handlers that have the object in their scope, as in `prematches`."""
+class Survey(NamedTuple):
+    """The handlers for one cause, in the order of declaration."""
 
     matching: Sequence[handlers.ChangingHandler]
-    """The handlers to be called, as in `select`."""
+    """The matching handlers: each pair of a function and an id once."""
 
     errors: Sequence[FilterError]
-    """The handlers of which it is not known, because their filters fail."""
+    """The handlers whose filters have failed, with the errors."""
+
+    in_scope: bool
+    """Whether the object is in scope of any handler (see `is_in_scope`), or a filter has failed."""
+
+    needs_finalizer: bool
+    """Whether any handler in scope requires the finalizer."""
 
 
 def survey(candidates: Iterable[handlers.ChangingHandler], cause: causes.ChangingCause) -> Survey:
-    """Sort out the handlers of changes; with failures in the result instead of being raised."""
-    scoped: list[handlers.ChangingHandler] = []
+    """
+    Find the handlers of a change. The result contains the errors of filters.
+
+    The filters of handlers for other reasons are evaluated only if the finalizer or the scope
+    depends on them, because their callbacks can fail for these reasons: e.g. a filter of an update
+    handler can assume that ``old`` is not None.
+    """
     matching: list[handlers.ChangingHandler] = []
     errors: list[FilterError] = []
+    scoped: list[handlers.ChangingHandler] = []
+    others: list[handlers.ChangingHandler] = []
     for handler in candidates:
+        if not concerns(handler, cause):
+            others.append(handler)
+            continue
         try:
             verdict = _YES if handler.unfiltered else _judge(handler, cause, cause.kwargs)
         except FilterError as e:
             errors.append(e)
+            scoped.append(handler)
             continue
         if verdict.in_scope:
             scoped.append(handler)
-        if verdict.matching and concerns(handler, cause):
+        if verdict.matching:
             matching.append(handler)
-    return Survey(scoped=scoped, matching=deduplicate(matching), errors=errors)
-
-
-def select(
-        candidates: Iterable[ResourceHandlerT],
-        cause: causes.ResourceCause,
-) -> list[ResourceHandlerT]:
-    """
-    Get the handlers to be called, in the order of declaration, each function & id once.
-
-    :raises FilterError: if any of the callbacks fails.
-    """
-    return deduplicate([handler for handler in candidates if matches(handler, cause)])
+    needs_finalizer = any(handler.requires_finalizer for handler in scoped) or any(
+        _may_be_in_scope(handler, cause) for handler in others if handler.requires_finalizer)
+    rest = [handler for handler in others if not handler.requires_finalizer]
+    return Survey(
+        matching=deduplicate(matching),
+        errors=errors,
+        in_scope=bool(scoped) or needs_finalizer or any(
+            _may_be_in_scope(handler, cause) for handler in rest),
+        needs_finalizer=needs_finalizer,
+    )
 
 
 def deduplicate(candidates: list[HandlerT]) -> list[HandlerT]:
     """
-    Leave only one of the handlers with the same function and the same id: the first one.
+    Keep only the first one of the handlers with the same function and the same id.
 
-    But a function that resumes, and also handles the very change, does the latter.
+    Exception: a handler of the change is preferred to a resuming handler. For example, a function
+    with ``@kopf.on.resume`` and ``@kopf.on.update`` is called once for an update, as the latter.
     """
     if len(candidates) < 2:
         return candidates
@@ -99,7 +109,7 @@ def matches(
         kwargs: Mapping[str, Any] | None = None,
 ) -> bool:
     """
-    Check if the handler is to be called; the kwargs of callbacks are the cause's by default.
+    Check if the handler matches the cause. The callbacks get ``kwargs``, or those of the cause.
 
     :raises FilterError: if any of the callbacks fails.
     """
@@ -110,31 +120,38 @@ def matches(
         handler, cause, cause.kwargs if kwargs is None else kwargs).matching
 
 
-def prematches(
-        handler: handlers.ResourceHandler,
-        cause: causes.ResourceCause,
-        kwargs: Mapping[str, Any] | None = None,
+def is_in_scope(
+        handler: handlers.ChangingHandler,
+        cause: causes.ChangingCause,
 ) -> bool:
     """
-    Check if the object is in the handler's scope, whatever has happened to it.
+    Check if the object is in the handler's scope, for this cause or any other.
 
-    An object is in scope if it matches now, or did before the change. Handlers of changes
-    of a field have an object in their scope when such a change can begin with its current state:
-    so, if only ``new=`` or none of the values are specified, they have all the objects.
+    An object is in scope if the object matches the filters now, or matched before the change. For
+    handlers of changes of a field, an object is in scope if such a change can begin with the
+    present state. For example, with ``field='spec.x', new=5``, all objects are in scope, because
+    any object can get this value; with ``old=5``, only objects that have or had it are in scope.
 
     :raises FilterError: if any of the callbacks fails.
     """
-    return handler.unfiltered or _judge(
-        handler, cause, cause.kwargs if kwargs is None else kwargs).in_scope
+    return handler.unfiltered or _judge(handler, cause, cause.kwargs).in_scope
+
+
+def _may_be_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
+    try:
+        return is_in_scope(handler, cause)
+    except FilterError:
+        return True
 
 
 def concerns(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
-    """Check if the handler is for this reason; the filters aside."""
+    """Check if the handler is for the reason of the cause. Filters are not evaluated."""
     if handler.reason is not None:
         return handler.reason == cause.reason and (cause.initial or not handler.initial)
     if handler.initial:
         return cause.initial and (cause.reason != causes.Reason.DELETE or bool(handler.deleted))
-    return not handler.field_needs_change or cause.reason != causes.Reason.DELETE
+    return not handler.field_needs_change or cause.reason in (
+        causes.Reason.CREATE, causes.Reason.UPDATE)
 
 
 def _judge(
@@ -142,7 +159,7 @@ def _judge(
         cause: causes.ResourceCause,
         kwargs: Mapping[str, Any],
 ) -> _Verdict:
-    """Check everything but the reason."""
+    """Evaluate the filters; the reason is not checked."""
     try:
         meta = cause.body.get('metadata') or {}
         if handler.labels and not _has_all(meta.get('labels'), handler.labels, kwargs):

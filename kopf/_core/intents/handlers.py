@@ -1,7 +1,7 @@
 """
-Handlers: the authors' functions with everything that was declared about them.
+Handlers: the author's functions with the options of their decorators.
 
-They are compared by identity: the same declaration made twice is two handlers.
+Handlers are compared by identity: two equal declarations are two handlers.
 """
 import dataclasses
 import enum
@@ -12,20 +12,20 @@ from typing import Any, Final, Literal
 
 from kopf._cogs.structs import dicts, ids, references, reviews
 from kopf._core.intents import callbacks, causes
-from kopf._core.intents.errors import ErrorsMode
+from kopf._core.intents.handlererrors import ErrorsMode
 
 
 class MetaFilterToken(enum.Enum):
-    """Filters by the mere presence of a value."""
+    """Filters by the presence of a value."""
     PRESENT = enum.auto()
     ABSENT = enum.auto()
 
 
 PRESENT: Final = MetaFilterToken.PRESENT
-"""In filters: any value, an empty one too."""
+"""In filters: any value is present, also an empty one."""
 
 ABSENT: Final = MetaFilterToken.ABSENT
-"""In filters: no value."""
+"""In filters: there is no value."""
 
 MetaFilter = Mapping[str, str | MetaFilterToken | callbacks.MetaFilterFn]
 ValueFilter = Any | MetaFilterToken | callbacks.MetaFilterFn | None
@@ -33,9 +33,10 @@ ValueFilter = Any | MetaFilterToken | callbacks.MetaFilterFn | None
 
 def get_callable_id(fn: Callable[..., Any]) -> str:
     """
-    Name a function in a way that is the same after a restart.
+    Get an id of a function that stays the same after a restart: the progress is kept by handler
+    ids.
 
-    :raises ValueError: for what is not made of a function (e.g. classes or callable objects).
+    :raises ValueError: if it is not a function, e.g. a class or a callable object.
     """
     match fn:
         case functools.partial():
@@ -56,7 +57,7 @@ def generate_id(
         field: dicts.FieldPath | None = None,
         parent: ids.HandlerId | None = None,
 ) -> ids.HandlerId:
-    """Make an id of a handler: ``parent/fn/spec.field``, without the parts that are not there."""
+    """Make a handler id: ``parent/fn/spec.field``, without the absent parts."""
     parts = [parent, get_callable_id(fn) if id is None else id, '.'.join(field or ())]
     return ids.HandlerId('/'.join(part for part in parts if part))
 
@@ -64,9 +65,9 @@ def generate_id(
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class Handler:
     """
-    A function, and how it is called & retried; the times are in seconds.
+    A function, and how it is called and retried. All times are in seconds.
 
-    It is shown in logs as ``Handler 'id'``, or by what it is instead of "Handler".
+    In the log, it is ``Handler 'id'``, or e.g. ``Daemon 'id'`` in subclasses.
     """
     id: ids.HandlerId
     fn: Callable[..., Any]
@@ -75,6 +76,9 @@ class Handler:
     timeout: float | None = None
     retries: int | None = None
     backoff: float | None = None
+
+    def __post_init__(self) -> None:
+        callbacks.verify_kwargs(self.fn)
 
     def __repr__(self) -> str:
         return f'Handler {self.id!r}'
@@ -86,7 +90,9 @@ class Handler:
 
     @property
     def key(self) -> tuple[Callable[..., Any], ids.HandlerId]:
-        """By what the handlers of one occasion are deduplicated."""
+        """
+        Of several handlers with the same key that match a cause, only the first one is called.
+        """
         return self.fn, self.id
 
 
@@ -101,9 +107,12 @@ class ActivityHandler(Handler):
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ResourceHandler(Handler):
     """
-    A handler for objects. Without a selector, its parent has chosen the object (sub-handlers).
+    A handler of objects.
 
-    The field is None for objects as a whole. A value of None is no filter but the presence.
+    ``selector`` is None for sub-handlers: they are called for the objects of their parent handler.
+    ``field`` is None for handlers of the whole object. If ``value`` is None, the field must be
+    present, with any value; except for handlers of a field's changes (`kopf.on.field`,
+    `kopf.on.update`), where the field can also be absent.
     """
     selector: references.Selector | None = None
     labels: MetaFilter | None = None
@@ -114,7 +123,7 @@ class ResourceHandler(Handler):
 
     @functools.cached_property
     def unfiltered(self) -> bool:
-        """Whether all the objects match it, so that there is nothing to check."""
+        """Whether all objects match, so that the filters need not be checked."""
         return not (self.labels or self.annotations or self.when is not None or self.field)
 
 
@@ -133,10 +142,11 @@ class WatchingHandler(ResourceHandler):
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class ChangingHandler(ResourceHandler):
     """
-    A handler of changes; what is None is not checked.
+    A handler of changes. Options that are None are not checked.
 
-    Without a reason, it is called for any: for resuming if ``initial``, then for deletions only if
-    ``deleted``; for changes of its field if ``field_needs_change``; or always (sub-handlers).
+    ``reason`` is None for handlers that are not bound to one reason: handlers of resuming have
+    ``initial``, and are called for objects that are being deleted only with ``deleted``; handlers
+    of fields have ``field_needs_change``; sub-handlers are called for any reason.
     """
     reason: causes.Reason | None = None
     initial: bool | None = None

@@ -1,13 +1,13 @@
 """
-Registries: where the decorators put handlers, and where the operator takes them from.
+Registries: the decorators add handlers, and operators use them.
 
-Handlers are kept in the order of their declaration, in which they are also called.
+Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
-import logging
+import functools
 from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kopf._cogs.structs import dicts, references
 from kopf._core.intents import causes, filters, handlers
@@ -17,7 +17,7 @@ ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
 
 
 class GenericRegistry(Generic[HandlerT]):
-    """Handlers of one sort, in the order of declaration."""
+    """Handlers of one type, in the order of their declaration."""
 
     def __init__(self) -> None:
         self._handlers: list[HandlerT] = []
@@ -53,7 +53,7 @@ class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
 
 
 class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
-    """Also for sub-handlers: a registry for each run of their parent handler."""
+    """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
 
 
 class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
@@ -62,11 +62,11 @@ class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
 
 class OperatorRegistry:
     """
-    All the handlers of an operator.
+    All handlers of an operator.
 
-    Decorators add to the default registry, unless ``registry=`` is given; operators run
-    with the default registry, unless another one is given. So, several operators can live
-    in one process, each with its own handlers.
+    Decorators put handlers into the registry in ``registry=``, and operators call the handlers of
+    the registry in ``registry=``. By default, both use the default registry. With several
+    registries, one process can run several operators, each with its own handlers.
     """
 
     def __init__(self) -> None:
@@ -77,16 +77,21 @@ class OperatorRegistry:
         self._changing = ChangingRegistry()
         self._webhooks = WebhooksRegistry()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there are no handlers at all."""
+        return not self._activities and not any(True for _ in self.iter_resource_handlers())
+
     def get_activity_handlers(
             self,
             activity: causes.Activity,
     ) -> tuple[handlers.ActivityHandler, ...]:
-        """Get the handlers of an activity, in the order of declaration, without duplicates."""
+        """Get the handlers of an activity, without duplicates."""
         return tuple(filters.deduplicate(
             [handler for handler in self._activities if handler.activity == activity]))
 
     def iter_resource_handlers(self) -> Iterator[handlers.ResourceHandler]:
-        """Go through all the handlers for objects, of all sorts."""
+        """Iterate over all handlers of objects, of all types."""
         yield from self._indexing
         yield from self._watching
         yield from self._spawning
@@ -94,7 +99,7 @@ class OperatorRegistry:
         yield from self._webhooks
 
     def get_selectors(self) -> Collection[references.Selector]:
-        """Get all the selectors of resources that are in use; in a stable order."""
+        """Get the selectors of all handlers, without duplicates, in a stable order."""
         return tuple(dict.fromkeys(
             handler.selector for handler in self.iter_resource_handlers()
             if handler.selector is not None))
@@ -104,7 +109,7 @@ _default_registry: OperatorRegistry | None = None
 
 
 def get_default_registry() -> OperatorRegistry:
-    """Get the registry that is used where no other is given; the same one for all threads."""
+    """Get the default registry, which is the same in all threads."""
     global _default_registry
     if _default_registry is None:
         _default_registry = OperatorRegistry()
@@ -112,13 +117,17 @@ def get_default_registry() -> OperatorRegistry:
 
 
 def set_default_registry(registry: OperatorRegistry) -> None:
-    """Replace the default registry. What is already declared or already runs is not affected."""
+    """
+    Replace the default registry. Existing handlers and running operators are not affected.
+
+    :param registry: the new default registry.
+    """
     global _default_registry
     _default_registry = registry
 
 
 class Parent:
-    """A call of a handler, with the sub-handlers that are declared in it."""
+    """A call of a handler, with the sub-handlers that are declared during the call."""
 
     def __init__(self, handler: handlers.Handler) -> None:
         super().__init__()
@@ -127,12 +136,12 @@ class Parent:
 
 
 parent_var: ContextVar[Parent] = ContextVar('parent_var')
-"""The handler which is currently executed, in a coroutine or in a thread."""
+"""The current call of a handler. It is set in the handler and in all functions that it calls."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResourceHandlers:
-    """The handlers of one resource, filters aside; in the order of declaration."""
+    """The handlers of one resource, regardless of their filters, in the order of declaration."""
 
     indexing: tuple[handlers.IndexingHandler, ...] = ()
     watching: tuple[handlers.WatchingHandler, ...] = ()
@@ -141,17 +150,26 @@ class ResourceHandlers:
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
-    """The fields that the handlers of changes name, and which are therefore essential."""
+    """
+    The fields of the handlers of changes.
+
+    They belong to the essence of objects, even if Kopf ignores them otherwise, e.g. in the status.
+    """
+
+    @functools.cached_property
+    def is_status_essential(self) -> bool:
+        """Whether handlers are for changes of the status."""
+        return any(path[:1] == ('status',) for path in self.extra_fields)
 
     @property
     def are_watched(self) -> bool:
-        """Whether the objects have to be watched at all: webhooks need no watching."""
+        """Whether the objects have to be watched. Admission handlers need no watching."""
         return bool(self.indexing or self.watching or self.spawning or self.changing)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Binding:
-    """Which handlers are for which of the resources of a cluster, and what could not be served."""
+    """The handlers by the resources of a cluster, and what cannot be served."""
 
     handlers: dict[references.Resource, ResourceHandlers]
     unresolved: list[references.Selector]
@@ -161,7 +179,7 @@ class Binding:
     unpatchable: list[references.Resource]
 
     def complaints(self) -> Iterator[str]:
-        """Say in words what cannot be served; nothing if everything can."""
+        """Describe what cannot be served, for the log."""
         for selector, resources in self.ambiguous.items():
             yield (f"Ambiguous resources will not be served (try specifying API groups): "
                    f"{selector} => {{{_join(resources)}}}")
@@ -182,11 +200,17 @@ def _join(items: Iterable[object]) -> str:
 
 def resolve(registry: OperatorRegistry, resources: Collection[references.Resource]) -> Binding:
     """
-    Distribute the handlers to the resources of a cluster, all of which must be known.
+    Find the handlers of each resource of a cluster.
 
-    What cannot be watched is served only by webhooks. What cannot be patched is served only
-    by those handlers that store nothing on the objects. Where the verbs are not known
-    (an empty set), everything is possible. Only resources with handlers are in the result.
+    Pass all resources of the cluster as ``resources``: only then, it is noticed if a selector is
+    ambiguous, i.e. names one resource but matches several.
+
+    A resource that cannot be listed and watched has only its admission handlers. A resource that
+    cannot be patched has only the handlers that keep nothing on the objects: for indexing, raw
+    events, admission. If the verbs of a resource are unknown (an empty set), everything is assumed
+    to be possible.
+
+    Resources without handlers are not in the result.
     """
     unresolved: list[references.Selector] = []
     ambiguous: dict[references.Selector, Collection[references.Resource]] = {}
@@ -244,16 +268,3 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         unwatchable=unwatchable,
         unpatchable=unpatchable,
     )
-
-
-def bind(
-        registry: OperatorRegistry,
-        resources: Collection[references.Resource],
-        *,
-        logger: logging.Logger | logging.LoggerAdapter[Any],
-) -> dict[references.Resource, ResourceHandlers]:
-    """Do as `resolve` does, and warn of what cannot be served."""
-    binding = resolve(registry, resources)
-    for complaint in binding.complaints():
-        logger.warning(complaint)
-    return binding.handlers

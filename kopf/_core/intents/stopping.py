@@ -1,7 +1,7 @@
 """
-Flags that tell daemons to stop, and why; for threads and for coroutines.
+The ``stopped`` flags of daemons and timers, for threads and for coroutines.
 
-One setter belongs to the framework; its waiters are given to the daemons.
+Kopf has the setter of a flag; the handler gets a waiter for it.
 """
 import abc
 import asyncio
@@ -14,34 +14,40 @@ FlagT = TypeVar('FlagT', bound=enum.Flag)
 
 class DaemonStoppingReason(enum.Flag):
     """
-    Why a daemon or a timer is told to stop: one or several of the reasons.
+    Why a daemon or a timer has to stop: a combination of these flags.
 
-    Whatever the reason is, the daemon must stop.
+    At first, it is only the reason: what has happened to the object or to the operator. The stages
+    of stopping (``DAEMON_…``) are added later if the handler continues. Whatever the reason is, the
+    handler must exit.
     """
 
     DONE = enum.auto()
-    """It has ended by itself."""
+    """The handler has exited on its own. Kopf never sets it; it is kept for compatibility."""
 
     FILTERS_MISMATCH = enum.auto()
-    """The object does not match the filters anymore."""
+    """The object does not match the filters of the handler any more."""
 
     RESOURCE_DELETED = enum.auto()
-    """The object is being deleted, or is deleted already."""
+    """The object is being deleted, or is gone."""
 
     OPERATOR_PAUSING = enum.auto()
-    """Another operator has taken over: the peering."""
+    """The operator is paused in favour of another operator of the peering."""
 
     OPERATOR_EXITING = enum.auto()
     """The operator exits."""
 
     DAEMON_SIGNALLED = enum.auto()
-    """The flag is set: the first stage of stopping."""
+    """The first stage: the handler did not exit at once; its ``cancellation_backoff`` begins."""
 
     DAEMON_CANCELLED = enum.auto()
-    """The task is cancelled: the second stage."""
+    """
+    The second stage: the task of an asynchronous handler is cancelled.
+
+    A synchronous handler cannot be cancelled: this flag is all it can notice.
+    """
 
     DAEMON_ABANDONED = enum.auto()
-    """It did not stop, and is left alone: the last stage."""
+    """The last stage: the handler did not exit, and Kopf does not wait for it any more."""
 
 
 _events_lock = threading.Lock()
@@ -49,10 +55,10 @@ _events_lock = threading.Lock()
 
 class FlagSetter(Generic[FlagT]):
     """
-    The framework's side of a flag: set once or several times, with the reasons added up.
+    Kopf's side of a flag. It can be set several times; the reasons are combined.
 
-    It is set in the thread of the event loop, and is read in any thread. The primitives to wait for
-    are made when someone waits: most flags are never waited for.
+    It is set in the thread of the event loop, and read in any thread. The events to wait for are
+    made on demand: most flags are never waited for.
     """
     __slots__ = ('_async_event', '_sync_event', 'reason')
 
@@ -100,9 +106,9 @@ class FlagSetter(Generic[FlagT]):
 
 class FlagWaiter(abc.ABC, Generic[FlagT]):
     """
-    A flag as a handler sees it: true in boolean expressions when it is set.
+    The handler's side of a flag. It is true in boolean expressions if it is set.
 
-    It is never reset: once it is set, the handler should exit as soon as it can.
+    A flag is never reset. When it is set, the handler should exit as soon as possible.
     """
     __slots__ = ('_setter',)
 
@@ -120,20 +126,21 @@ class FlagWaiter(abc.ABC, Generic[FlagT]):
 
     @property
     def reason(self) -> FlagT | None:
-        """Why it is set, all the reasons so far; None until then."""
+        """The combination of all reasons so far; None if the flag is not set."""
         return self._setter.reason
 
     @abc.abstractmethod
     def wait(self, timeout: float | None = None) -> Any:
         """
-        Wait for the flag at most that many seconds, instead of sleeping.
+        Wait until the flag is set, for ``timeout`` seconds at most (None: no limit).
 
-        The result is the flag itself: true if it is set by then. Coroutines have to await it.
+        Returns the flag itself, which is true if it is set. In coroutines, use ``await``. Use this
+        method instead of sleeping: the handler can exit at once then.
         """
 
 
 class SyncFlagWaiter(FlagWaiter[FlagT]):
-    """A flag for threads."""
+    """A flag for synchronous handlers."""
     __slots__ = ()
 
     def wait(self, timeout: float | None = None) -> Self:
@@ -142,7 +149,7 @@ class SyncFlagWaiter(FlagWaiter[FlagT]):
 
 
 class AsyncFlagWaiter(FlagWaiter[FlagT]):
-    """A flag for coroutines."""
+    """A flag for asynchronous handlers."""
     __slots__ = ()
 
     async def wait(self, timeout: float | None = None) -> Self:

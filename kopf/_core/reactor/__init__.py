@@ -1,7 +1,9 @@
 """
-Who starts whom, and the way of an event: from the watch by the line of its object to the handlers.
+The life of an operator, and the path of every event: watch, informer, inbox, work queue, handlers.
 
-It may import all of the core and the cogs. It guarantees that no two passes run for one object at a
-time, that the newest state of every object is handled by all whom it concerns, and that no task is
-left behind when the operator exits.
+The package may import all of the core and the cogs. The package guarantees:
+
+* At most one reconciliation runs for an object at a time.
+* The newest state of every object reaches all handlers that match.
+* No task is left behind when the operator exits.
 """

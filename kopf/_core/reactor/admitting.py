@@ -1,72 +1,85 @@
 """
-Admitting: what the admission of objects takes from the rest of the operator.
+Admission in a running operator: connects the webhooks of the engine with the operator's other
+parts.
+
+The engine (`kopf._core.engines.admission`) imports no other engine and nothing of the reactor. What
+the engine needs from the operator is handed in here: the observed resources and the objects' memos.
 """
 from typing import Any
 
 from kopf._cogs.clients import api
 from kopf._cogs.structs import memos, references
 from kopf._core.engines import activities
-from kopf._core.engines.admission import reviewing, serving, webhooks
+from kopf._core.engines.admission import reviewing, services, webhooks
 from kopf._core.intents import registries
-from kopf._core.reactor import observation, queueing, turns
+from kopf._core.reactor import informers as informing
+from kopf._core.reactor import observation, reconciliation, saving
 
 
 class Admission:
-    """The webhooks of an operator: started and stopped with it, and following its resources."""
+    """
+    The webhooks of one operator.
+
+    They are started and stopped with the operator. They are also re-registered in the cluster when
+    the set of the served resources changes.
+    """
 
     def __init__(
             self,
             *,
-            env: turns.Environment,
+            env: saving.Environment,
             registry: registries.OperatorRegistry,
             insights: observation.Insights,
-            lines: queueing.Lines,
+            informers: informing.InformerFactory,
     ) -> None:
         super().__init__()
         self._env = env
         self._registry = registry
         self._insights = insights
-        self._lines = lines
+        self._informers = informers
         self._resources: frozenset[references.Resource] | None = None
         self._served: dict[references.Resource, reviewing.Served] = {}
-        self._service: serving.Service | None = None
+        self._service: services.Service | None = None
 
     def start(self, client: api.Client) -> None:
         """
-        Start to serve, after the startup handlers have made the settings.
+        Start the webhook server.
 
-        :raises activities.ActivityError: if there is no server for the handlers.
+        Call this after the startup handlers: they choose the server
+        (``settings.admission.server``).
+
+        :raises activities.ActivityError: if there are admission handlers but no server is set.
         """
         directory = webhooks.Directory(self._registry._webhooks)
-        self._service = serving.Service(
+        self._service = services.Service(
             client=client, settings=self._env.settings, directory=directory,
             get_bound=self._get_bound)
         try:
-            self._service.start(reviewing.Reviewer(directory, reviewing.Surroundings(
-                settings=self._env.settings, clock=self._env.clock, indices=self._env.indices,
-                find=self._find, get_memo=self._get_memo)))
-        except serving.ServerError as e:
+            self._service.start(reviewing.Reviewer(directory, reviewing.Dependencies(
+                context=self._env, find=self._find, get_memo=self._get_memo)))
+        except services.ServerError as e:
             raise activities.ActivityError(str(e), {}) from e
         self._insights.subscribe(self._service.changed)
 
     async def serve(self) -> None:
         """
-        Go on for ever.
+        Wait for the webhook server, until this task is cancelled.
 
-        :raises activities.ActivityError: if the server ends.
+        :raises activities.ActivityError: if the server stops or fails.
         """
         assert self._service is not None
         try:
             await self._service.wait()
-        except serving.ServerError as e:
+        except services.ServerError as e:
             raise activities.ActivityError(str(e), {}) from e
 
-    async def stop(self) -> None:
+    async def stop(self, deadline: float) -> None:
+        """Stop the webhook server by the deadline, which is a time of the event loop."""
         if self._service is not None:
             self._insights.unsubscribe(self._service.changed)
-            await self._service.stop()
+            await self._service.stop(deadline)
 
-    def _get_bound(self) -> serving.Bound | None:
+    def _get_bound(self) -> services.Bound | None:
         if self._insights.resources is None:
             return None
         self._refresh()
@@ -75,7 +88,9 @@ class Admission:
     def _find(self, resource: references.Resource) -> reviewing.Served | None:
         self._refresh()
         found = self._served.get(resource)
-        if found is None and resource not in (self._resources or ()):  # it may be a moment old
+        if found is None and resource not in (self._resources or ()):
+            # The observed resources can be a moment behind the cluster: e.g. the first object of a
+            # new CRD is under review, while the operator has not discovered the resource yet.
             return self._bind(frozenset([resource])).get(resource)
         return found
 
@@ -95,7 +110,7 @@ class Admission:
         }
 
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
-        line = None if uid is None else self._lines.find(resource, uid)
-        if line is not None:
-            return turns.get_memo(self._env, line)
+        item = None if uid is None else self._informers.find(resource, uid)
+        if item is not None:
+            return reconciliation.get_memo(self._env, item)
         return memos.make_own(self._env.memo)

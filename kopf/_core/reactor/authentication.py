@@ -1,9 +1,11 @@
 """
-Logging in: by the handlers of the author, or by what the environment has.
+Authentication: credentials come from the login handlers, or else from the environment.
 
-All handlers are called at once, each with its retries and timeouts. Whatever they bring is used;
-those that bring nothing or fail for good do not matter beside others that bring something. Those
-that take longer are given some time, and are left then: nobody should wait for them in vain.
+All login handlers are called concurrently, each with its own retries and timeouts. The credentials
+of all successful handlers are used. A handler that returns nothing or fails permanently does no
+harm while some other handler succeeds. Once there are credentials, the handlers that still run get
+some more time (`PATIENCE`); then they are cancelled, so that a hanging login does not block the
+operator.
 """
 import asyncio
 import functools
@@ -18,21 +20,25 @@ from typing import Any
 from kopf._cogs.clients import kubeconfigs, piggybacking, serviceaccounts, vaults
 from kopf._cogs.structs import credentials, ids
 from kopf._core.engines import activities
-from kopf._core.intents import causes, errors, handlers, registries
+from kopf._core.intents import causes, handlererrors, handlers, registries
 
 logger = logging.getLogger(activities.__name__)
 
 PATIENCE = 30.0
-"""How long the others are waited for once some handler has brought credentials, in seconds."""
+"""
+How long (seconds) the remaining handlers are waited for once there are credentials.
+
+The time starts again with each handler that finishes.
+"""
 
 SLOW = 60.0
-"""After how many seconds a login is named in the log as one that takes long."""
+"""How often (seconds) the log names the running handlers as long as there are no credentials."""
 
-LEAVING = 1.0
-"""How many seconds those have to end that are not waited for any more."""
+CANCELLATION_TIMEOUT = 1.0
+"""How long (seconds) the cancelled handlers have to end."""
 
 RunFn = Callable[[registries.OperatorRegistry], Awaitable[Mapping[ids.HandlerId, Any]]]
-"""Runs the login handlers of a registry to the end."""
+"""Runs the login handlers of a registry until they succeed or fail; returns their results."""
 
 _AnyLoginFn = Callable[..., Any]
 
@@ -41,10 +47,11 @@ def prepare(
         vault: vaults.Vault, *, registry: registries.OperatorRegistry, run: RunFn,
 ) -> None:
     """
-    Let the vault know how to get credentials, unless it does.
+    Make the vault retrieve credentials by the login handlers, unless it has a login function
+    already.
 
-    If it was given with credentials, and no handlers are declared, then these credentials are all
-    that is used: those of the environment can be for another cluster.
+    A vault can come with credentials (``kopf.run(vault=…)``). Then, if no login handlers are
+    declared, the environment is not used: its credentials can be for another cluster.
     """
     declared = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
     names = itertools.chain(["Initial authentication"], itertools.repeat("Re-authentication"))
@@ -59,9 +66,10 @@ async def _log_in(
         what: str,
 ) -> Mapping[str, credentials.Credentials]:
     """
-    Get all credentials that there are.
+    Retrieve all available credentials, by the ids of the handlers that have returned them.
 
-    :raises LoginError: if all handlers have failed for good, or if there was nothing ever.
+    :raises LoginError: if all declared handlers have failed permanently; or if no handlers are
+        declared, the environment has no credentials, and there have never been any that worked.
     """
     logger.info(f"{what} has been initiated.")
     found, failures = await _call_all(declared or get_default_handlers(libraries=True), run)
@@ -79,21 +87,24 @@ async def _log_in(
     if not declared and not vault.proven:
         reasons = f" ({'; '.join(failures.values())})" if failures else ""
         raise credentials.LoginError(
-            "Nothing to log in with: there is neither a kubeconfig ($KUBECONFIG or "
-            "~/.kube/config) nor a service account of a pod. Make one, or declare "
+            f"Nothing to log in with: there is neither a kubeconfig ({kubeconfigs.describe()}) "
+            "nor a service account of a pod. Make one, or declare "
             f"a handler with @kopf.on.login().{reasons}")
     return {}
 
 
 def get_default_handlers(*, libraries: bool) -> Collection[handlers.ActivityHandler]:
     """
-    What to log in by if the author has declared nothing: client libraries if they are installed
-    (of the two official ones, one is enough); or else, what Kopf can do by itself.
+    Make the login handlers that are used if the operator declares none.
+
+    With ``libraries``, these are logins by the installed client libraries: pykube-ng, and one of
+    the two official clients. Otherwise, these are Kopf's own readers of service accounts or
+    kubeconfigs.
     """
     return [
         handlers.ActivityHandler(
             id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
-            errors=errors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
+            errors=handlererrors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
             activity=causes.Activity.AUTHENTICATION)
         for fn in (_find_libraries() if libraries else _find_files())
     ]
@@ -109,27 +120,33 @@ def _find_libraries() -> Iterator[_AnyLoginFn]:
 
 
 def _find_files() -> Iterator[_AnyLoginFn]:
-    """In a pod, its service account; elsewhere, the kubeconfig."""
+    """
+    Find the login of this environment: in a pod, the service account; elsewhere, the kubeconfig.
+    """
     is_pod = os.path.exists(serviceaccounts.get_token_path())
     yield (serviceaccounts.login_with_service_account if is_pod
            else kubeconfigs.login_with_kubeconfig)
 
 
 def _make_final(fn: _AnyLoginFn) -> _AnyLoginFn:
-    """Trying again brings nothing new, and a traceback of the framework's own says nothing."""
+    """
+    Turn login errors into permanent ones.
+
+    A retry would read the same files again. And the log should not have a traceback of Kopf itself.
+    """
     @functools.wraps(fn)
     def call(**kwargs: Any) -> Any:
         try:
             return fn(**kwargs)
         except credentials.LoginError as e:
-            raise errors.PermanentError(str(e)) from None
+            raise handlererrors.PermanentError(str(e)) from None
 
     @functools.wraps(fn)
     async def call_async(**kwargs: Any) -> Any:
         try:
             return await fn(**kwargs)
         except credentials.LoginError as e:
-            raise errors.PermanentError(str(e)) from None
+            raise handlererrors.PermanentError(str(e)) from None
 
     return call_async if inspect.iscoroutinefunction(fn) else call
 
@@ -137,7 +154,7 @@ def _make_final(fn: _AnyLoginFn) -> _AnyLoginFn:
 async def _call_all(
         called: Collection[handlers.ActivityHandler], run: RunFn,
 ) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
-    """Call the handlers; return the credentials and the failures by the handlers' ids."""
+    """Call the handlers concurrently; return the credentials and the failures by handler ids."""
     found: dict[str, credentials.Credentials] = {}
     failures: dict[str, str] = {}
     tasks = {asyncio.create_task(_call(handler, run)): handler.id for handler in called}
@@ -164,8 +181,8 @@ async def _call_all(
     finally:
         for task in pending:
             task.cancel()
-        if pending:  # those in threads cannot be stopped
-            await asyncio.wait(pending, timeout=LEAVING)
+        if pending:  # a synchronous handler runs in a thread, which cannot be stopped
+            await asyncio.wait(pending, timeout=CANCELLATION_TIMEOUT)
     return found, failures
 
 

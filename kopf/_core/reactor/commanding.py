@@ -1,7 +1,8 @@
 """
-Commands to the operators of a peering: to freeze for a while, and to resume.
+The commands ``kopf freeze`` and ``kopf resume``: pause the operators of a peering, and resume them.
 
-They are carried out by a record as any operator has it: those with lower priorities wait for it.
+``kopf freeze`` writes a record into the peering objects, as an operator would do. The operators
+with the same or a lower priority pause until that record expires or is removed by ``kopf resume``.
 """
 import logging
 from collections.abc import Collection, Mapping
@@ -11,6 +12,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, patching, scanning, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import memos, references
+from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
 from kopf._core.intents import causes, registries
@@ -20,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 
 class CommandError(Exception):
-    """The command cannot be carried out, and why; for people."""
+    """The command has failed. The message says why; the command line shows it to the user."""
 
 
 async def freeze(
@@ -33,9 +35,11 @@ async def freeze(
         **where: Any,
 ) -> None:
     """
-    Freeze all the operators of a peering with lower priorities for so many seconds.
+    Pause the operators of a peering that have the given priority or a lower one.
 
-    For where and by what credentials, see `_change`.
+    ``lifetime`` is the duration of the pause in seconds. ``identity`` is the name of the record, so
+    that `resume` can find it; by default, the user and the host. ``message`` is for people who read
+    the peering object. For the other arguments and the errors, see `_change`.
     """
     peer = records.Peer(
         identity=identity or records.make_identity(unique=False), priority=priority,
@@ -46,7 +50,11 @@ async def freeze(
 
 
 async def resume(*, peering_name: str, identity: str | None = None, **where: Any) -> None:
-    """Resume the operators of a peering that were frozen by that identity."""
+    """
+    Resume the operators that were paused by `freeze` with the same identity.
+
+    For the other arguments and the errors, see `_change`.
+    """
     identity = identity or records.make_identity(unique=False)
     place = await _change(peering_name, {identity: None}, **where)
     logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
@@ -63,17 +71,22 @@ async def _change(
         vault: vaults.Vault | None = None,
 ) -> str:
     """
-    Change the records in the peering objects of the cluster or of the namespaces; say which.
+    Patch the records of the peering objects, and return the names of these objects for the log.
 
-    :raises CommandError: if there are none, or they may not be changed.
+    With ``clusterwide``, these are ClusterKopfPeerings; otherwise, KopfPeerings of the
+    ``namespaces``. The credentials are those of the vault, or else of the login handlers of the
+    registry.
+
+    :raises CommandError: if there are no such objects, or the API server refuses to patch them.
     """
     registry = registry if registry is not None else registries.get_default_registry()
     settings = settings if settings is not None else configuration.OperatorSettings()
 
     vault = vault if vault is not None else vaults.Vault()
     authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
-        registry=registry, settings=settings, activity=causes.Activity.AUTHENTICATION,
-        clock=clocks.Clock(), memo=memos.Memo(), indices=indexing.OperatorIndexers()))
+        registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
+        context=execution.Context(
+            settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
     client = api.Client(credentials=vault, settings=settings)
     kind = 'ClusterKopfPeering' if clusterwide else 'KopfPeering'
     try:
@@ -106,6 +119,7 @@ async def _change(
     finally:
         await client.close()
     if not done:
-        raise CommandError(f"There is no {kind} {name!r} to change: nobody is concerned.")
+        raise CommandError(
+            f"Peering {name!r} not found. Create it first: apply a {kind} with this name.")
     return ', '.join(done)
 

@@ -1,125 +1,181 @@
 """
-The gate between indexing and all other handling.
+The gate between indexing and all other handlers.
 
-Nothing is handled before all the objects of all the indexed resources are in the indices; later, no
-state of an object is handled before it is in the indices. A resource which comes late delays only
-its own objects. What cannot be listed is not waited for.
+* At the start, no handlers are called until all objects of all indexed resources are in the
+  indices. Otherwise, handlers would see half-filled indices.
+* Later, no state of an object is handled until this state is in the indices.
+* An indexed resource that appears later (e.g. by a new CRD) delays only its own objects.
+* A resource that cannot be listed (e.g. it is forbidden) delays nothing.
 """
 import asyncio
+import collections
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.structs import bodies
-from kopf._core.reactor.lines import Line
-from kopf._core.reactor.streams import Stream
-
-if TYPE_CHECKING:
-    from kopf._core.reactor import queueing
+from kopf._core.reactor import items, switches
 
 logger = logging.getLogger(__name__)
 
+Index = Callable[[items.Item, bodies.RawBody], Awaitable[float | None]]
+"""
+Calls the indexing handlers for a state of an object.
+
+The result is the time of the event loop when to retry failed handlers, or None if none have to be.
+"""
+
 
 class Gate:
-    """Who has to wait until the indices are filled; and the indexing itself."""
+    """
+    Runs the indexing, and holds back the objects until the indices are filled.
+
+    A source (an informer) is *unlisted* until its first list is complete, and *unfilled* until all
+    objects of that list are indexed.
+    """
 
     def __init__(
             self,
-            lines: 'queueing.Lines',
             *,
-            index: Callable[[Line, bodies.RawBody], Awaitable[float | None]] | None,
+            switch: switches.Switch,
+            index: Index,
+            discard: Callable[[items.Item], None],
+            release: Callable[[items.Item, bool], None],
     ) -> None:
-        super().__init__()
-        self._lines = lines
-        self._index = index
-        self._unfilled: set[Stream] = set()
-        self._is_known = index is None
-        self._is_open = index is None
-        self._detained: list[tuple[Line, bool]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._retries: dict[Line, asyncio.TimerHandle] = {}
+        """
+        Make a closed gate.
 
-    def known(self) -> None:
-        """All that has to be filled at first is known."""
-        self._is_known = True
+        ``index`` calls the indexing handlers; ``discard`` removes an object from all indices.
+        ``release`` puts an item back into the work queue, with its urgency, when the gate opens for
+        the item, or when its newest state has been indexed.
+        """
+        super().__init__()
+        self._switch = switch
+        self._index = index
+        self._discard = discard
+        self._release = release
+        self._unfilled: set[items.Source] = set()
+        self._unlisted: set[items.Source] = set()
+        self._is_sealed = False
+        self._is_open = False
+        self._detained: list[tuple[items.Item, bool]] = []
+        self._fresh: dict[items.Item, bodies.RawBody] = {}
+        """The newest state of each object that is not in the indices yet."""
+        self._indexing: set[items.Item] = set()
+        self._counts: collections.Counter[items.Source] = collections.Counter()
+        """How many objects of each source are being indexed now."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retries: dict[items.Item, asyncio.TimerHandle] = {}
+
+    def seal(self) -> None:
+        """
+        Note that all sources of the start have been announced by `close_for`.
+
+        Before that, the gate must not open: the first source can be filled before the next is
+        added.
+        """
+        self._is_sealed = True
         self._check()
 
-    def reset(self, streams: Iterable[Stream]) -> None:
-        """Close until these are filled again: they have to be listed anew."""
-        self._unfilled.update(streams)
-        self._is_open = self._index is None or (self._is_open and not self._unfilled)
+    def reset(self, sources: Iterable[items.Source]) -> None:
+        """Close the gate until these sources are listed and indexed again: after a pause."""
+        for source in sources:
+            self.close_for(source)
+        self._is_open = self._is_open and not self._unfilled
 
-    def close_for(self, stream: Stream) -> None:
-        self._unfilled.add(stream)
+    def close_for(self, source: items.Source) -> None:
+        """Hold back the objects of this source until it is listed and indexed."""
+        self._unfilled.add(source)
+        self._unlisted.add(source)
 
-    def open_for(self, stream: Stream, error: Exception | None = None) -> None:
-        """The stream is filled, or cannot be."""
-        if stream in self._unfilled:
+    def listed(self, source: items.Source) -> None:
+        """Note that the list of the source is complete."""
+        self._unlisted.discard(source)
+        self._check_filled(source)
+
+    def open_for(self, source: items.Source, error: Exception | None = None) -> None:
+        """Stop waiting for the source: it is filled, dropped, or cannot be listed (``error``)."""
+        if source in self._unfilled:
             if error is not None:
-                logger.warning(f"The indices are incomplete: {stream.resource} is not "
+                logger.warning(f"The indices are incomplete: {source.resource} is not "
                                f"available: {error}")
-            self._unfilled.remove(stream)
+            self._unfilled.remove(source)
             self._check()
 
+    def _check_filled(self, source: items.Source) -> None:
+        if source not in self._unlisted and not self._counts[source]:
+            self.open_for(source)
+
     def _check(self) -> None:
-        self._is_open = self._is_open or (self._is_known and not self._unfilled)
+        self._is_open = self._is_open or (self._is_sealed and not self._unfilled)
         if self._is_open:
             detained, self._detained = self._detained, []
-            for line, urgent in detained:
-                line.queued = False
-                self._lines.schedule(line, urgent=urgent)
+            for item, urgent in detained:
+                self._release(item, urgent)
 
-    def detain(self, line: Line, *, urgent: bool) -> bool:
-        """Let the line wait if it has to."""
-        if self._is_open and (not self._unfilled or line.stream not in self._unfilled):
+    def detain(self, item: items.Item, *, urgent: bool) -> bool:
+        """Hold the item back if the gate is closed for it; return whether it is."""
+        if self._is_open and (not self._unfilled or item.source not in self._unfilled):
             return False
-        self._detained.append((line, urgent))
+        self._detained.append((item, urgent))
         return True
 
-    def index(self, line: Line, raw: bodies.RawBody) -> None:
-        """Index the state as soon as the previous one is indexed, if there is any."""
-        line.unindexed = raw
-        if not line.indexing and self._index is not None and not self._lines.stopping:
-            line.indexing = True
-            line.stream.unindexed += 1
-            task = asyncio.get_running_loop().create_task(self._run(line, self._index))
+    def is_indexing(self, item: items.Item) -> bool:
+        """Whether the item is being indexed now; if so, its reconciliation has to wait."""
+        return item in self._indexing
+
+    def index(self, item: items.Item, raw: bodies.RawBody) -> None:
+        """
+        Index the state in the background, after the indexing of the previous state has ended.
+
+        If several states come in the meantime, only the newest one is indexed.
+        """
+        self._fresh[item] = raw
+        if item not in self._indexing and not self._switch.is_stopping:
+            self._indexing.add(item)
+            self._counts[item.source] += 1
+            task = asyncio.get_running_loop().create_task(self._run(item))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _run(
-            self, line: Line, index: Callable[[Line, bodies.RawBody], Awaitable[float | None]],
-    ) -> None:
+    def forget(self, item: items.Item) -> None:
+        """Remove the object, which is gone, from the indices."""
+        self._fresh.pop(item, None)
+        self._discard(item)
+
+    async def _run(self, item: items.Item) -> None:
         due: float | None = None
+        raw: bodies.RawBody | None = None
         try:
-            while line.unindexed is not None and not line.gone:
-                raw, line.unindexed = line.unindexed, None
-                due = await index(line, raw)
+            while item in self._fresh and not item.gone:
+                raw = self._fresh.pop(item)
+                due = await self._index(item, raw)
         finally:
-            line.indexing = False
-            line.stream.unindexed -= 1
-        self._cancel_retry(line)
-        if line.gone:
-            self._lines.discard(line)
-        elif due is not None:
-            self._retries[line] = asyncio.get_running_loop().call_at(due, self._retry, line, raw)
-        self._lines.check_filled(line.stream)
-        if line.pending is not None or line.events or line.woken or line.gone:
-            self._lines.schedule(line, urgent=line.stream.epoch > 1 or not line.stream.listing)
+            self._indexing.discard(item)
+            self._counts[item.source] -= 1
+        self._cancel_retry(item)
+        if item.gone:
+            self._discard(item)
+        elif due is not None and raw is not None:
+            self._retries[item] = asyncio.get_running_loop().call_at(due, self._retry, item, raw)
+        self._check_filled(item.source)
+        if item.inbox.has_news or item.gone:
+            self._release(item, item.source not in self._unlisted)
 
-    def _retry(self, line: Line, raw: bodies.RawBody) -> None:
-        """Try a failed state again, unless there is a newer one."""
-        del self._retries[line]
-        if not line.gone and not line.indexing:
-            newest = line.pending if line.pending is not None else line.recall()
-            self.index(line, newest if newest is not None else raw)
+    def _retry(self, item: items.Item, raw: bodies.RawBody) -> None:
+        """Index the object again after a failure: its newest state that is available."""
+        del self._retries[item]
+        if not item.gone and item not in self._indexing:
+            pending = item.inbox.pending
+            newest = pending if pending is not None else item.recall()
+            self.index(item, newest if newest is not None else raw)
 
-    def _cancel_retry(self, line: Line) -> None:
-        handle = self._retries.pop(line, None)
+    def _cancel_retry(self, item: items.Item) -> None:
+        handle = self._retries.pop(item, None)
         if handle is not None:
             handle.cancel()
 
     async def stop(self) -> None:
-        for line in list(self._retries):
-            self._cancel_retry(line)
+        for item in list(self._retries):
+            self._cancel_retry(item)
         await tasks.cancel(self._tasks)

@@ -1,9 +1,11 @@
 """
-Observation: which kinds of resources and which namespaces there are in the cluster, as of now.
+Observation of the cluster: which resources and which namespaces there are now.
 
-The kinds are what the API says when asked. When to ask is known by watching the CRDs; as the API
-learns of a new or changed CRD only some moments later, it is asked several times after a change,
-and again and again while a CRD is there, but its resource is not, or the other way round.
+The resources come from the discovery of the API server. When to repeat the discovery is known from
+watching the CRDs. The API server serves the resource of a new CRD only some moments after the CRD
+itself has changed. So, the discovery is repeated several times after each change of a CRD. It also
+goes on as long as the resources disagree with the CRDs, e.g. a CRD exists but its resource does
+not.
 """
 import asyncio
 import dataclasses
@@ -26,17 +28,17 @@ CRDS = references.Resource(
 NAMESPACES = references.Resource('', 'v1', 'namespaces', kind='Namespace', namespaced=False)
 
 MAX_CRDS_WAIT = 1.0
-"""How long the start may be delayed because the CRDs are not known yet, in seconds."""
+"""How long (seconds) the first discovery waits for the list of CRDs."""
 
 FORBIDDEN_PAUSES = (10.0, 30.0, 60.0, 300.0)
-"""Pauses before watching is tried again after it was forbidden; the last one repeats."""
+"""Pauses (seconds) before a forbidden watch is tried again; the last pause repeats."""
 
 
 class Insights:
     """
-    What is known about the cluster; None if nothing is known yet.
+    The observed resources and namespaces of the cluster; None until they are observed.
 
-    Whoever wants to know of changes, subscribes: the event is set at every change.
+    Each subscribed event is set at every change.
     """
 
     def __init__(self) -> None:
@@ -67,7 +69,11 @@ class Insights:
 
 
 def describe(resources: Iterable[references.Resource]) -> frozenset[tuple[object, ...]]:
-    """All that is known of the resources. As such, they are equal if only their names are."""
+    """
+    Take all details of the resources, for comparison.
+
+    The resources themselves are equal if their groups, versions, and plural names are equal.
+    """
     return frozenset(dataclasses.astuple(resource) for resource in resources)
 
 
@@ -80,11 +86,13 @@ async def observe_resources(
         logger: logging.Logger,
 ) -> None:
     """
-    Keep the resources of the groups (None: of all) up to date, for ever.
+    Keep ``insights.resources`` up to date until cancelled: those of the groups (None: of all
+    groups).
 
-    With ``settings.scanning.disabled``, it is done once. Without permission to watch CRDs, only
-    those kinds that are there at the start are known, and this is warned of once. CRDs are not
-    watched where there can be none: they are only in groups with dots in their names.
+    With ``settings.scanning.disabled``, the resources are discovered once. While the operator has
+    no permission to watch CRDs, later changes are not noticed, and the log warns of that once. If
+    no group can have CRDs, they are not watched: the API server requires a dot in the groups of
+    CRDs.
     """
     if groups is not None and not groups:
         insights.set_resources([])
@@ -99,7 +107,8 @@ async def observe_resources(
                 warning="There are no rights to watch CRDs: the kinds of resources that come or go "
                         "later will not be noticed.",
             ))
-            # What changes after the list will be noticed; so scan after it, not before.
+            # The CRDs are listed before the first discovery. In the reverse order, a CRD that
+            # changes in between would be listed already, and its change would be missed.
             try:
                 async with asyncio.timeout(MAX_CRDS_WAIT):
                     await tracker.filled.wait()
@@ -107,7 +116,7 @@ async def observe_resources(
                 pass
 
         streak = streaks.Streak("Scanning of the resources", settings=settings, logger=logger)
-        findings = await _insist(lambda: scanning.scan(client, groups=groups), streak)
+        findings = await _retry(lambda: scanning.scan(client, groups=groups), streak)
         insights.set_resources(findings.resources)
         for (group, version), reason in findings.failures.items():
             logger.warning(f"Resources of {group}/{version} cannot be found: {reason}")
@@ -133,7 +142,7 @@ async def _rescan(
         insights: Insights,
         logger: logging.Logger,
 ) -> None:
-    """Ask the API again about the groups that are in doubt, for ever."""
+    """Repeat the discovery for the groups that are in doubt, until cancelled."""
     while True:
         groups = await tracker.take()
         try:
@@ -160,10 +169,11 @@ async def observe_namespaces(
         logger: logging.Logger,
 ) -> None:
     """
-    Keep the namespaces that match any of the patterns up to date, for ever.
+    Keep ``insights.namespaces`` up to date until cancelled: those that match any of the patterns.
 
-    With ``settings.scanning.disabled``, it is done once. Without permission to watch namespaces,
-    those given by their exact names are assumed to exist, and this is warned of once.
+    With ``settings.scanning.disabled``, the namespaces are listed once. A cluster-wide operator
+    lists no namespaces. If the operator has no permission to watch namespaces, the namespaces with
+    exact names in the patterns are assumed to exist, and the log warns of that once.
     """
     if settings.scanning.disabled or clusterwide:
         await list_namespaces(
@@ -177,7 +187,7 @@ async def observe_namespaces(
 
     await _watch_if_allowed(
         client, settings=settings, resource=NAMESPACES,
-        sink=_NamespaceSink(insights, patterns=patterns), logger=logger,
+        sink=_NamespaceSink(insights, patterns=patterns, logger=logger), logger=logger,
         warning=_describe_ignorance(patterns), forbidden=assume)
 
 
@@ -190,14 +200,15 @@ async def list_namespaces(
         insights: Insights,
         logger: logging.Logger,
 ) -> None:
-    """Find the namespaces that match any of the patterns, once; see `observe_namespaces`."""
+    """List the namespaces that match any of the patterns once; see `observe_namespaces`."""
     if clusterwide:
         insights.set_namespaces([None])
         return
     streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
-    sink = _NamespaceSink(insights, patterns=patterns)
+    sink = _NamespaceSink(insights, patterns=patterns, logger=logger)
     try:
-        await _insist(lambda: _list_namespaces(client, settings, sink), streak)
+        await _retry(lambda: _list_namespaces(client, settings, sink), streak,
+                      raising=(errors.APIForbiddenError,))
     except errors.APIForbiddenError:
         logger.warning(_describe_ignorance(patterns))
         insights.set_namespaces(references.select_specific_namespaces(patterns))
@@ -217,7 +228,7 @@ async def _list_namespaces(
     sink.begin(restored=False)
     async for page in listing.list_objects(
         client, resource=NAMESPACES, namespace=None, settings=settings, retry=False,
-        metadata_only=True,
+        metadata_only=True, skip=sink.listed,
     ):
         if page.restarted:
             sink.begin(restored=False)
@@ -226,12 +237,19 @@ async def _list_namespaces(
     sink.end()
 
 
-async def _insist(fn: Callable[[], Awaitable[_T]], streak: streaks.Streak) -> _T:
-    """Try for ever, but for what is forbidden."""
+async def _retry(
+        fn: Callable[[], Awaitable[_T]],
+        streak: streaks.Streak,
+        *,
+        raising: tuple[type[errors.APIError], ...] = (),
+) -> _T:
+    """
+    Retry the function on errors of the API until it succeeds, except for the ``raising`` ones.
+    """
     while True:
         try:
             result = await fn()
-        except errors.APIForbiddenError:
+        except raising:
             raise
         except errors.APIError as e:
             await asyncio.sleep(streak.fail(e))
@@ -250,7 +268,12 @@ async def _watch_if_allowed(
         warning: str,
         forbidden: Callable[[], object],
 ) -> None:
-    """Watch for ever; while this is forbidden, say so once, and try again now and then."""
+    """
+    Watch until cancelled.
+
+    While the watch is forbidden, the warning is logged once, ``forbidden`` is called, and the watch
+    is tried again with growing pauses.
+    """
     warned = False
     for pause in iter_forbidden_pauses():
         try:
@@ -266,23 +289,26 @@ async def _watch_if_allowed(
 
 
 def iter_forbidden_pauses() -> Iterator[float]:
-    """For how long to pause before watching is tried again after it was forbidden."""
+    """Iterate over the pauses (seconds) before each next try of a forbidden watch, endlessly."""
     yield from FORBIDDEN_PAUSES
     yield from itertools.repeat(FORBIDDEN_PAUSES[-1])
 
 
 class _NamespaceSink(watching.Sink):
-    """Keeps the names of the namespaces that match, of those that exist."""
+    """Keeps the names of the existing namespaces that match the patterns."""
 
     def __init__(
             self,
             insights: Insights,
             *,
             patterns: Collection[references.NamespacePattern],
+            logger: logging.Logger,
     ) -> None:
         super().__init__()
         self._insights = insights
         self._patterns = patterns
+        self._logger = logger
+        self._reported = False
         self._names: set[references.Namespace] = set()
         self._listed: set[references.Namespace] = set()
 
@@ -296,6 +322,12 @@ class _NamespaceSink(watching.Sink):
 
     def end(self) -> None:
         self._names = self._listed
+        absent = set(references.select_specific_namespaces(self._patterns)) - self._names
+        if absent and not self._reported:
+            self._logger.warning(
+                f"No such namespace: {', '.join(sorted(map(str, absent)))}. It will be served as "
+                f"soon as it is created. To see what there is: kubectl get namespaces")
+        self._reported = True
         self._insights.set_namespaces(self._names)
 
     def changed(

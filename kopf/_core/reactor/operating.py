@@ -1,48 +1,68 @@
 """
-Operating: the parts of one operator, how they are put together, and their life.
+The operator: its parts, how they are connected, and in which order they are started and stopped.
 
-It begins with the startup handlers, and ends with the cleanup handlers. Whatever ends any of its
-parts, ends the operator: the others are stopped in the order in which they need each other.
+The life of an operator begins with the startup handlers and ends with the cleanup handlers. When
+any part ends or fails, the whole operator stops. A part is stopped before the parts that it needs:
+e.g. the reconciliations before the poster of events, and the poster before the API client.
 """
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from kopf._cogs.aiokits import clocks, flags
+from kopf._cogs.aiokits import clocks, flags, wakeups
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, references
-from kopf._core.actions import calls, lifecycles, reports
+from kopf._core.actions import calls, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
-from kopf._core.engines.probing import endpoints
+from kopf._core.engines.liveness import answering, checks, endpoints, health
 from kopf._core.intents import causes, registries, stopping
 from kopf._core.reactor import (
     admitting,
     authentication,
-    health,
-    leaving,
-    liveness,
+    informers,
     observation,
     orchestration,
     peerings,
     processing,
     queueing,
-    turns,
+    saving,
+    shutdown,
+    switches,
 )
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
+WRITING_TIME = 2.0
+"""
+How long (seconds) the progress and results can be written at exit.
+
+This time comes after the time of the handlers, ``settings.queueing.exit_timeout``.
+"""
+
+FAREWELL_TIME = 1.0
+"""
+How long (seconds) the last requests can take at exit.
+
+They remove the webhook configurations and the peering records, and post the remaining events.
+"""
+
 
 class Operator:
-    """The parts of one operator. It is made in the context in which it runs."""
+    """
+    One operator with all its parts.
+
+    Make the instance in the context (`contextvars`) in which `run` is called: the constructor sets
+    context variables, which must not leak into the caller's context.
+    """
 
     def __init__(
             self,
             *,
-            known: calls.Calls,
+            underway: calls.Calls,
             endpoint: endpoints.Endpoint | None,
             lifecycle: lifecycles.LifeCycleFn | None,
             indexers: indexing.OperatorIndexers | None,
@@ -52,12 +72,12 @@ class Operator:
             vault: vaults.Vault | None,
             memo: Any,
             identity: str | None,
+            observer: observers.Observer | None = None,
     ) -> None:
         super().__init__()
-        self._known = known
+        self._underway = underway
         self._registry = registry
         self._settings = settings
-        self._memo = memo
         self._clock = clocks.Clock()
         self._indices = indexers if indexers is not None else indexing.OperatorIndexers()
         self._indices.ensure(registry._indexing)
@@ -66,27 +86,30 @@ class Operator:
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
-        calls.calls_var.set(known)
+        calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
 
-        env = turns.Environment(
+        env = self._env = saving.Environment(
             client=self._client, settings=settings, clock=self._clock, memo=memo,
-            indices=self._indices, lifecycle=lifecycle)
-        processor = processing.Processor(env, self._indices)
+            indices=self._indices, lifecycle=lifecycle,
+            observer=None if observer is None else observers.Telling(observer))
+        switch = switches.Switch(confirm=lambda: self._peers.confirm())
+        alarms = wakeups.Wakeups()
+        processor = processing.Processor(
+            env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
-        self._lines = queueing.Lines(
-            settings=settings, process=processor.process, settle=processor.settle,
-            is_congested=processor.is_congested, index=processor.index, discard=processor.discard,
-            reconsider=processor.reconsider, confirm=lambda: self._peers.confirm())
+        self._queue = queueing.WorkQueue(
+            settings=settings, switch=switch, alarms=alarms, processor=processor)
+        self._informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
         self._peers = peerings.Peerings(
             client=self._client, settings=settings, clock=self._clock, identity=identity,
-            pausables=[self._lines, self._spawner])
+            pausables=[self._informers, self._spawner])
         self._admission = admitting.Admission(
-            env=env, registry=registry, insights=self._insights, lines=self._lines)
-        self._monitor = health.Monitor(known=known, clock=self._clock)
+            env=env, registry=registry, insights=self._insights, informers=self._informers)
+        self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
-        self._probes = liveness.Liveness(
-            endpoint, monitor=self._monitor, run_activity=self._run_activity, clock=self._clock)
+        self._checks = checks.Checks(
+            endpoint, monitor=self._monitor, probe=self._probe, clock=self._clock)
 
     async def run(
             self,
@@ -95,12 +118,17 @@ class Operator:
             namespaces: Collection[references.NamespacePattern],
             ready_flag: flags.Flag | None,
     ) -> None:
-        """Live until it is cancelled, or until any part fails; the error is raised then."""
+        """
+        Run until cancelled, or until any part fails.
+
+        :raises Exception: the error of the part that has failed.
+        """
         logger.debug(f"Starting Kopf {versions.version}.")
         authentication.prepare(self._vault, registry=self._registry, run=self._log_in)
         try:
-            await self._run_activity(causes.Activity.STARTUP)
-            await self._probes.start()
+            with shutdown.remind(self._underway, "starting"):
+                await self._run_activity(causes.Activity.STARTUP)
+            await self._checks.start()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._client, settings=self._settings, queue=self._events),
                 name="poster of events")
@@ -113,32 +141,51 @@ class Operator:
                 self._vault.guard(), self._admission.serve(), self._monitor.run(),
                 orchestration.serve(
                     client=self._client, settings=self._settings, registry=self._registry,
-                    lines=self._lines, namespaces=namespaces, clusterwide=clusterwide,
+                    informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
                     insights=self._insights, peers=self._peers, logger=logger,
                     monitor=self._monitor))
         finally:
             self._monitor.dismiss()
             try:
-                with leaving.remind(self._known):
+                with shutdown.remind(self._underway):
                     await self._clean_up()
             finally:
-                await self._probes.stop()
+                await self._checks.stop()
                 self._settings.execution.release_threads()
 
     async def _clean_up(self) -> None:
+        """
+        Stop all parts by one deadline, even if the API server does not answer.
+
+        By default, that is in 5 seconds: 2 for the handlers, 2 for writing, 1 for the last
+        requests. The stages of stopping the daemons and the cleanup handlers have their own time
+        limits, set by the operator's author. So, their duration is added to the deadline.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.queueing.exit_timeout + WRITING_TIME
         try:
             try:
                 await aiotasks.gather(
-                    self._lines.stop(),
-                    self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING))
+                    self._informers.stop(deadline),
+                    self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING, deadline))
             finally:
-                await self._admission.stop()
-            await self._run_activity(causes.Activity.CLEANUP)
+                deadline = max(deadline, loop.time()) + FAREWELL_TIME
+                await self._admission.stop(deadline)
+            begun = loop.time()
+            try:
+                await self._run_activity(causes.Activity.CLEANUP)
+            finally:
+                deadline += loop.time() - begun
         finally:
-            if self._poster is not None:
-                await aiotasks.cancel([self._poster])
-            await self._peers.leave()
+            await aiotasks.gather(self._stop_posting(deadline), self._peers.leave(deadline))
             await self._client.close()
+
+    async def _stop_posting(self, deadline: float) -> None:
+        if self._poster is not None:
+            self._poster.cancel()
+            left = deadline - asyncio.get_running_loop().time()
+            await asyncio.wait([self._poster], timeout=max(0.0, left))
+            await aiotasks.cancel([self._poster])
 
     async def _run_activity(
             self,
@@ -147,8 +194,15 @@ class Operator:
     ) -> Mapping[ids.HandlerId, Any]:
         return await activities.run_activity(
             registry=registry if registry is not None else self._registry,
-            settings=self._settings, activity=activity, clock=self._clock, memo=self._memo,
-            indices=self._indices)
+            activity=activity, memo=self._env.memo, context=self._env)
+
+    async def _probe(self) -> answering.Results:
+        try:
+            return await self._run_activity(causes.Activity.PROBE)
+        except activities.ActivityError as e:
+            raise answering.ProbeError([
+                id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None
+            ]) from e
 
     async def _log_in(
             self, registry: registries.OperatorRegistry,

@@ -1,67 +1,109 @@
 """
-Orchestration: who watches what.
+Orchestration: starts and stops the watches as resources and namespaces come and go.
 
-For each resource that has handlers, and each namespace that is served, there is exactly one
-watching task, which feeds the lines; cluster-scoped resources are watched once. When a kind or
-a namespace goes away, so does its task, and then its lines are dropped.
+There is exactly one watching task for each resource with handlers in each served namespace; for
+cluster-scoped resources and in cluster-wide operators, there is one task per resource. The task
+feeds the informer of the resource in the namespace. When a resource or a namespace goes away, its
+task is cancelled, and its informer forgets the objects.
 """
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Collection, Coroutine, Mapping
-from typing import Protocol
+import sys
+from collections.abc import Collection, Coroutine, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 from kopf._cogs.aiokits import pulses, tasks
 from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
+from kopf._core.engines.liveness import health
 from kopf._core.intents import registries
-from kopf._core.reactor import health, observation, peerings
+from kopf._core.reactor import listings, observation, peerings, shutdown
 
 WATCHING_SLACK = 30.0
 """
-How long (seconds) a watch can be late until the operator is not healthy. It is late if nothing has
-come of it for ``settings.watching.inactivity_timeout``, or if a list takes longer than
-``settings.networking.request_timeout``, and it has not reconnected. An API that cannot be reached
-makes no watch late: it goes on trying.
+How long (seconds) a watch can be late before the operator is reported as unhealthy.
+
+A watch is late if it has neither progressed nor reconnected in time: if nothing has come for
+``settings.watching.inactivity_timeout``, or if a request for a list takes longer than
+``settings.networking.request_timeout``. While the API server cannot be reached, no watch is late:
+the operator is not to blame, and a restart of its pod would not help.
 """
 
 MAX_NAMED = 5
-"""How many of the late watches are named at most."""
+"""How many names the health check and the log list at most: of late watches, of resources."""
 
 Key = tuple[references.Resource, references.Namespace]
-_Served = tuple[registries.ResourceHandlers, frozenset[tuple[object, ...]]]
+
+
+class _Served(NamedTuple):
+    """
+    What a watching task serves.
+
+    It is compared instead of the resource itself: resources are equal if their names are equal.
+    """
+    handlers: registries.ResourceHandlers
+    details: tuple[object, ...]
+    """All attributes of the resource except for its verbs."""
+    verbs: frozenset[str]
+
+    @classmethod
+    def make(
+            cls, handlers: registries.ResourceHandlers, resource: references.Resource,
+    ) -> '_Served':
+        details = dataclasses.astuple(dataclasses.replace(resource, verbs=frozenset()))
+        return cls(handlers, details, resource.verbs)
+
+    def is_narrowed_to(self, other: '_Served') -> bool:
+        """Whether the other one differs only by fewer verbs, and so maybe by fewer handlers."""
+        return self.details == other.details and self.verbs > other.verbs and all(
+            set(getattr(self.handlers, name)) >= set(getattr(other.handlers, name))
+            for name in ('indexing', 'watching', 'spawning', 'changing'))
 
 
 class Sink(watching.Sink, Protocol):
-    """Where the objects of one resource go."""
+    """Takes the objects of one resource in one namespace from the watch: an informer."""
 
     @property
     def reached(self) -> str | None:
-        """The newest version of the objects that have come so far, if it is known."""
+        """The newest ``resourceVersion`` of all objects so far, or None if it is not known."""
+
+    @property
+    def listing(self) -> int | None:
+        """How many objects of the first list have come so far; None when the list has ended."""
 
 
-class Lines(Protocol):
-    """Where the objects of all resources go."""
+class Informers(Protocol):
+    """All informers of an operator."""
 
-    def sink(
+    def open(
             self,
             resource: references.Resource,
             namespace: references.Namespace,
             handlers: registries.ResourceHandlers,
     ) -> Sink:
         """
-        A sink for one resource in one namespace; possibly not the first one for it.
+        Get the sink for one resource in one namespace.
 
-        It can come again with other details of the resource (e.g. its subresources), or with other
-        handlers. The sinks given before are of no use then, and a new list begins.
+        It is called again for the same resource and namespace if other details of the resource
+        (e.g. its subresources) or its handlers have changed. The previously returned sink must not
+        be used then. The watch of the new sink begins with a list.
         """
 
-    def drop(self, resource: references.Resource, namespace: references.Namespace) -> None:
-        """The resource or the namespace is not served any more, its sinks are of no use."""
+    def narrow(
+            self,
+            resource: references.Resource,
+            namespace: references.Namespace,
+            handlers: registries.ResourceHandlers,
+    ) -> None:
+        """Remove some handlers from the sink, while the same watch goes on feeding it."""
 
-    def known(self) -> None:
-        """All the sinks for what is in the cluster at first are given out."""
+    def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
+        """Stop serving the resource in the namespace; its sink must not be used any more."""
+
+    def seal(self) -> None:
+        """Note that `open` was called for all resources that exist in the cluster at the start."""
 
 
 async def serve(
@@ -69,7 +111,7 @@ async def serve(
         client: api.Client,
         settings: configuration.OperatorSettings,
         registry: registries.OperatorRegistry,
-        lines: Lines,
+        informers: Informers,
         namespaces: Collection[references.NamespacePattern],
         clusterwide: bool,
         logger: logging.Logger,
@@ -78,71 +120,82 @@ async def serve(
         peers: peerings.Peerings | None = None,
 ) -> None:
     """
-    Watch all that the handlers of the registry are for, as long as it is in the cluster; for ever.
+    Watch all resources that have handlers in the registry, until cancelled.
 
-    While the operator is frozen by its peers, nothing is watched but the peering itself. No task is
-    left behind when it is cancelled or fails. It fails only when logging in does.
+    While the operator is paused by its peers, only the peering objects, the CRDs, and the
+    namespaces are watched. When this function is cancelled or fails, it leaves no tasks behind.
+
+    :raises LoginError: if no credentials are left and the re-authentication has failed.
     """
     insights = observation.Insights() if insights is None else insights
-    ensemble = Ensemble(
-        client=client, settings=settings, registry=registry, lines=lines, logger=logger)
-    woken = ensemble.woken
+    watch_tasks = WatchTasks(
+        client=client, settings=settings, registry=registry, informers=informers, logger=logger)
+    woken = watch_tasks.woken
     insights.subscribe(woken)
     if monitor is not None:
-        monitor.add('watching', ensemble.diagnose)
+        monitor.add('watching', watch_tasks.diagnose)
     groups = get_groups(registry)
     if peers is not None:
         peers.subscribe(woken)
         groups = None if groups is None else {*groups, *peers.groups}
     try:
-        ensemble.start(observation.observe_resources(
+        watch_tasks.start(observation.observe_resources(
             client=client, settings=settings, groups=groups,
             insights=insights, logger=logger))
-        ensemble.start(observation.observe_namespaces(
+        watch_tasks.start(observation.observe_namespaces(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
             insights=insights, logger=logger))
         while True:
             woken.clear()
-            ensemble.check()
+            watch_tasks.check()
             if insights.resources is not None and insights.namespaces is not None:
                 resources, known = insights.resources, insights.namespaces
-                served = await _meet(peers, resources, known)
+                served = await _find_served(peers, resources, known)
                 if served is None:
-                    await ensemble.pause()
+                    await watch_tasks.pause()
                 else:
-                    await ensemble.adjust(resources, served)
+                    await watch_tasks.adjust(resources, served)
+                    watch_tasks.announce(served)
                     if served == known:
-                        lines.known()
+                        informers.seal()
             await woken.wait()
     finally:
         insights.unsubscribe(woken)
-        await ensemble.close()
+        await watch_tasks.close()
 
 
-async def _meet(
+async def _find_served(
         peers: peerings.Peerings | None,
         resources: Collection[references.Resource],
         namespaces: frozenset[references.Namespace],
 ) -> frozenset[references.Namespace] | None:
-    """Those of the namespaces that can be served now; None if nothing can."""
+    """
+    Find the namespaces that can be served now; None if the operator is paused.
+
+    A namespace is not served until it is known which peers are there: some may have priority.
+    """
     if peers is None:
         return namespaces
     peers.check()
     await peers.adjust(resources, namespaces)
-    if peers.frozen:
+    if peers.must_pause:
         return None
     peers.resume()
     return frozenset(filter(peers.is_settled, namespaces))
 
 
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
-    """The API groups that the handlers can be for; None if it can be any group."""
+    """The API groups in the selectors of the handlers; None if some handler is for any group."""
     groups = {selector.group for selector in registry.get_selectors()}
     return None if None in groups else {group for group in groups if group is not None}
 
 
-class Ensemble:
-    """The tasks that watch, and those that observe. `woken` is set when any of them ends."""
+class WatchTasks:
+    """
+    The watching tasks of the resources, and the observing tasks of the cluster.
+
+    `woken` is set when any of the tasks ends.
+    """
 
     def __init__(
             self,
@@ -150,7 +203,7 @@ class Ensemble:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            lines: Lines,
+            informers: Informers,
             logger: logging.Logger,
     ) -> None:
         super().__init__()
@@ -158,14 +211,16 @@ class Ensemble:
         self._client = client
         self._settings = settings
         self._registry = registry
-        self._lines = lines
+        self._informers = informers
         self._logger = logger
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
         self._pulses: dict[Key, pulses.Pulse] = {}
         self._sinks: dict[Key, Sink] = {}
         self._served: dict[Key, _Served] = {}
-        self._blamed: set[references.Selector | references.Resource] = set()
+        self._reported: set[references.Selector | references.Resource] = set()
+        self._listings = listings.Listings(logger)
+        self._is_announced = False
 
     def start(self, coro: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coro)
@@ -173,13 +228,15 @@ class Ensemble:
         self._observers.append(task)
 
     def check(self) -> None:
-        """Raise the error of any task that has failed."""
+        """Raise the error of a failed task, if there is any."""
         for task in [*self._observers, *self._watchers.values()]:
             if task.done() and not task.cancelled():
                 task.result()
 
     def diagnose(self, now: float) -> str | None:
-        """What does not watch though it should, if anything."""
+        """
+        Describe what is not watched though it should be, for the health checks; None if all is.
+        """
         if any(task.cancelled() for task in self._observers):
             return "the resources or the namespaces of the cluster are not observed."
         dead = [
@@ -193,13 +250,13 @@ class Ensemble:
             resources: Collection[references.Resource],
             namespaces: Collection[references.Namespace],
     ) -> None:
-        """Have exactly those tasks that are needed for these resources and namespaces."""
+        """Start and stop tasks, so that exactly these resources and namespaces are watched."""
         bound = {
             resource: handlers for resource, handlers in self._bind(resources).items()
             if handlers.are_watched
         }
         needed = {
-            (resource, namespace): (handlers, observation.describe([resource]))
+            (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()
             for namespace in (namespaces if resource.namespaced else (None,))
         }
@@ -208,28 +265,55 @@ class Ensemble:
             del self._watchers[key]
         gone = self._served.keys() - needed.keys()
         outdated = {key for key, served in self._served.items() if served != needed.get(key)}
+        for key, served in needed.items():
+            if key in outdated and self._served[key].is_narrowed_to(served):
+                # E.g. a CRD is being deleted: its resource supports no patches any more, but the
+                # watch still brings the deletions of its objects. A new watch would begin with a
+                # list. The CRD can be gone before that, and then the informer is dropped, and the
+                # deletions of its objects are never noticed.
+                outdated.remove(key)
+                self._informers.narrow(*key, served.handlers)
         await tasks.cancel([
             self._watchers.pop(key) for key in outdated if key in self._watchers])
         for key in outdated:
+            self._listings.forget(key)
             del self._sinks[key]
         for key in gone:
-            self._lines.drop(*key)
+            self._informers.close(*key)
         self._served = needed
-        for key, (handlers, _) in needed.items():
+        for key, served in needed.items():
             if key not in self._sinks:
-                self._sinks[key] = self._lines.sink(*key, handlers)
+                self._sinks[key] = self._informers.open(*key, served.handlers)
             if key not in self._watchers:
                 self._watch(key)
 
+    def announce(self, namespaces: Collection[references.Namespace]) -> None:
+        """Say once what is watched, as soon as anything is."""
+        if self._is_announced or not self._served:
+            return
+        self._is_announced = True
+        resources = _enumerate({str(resource) for resource, _ in self._served})
+        where = "all namespaces" if None in namespaces else _enumerate(map(str, namespaces))
+        number = len({
+            handler for served in self._served.values()
+            for name in ('indexing', 'watching', 'spawning', 'changing')
+            for handler in getattr(served.handlers, name)})
+        hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
+        self._logger.info(f"Watching {resources} in {where}, {number} "
+                          f"handler{'' if number == 1 else 's'}.{hint}")
+
     async def pause(self) -> None:
-        """Watch nothing until it is adjusted the next time; then, it begins with lists."""
+        """Stop watching until `adjust` is called; the new watches begin with lists then."""
         watchers, self._watchers = self._watchers, {}
+        for key in watchers:
+            self._listings.forget(key)
         await tasks.cancel(list(watchers.values()))
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
         sink = self._sinks[key]
         pulse = self._pulses[key] = pulses.Pulse()
+        self._listings.observe(key, str(resource), sink)
         task = asyncio.create_task(watching.watch(
             self._client, settings=self._settings, resource=resource, namespace=namespace,
             sink=sink, reached=sink.reached, pulse=pulse),
@@ -241,23 +325,30 @@ class Ensemble:
             self,
             resources: Collection[references.Resource],
     ) -> Mapping[references.Resource, registries.ResourceHandlers]:
-        """Bind the handlers; and say what cannot be served, each thing once."""
+        """Find the handlers of each resource; log what cannot be served, each problem once."""
         binding = registries.resolve(self._registry, resources)
         news = dataclasses.replace(
             binding,
-            unresolved=[item for item in binding.unresolved if item not in self._blamed],
+            unresolved=[item for item in binding.unresolved if item not in self._reported],
             ambiguous={
-                key: val for key, val in binding.ambiguous.items() if key not in self._blamed},
-            failing={key: val for key, val in binding.failing.items() if key not in self._blamed},
-            unwatchable=[item for item in binding.unwatchable if item not in self._blamed],
-            unpatchable=[item for item in binding.unpatchable if item not in self._blamed],
+                key: val for key, val in binding.ambiguous.items() if key not in self._reported},
+            failing={key: val for key, val in binding.failing.items() if key not in self._reported},
+            unwatchable=[item for item in binding.unwatchable if item not in self._reported],
+            unpatchable=[item for item in binding.unpatchable if item not in self._reported],
         )
-        self._blamed.update(
+        self._reported.update(
             news.unresolved, news.ambiguous, news.failing, news.unwatchable, news.unpatchable)
         for complaint in news.complaints():
             self._logger.warning(complaint)
         return binding.handlers
 
     async def close(self) -> None:
-        """End all the tasks."""
+        """Cancel all tasks, and wait until they end."""
+        self._listings.close()
         await tasks.cancel([*self._observers, *self._watchers.values()])
+
+
+def _enumerate(names: Iterable[str]) -> str:
+    known = sorted(names)
+    more = len(known) - MAX_NAMED
+    return ', '.join([*known[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -1,9 +1,11 @@
 """
-Peerings: in which objects the operator meets others, and whether it has to freeze because of them.
+All peerings of one operator: in which peering objects it takes part, and whether it must be paused.
 
-It is a member of every peering object of its name, in each served namespace or in the cluster, and
-in each API group where there is one. It is frozen if it is so in any of them. A frozen operator
-handles nothing; afterwards, everything is listed anew before anything is handled.
+An operator takes part in all peering objects named ``settings.peering.name``: in each served
+namespace or, if it is cluster-wide, in the cluster; and in each API group that has peering objects.
+The operator is paused as long as any of these peerings requires that. A paused operator handles
+nothing. When the operator resumes, it lists all resources again before it handles any object:
+others may have changed them.
 """
 import asyncio
 import logging
@@ -15,27 +17,32 @@ from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
-from kopf._core.reactor import peeringstreams
+from kopf._core.reactor import peeringwatches
 
 logger = logging.getLogger('kopf._core.engines.peering')
+
+FAREWELL_TIMEOUT = 5.0
+"""How long (seconds) it may take to leave the peering of a namespace that is no longer served."""
 
 Standing = memberships.Standing
 _Key = tuple[references.Resource, references.Namespace]
 
 
 class Pausable(Protocol):
-    """What must do nothing while the operator is frozen."""
+    """A part of the operator that must do nothing while the operator is paused."""
 
     def pause(self) -> None: ...
 
     def resume(self) -> None: ...
 
     async def rest(self) -> None:
-        """Wait until nothing is under way."""
+        """Wait, after `pause`, until what was under way has ended."""
 
 
 class Peerings:
-    """All memberships of an operator. `subscribe` to know when anything changes."""
+    """
+    All peering memberships of an operator. The subscribed event is set when any of them changes.
+    """
 
     def __init__(
             self,
@@ -48,16 +55,16 @@ class Peerings:
     ) -> None:
         super().__init__()
         self.paused = False
-        """Whether the work has been stopped; as opposed to whether it should be."""
+        """Whether the operator's parts have been paused; compare with `must_pause`."""
         self._client = client
         self._settings = settings
         self._clock = clock
         self._identity = identity if identity is not None else records.make_identity()
         self._pausables = pausables
-        self._streams: dict[_Key, peeringstreams.PeeringStream] = {}
+        self._watches: dict[_Key, peeringwatches.PeeringWatch] = {}
         self._namespaces: Collection[references.Namespace] = ()
         self._woken: asyncio.Event | None = None
-        self._told: set[object] = set()
+        self._warned: set[object] = set()
         self._begun = False
         self._left = False
         self._idle = False
@@ -65,7 +72,7 @@ class Peerings:
 
     @property
     def groups(self) -> Collection[str]:
-        """The API groups of which the resources have to be known."""
+        """The API groups whose resources have to be discovered to find the peering resources."""
         return () if self._settings.peering.standalone else records.GROUPS
 
     def subscribe(self, woken: asyncio.Event) -> None:
@@ -76,7 +83,7 @@ class Peerings:
             resources: Collection[references.Resource],
             namespaces: Collection[references.Namespace],
     ) -> None:
-        """Be a member in those peerings that there can be, by these resources and namespaces."""
+        """Join the peerings of these resources and namespaces, and leave all others."""
         if self._settings.peering.standalone:
             return
         clusterwide = self._settings.peering.clusterwide
@@ -87,37 +94,44 @@ class Peerings:
             if records.is_peering(resource, clusterwide=clusterwide)
             for namespace in self._namespaces
         }
-        gone = [self._streams.pop(key) for key in self._streams.keys() - needed]
-        for resource, namespace in needed - self._streams.keys():
-            self._streams[resource, namespace] = peeringstreams.PeeringStream(
+        gone = [self._watches.pop(key) for key in self._watches.keys() - needed]
+        for resource, namespace in needed - self._watches.keys():
+            self._watches[resource, namespace] = peeringwatches.PeeringWatch(
                 resource, namespace, client=self._client, settings=self._settings,
                 clock=self._clock, identity=self._identity, on_change=self._note_change,
                 is_idle=lambda: self._idle)
         if gone:
-            await asyncio.gather(*(stream.leave() for stream in gone))
+            deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
+            await asyncio.gather(*(watch.leave(deadline) for watch in gone))
         self._check()
 
     def check(self) -> None:
-        """Raise the error of any membership that has failed: only when logging in does."""
-        for stream in self._streams.values():
-            stream.check()
+        """
+        Raise the error of a failed membership, if there is any.
+
+        :raises LoginError: the only error that memberships do not handle themselves.
+        """
+        for watch in self._watches.values():
+            watch.check()
 
     @property
-    def frozen(self) -> bool:
-        """Whether the operator has to do nothing."""
-        if not self._begun and any(stream.is_unknown for stream in self._streams.values()):
+    def must_pause(self) -> bool:
+        """Whether the operator must handle nothing, as of now."""
+        if not self._begun and any(watch.is_unknown for watch in self._watches.values()):
             return True
         return bool(self._get_missing()) or any(
-            membership.standing in memberships.FROZEN for membership in self._iter_memberships())
+            membership.standing in memberships.PAUSED for membership in self._iter_memberships())
 
     def is_settled(self, namespace: references.Namespace) -> bool:
-        """Whether it is known who else serves the namespace."""
+        """
+        Whether the other operators that serve the namespace are known, or that there are none.
+        """
         return not any(
-            stream.is_unknown for stream in self._streams.values()
-            if stream.namespace is None or stream.namespace == namespace)
+            watch.is_unknown for watch in self._watches.values()
+            if watch.namespace is None or watch.namespace == namespace)
 
     def resume(self) -> None:
-        """Go on with the work after it was paused; what is listed from now on can be handled."""
+        """Resume the operator's parts; objects that are listed from now on can be handled."""
         self._begun = True
         if self.paused:
             self.paused = self._idle = False
@@ -127,18 +141,27 @@ class Peerings:
                 pausable.resume()
 
     def confirm(self) -> None:
-        """Pause the work if the operator is dead to the others by now, though not told so yet."""
-        for stream in self._streams.values():
-            for membership in stream.memberships.values():
+        """
+        Pause the operator if its own record has expired, though the timer for that is late.
+
+        The timer is late e.g. after the process was suspended or the event loop was blocked. By
+        then, other operators may have taken over.
+        """
+        for watch in self._watches.values():
+            for membership in watch.memberships.values():
                 membership.confirm()
 
-    async def leave(self) -> None:
-        """Leave all peerings: the very last thing that the operator does in the cluster."""
+    async def leave(self, deadline: float) -> None:
+        """
+        Leave all peerings by the deadline, which is a time of the event loop.
+
+        Call this after all other writes of the operator: from then on, other operators take over.
+        """
         self._left = True
         if self._resting is not None:
             await tasks.cancel([self._resting])
-        streams, self._streams = self._streams, {}
-        await asyncio.gather(*(stream.leave() for stream in streams.values()))
+        watches, self._watches = self._watches, {}
+        await asyncio.gather(*(watch.leave(deadline) for watch in watches.values()))
 
     def _note_change(self) -> None:
         if self._left:
@@ -148,15 +171,17 @@ class Peerings:
             self._woken.set()
 
     def _check(self) -> None:
-        self._tell_absent()
-        if self.frozen and not self.paused:
+        self._warn_of_absent()
+        if self.must_pause and not self.paused:
             self.paused = True
             for pausable in self._pausables:
                 pausable.pause()
             self._resting = asyncio.get_running_loop().create_task(self._rest())
 
     async def _rest(self) -> None:
-        """Let the others know when nothing is under way any more."""
+        """
+        Wait until nothing is under way, and write that into the records for the other operators.
+        """
         for pausable in self._pausables:
             await pausable.rest()
         self._idle = True
@@ -164,25 +189,25 @@ class Peerings:
             membership.judge()
 
     def _iter_memberships(self) -> Iterable[memberships.Membership]:
-        return (item for stream in self._streams.values() for item in stream.memberships.values())
+        return (item for watch in self._watches.values() for item in watch.memberships.values())
 
     def _get_missing(self) -> Collection[references.Namespace]:
-        """Where there must be a peering object, but there is none."""
+        """The namespaces without a peering object, if the peering is mandatory."""
         return self._get_absent() if self._settings.peering.mandatory else []
 
     def _get_absent(self) -> Collection[references.Namespace]:
         return [
             namespace for namespace in self._namespaces
-            if all(stream.is_absent for stream in self._streams.values()
-                   if stream.namespace == namespace)]
+            if all(watch.is_absent for watch in self._watches.values()
+                   if watch.namespace == namespace)]
 
-    def _tell_absent(self) -> None:
-        """Say once for each namespace what it means that there is no peering object."""
+    def _warn_of_absent(self) -> None:
+        """Warn once for each namespace that has no peering object, and say what follows."""
         peering = self._settings.peering
         absent = set(self._get_absent())
-        self._told &= absent
-        for namespace in sorted(absent - self._told, key=str):
-            self._told.add(namespace)
+        self._warned &= absent
+        for namespace in sorted(absent - self._warned, key=str):
+            self._warned.add(namespace)
             where = '' if namespace is None else f' in {namespace!r}'
             kind = 'ClusterKopfPeering' if peering.clusterwide else 'KopfPeering'
             if peering.mandatory:

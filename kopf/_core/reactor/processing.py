@@ -1,290 +1,323 @@
 """
-The passes: what is done for an object when there is something new about it.
+Processing of one object after something new has arrived in its inbox.
 
-A pass first shows the raw events to those who want to see them, then handles the newest state, turn
-by turn, until the object is at rest or waits for its time. Its errors are the object's own: they
-back off on that object, and are tried again also if nothing changes.
+First, the event handlers get the raw events. Then the newest state is reconciled, until the object
+is at rest or its handlers have to wait. An error throttles only the object that caused it; after
+the delay, the object is processed again, even if it has not changed.
 """
 import asyncio
-import datetime
 import functools
-import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+from kopf._cogs.aiokits import wakeups
 from kopf._cogs.clients import errors as apierrors
-from kopf._cogs.structs import bodies, patches
-from kopf._core.actions import (
-    application,
-    decisions,
-    execution,
-    invocation,
-    loggers,
-    progression,
-    throttlers,
-)
+from kopf._cogs.structs import bodies, dicts, patches
+from kopf._core.actions import application, decisions, execution, loggers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
-from kopf._core.intents import causes, errors, filters, handlers, registries, stopping
-from kopf._core.reactor import handling, lines, saving, turns
+from kopf._core.intents import causes, filters, handlers, stopping
+from kopf._core.reactor import items, reconciliation, saving, switches
 
-objects_logger = logging.getLogger('kopf.objects')
-
-SAVING_TIMEOUT = 5.0
-"""How long (seconds) what is done can be written when the operator exits."""
-
-
-HOT_ROUNDS = 3
-"""After so many changes in a row, each while handling another, the next ones are batched."""
+LATE_SAVING = 1.0
+"""How long (seconds) the outcomes are written if a handler ends after the deadline of an exit."""
 
 
 class Processor:
-    """All the passes of an operator."""
+    """Processes all objects of an operator, from the first event of each to its end."""
 
     def __init__(
-            self, env: turns.Environment, indexers: indexing.OperatorIndexers | None = None,
+            self,
+            env: saving.Environment,
+            *,
+            switch: switches.Switch,
+            alarms: wakeups.Wakeups,
+            indexers: indexing.OperatorIndexers | None = None,
     ) -> None:
+        """The alarms schedule the objects whose handlers wait until some time."""
         super().__init__()
         self.env = env
+        self._switch = switch
+        self._alarms = alarms
         self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
         self.spawner = spawning.Spawner(
-            client=env.client, settings=env.settings, clock=env.clock, indices=env.indices,
-            get_memo=functools.partial(turns.get_memo, env))
+            client=env.client, context=env,
+            get_memo=functools.partial(reconciliation.get_memo, env))
 
     def is_congested(self) -> bool:
-        """Whether there is enough at work, so that what is not urgent should wait."""
+        """Whether so many requests are in progress that objects of the first lists should wait."""
         return self.env.client.congested
 
-    def settle(self, line: lines.Line) -> bool:
+    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
         """
-        Process the state if that needs no pass: nothing is to be done, to be told, or to wait for.
+        Begin to process the object; return the remaining work, or None if there is none.
+
+        A state that needs nothing is recognised here, without a task: after a start, there can be
+        thousands of such objects.
         """
-        raw = line.pending
-        served = line.stream.handlers
-        if raw is None or served.watching or served.spawning or (
-                line.cycle is not None or line.throttler is not None or
-                line.companions is not None):
-            return False
-        if not self._is_changing(line, raw):
-            line.pending = None
-            return True
-        if (line.initial and any(handler.initial for handler in served.changing)) or (
-                objects_logger.isEnabledFor(logging.DEBUG)):
-            return False
-        if any(handler.requires_finalizer for handler in served.changing) or (
-                decisions.is_blocked(raw, self.env.settings.persistence.finalizer)):
-            return False
-        try:
-            if self.env.settings.persistence.diffbase_storage.fetch(body=bodies.Body(raw)) is None:
-                return False
-            view = decisions.look(
-                raw, settings=self.env.settings, extra_fields=served.extra_fields)
-            reason, _ = decisions.detect(view, initial=False)
-            if reason != causes.Reason.NOOP or self._has_traces(view, served):
-                return False
-        except Exception:  # e.g. of the author's storage: the pass meets it again, and tells of it
-            return False
-        line.pending = None
-        line.initial = False
-        line.noticed = True
-        return True
+        first = item.inbox.peek()
+        if first is None or (self._switch.check_paused() and not item.gone):
+            if first is None:
+                item.inbox.begin()
+            else:
+                item.inbox.remind()
+            return None
+        item.identify(first)
+        found: reconciliation.Reconciliation | None = None
+        if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
+                item.handlers.watching or item.handlers.spawning):
+            if not self._is_changing(item, first):
+                item.inbox.take()
+                return None
+            found = self._make_reconciliation(item, first)
+            try:
+                step = found.prepare()
+            except Exception as e:
+                item.inbox.take()
+                self._throttle(item, e, self._get_logger(first))
+                return None
+            if isinstance(step, decisions.Nothing):
+                item.inbox.take()
+                found.rest(step)
+                return None
+        return functools.partial(self._work, item, first, found)
 
-    def _has_traces(self, view: decisions.View, served: registries.ResourceHandlers) -> bool:
-        storage = self.env.settings.persistence.progress_storage
-        return storage.touched(body=view.body) is not None or any(
-            storage.fetch(key=handler.id, body=view.body) for handler in served.changing)
+    def _make_reconciliation(
+            self, item: items.Item, raw: bodies.RawBody,
+    ) -> reconciliation.Reconciliation:
+        return reconciliation.Reconciliation(
+            self.env, item, raw, self._get_logger(raw), switch=self._switch, alarms=self._alarms,
+            accompany=functools.partial(self._accompany, item))
 
-    async def index(self, line: lines.Line, raw: bodies.RawBody) -> float | None:
-        """Put the state into the indices; return when to try it again, if that is wanted."""
+    async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
+        """Index the state; return when to retry failed indexing handlers, or None for never."""
         try:
             return await self.indexers.index(
-                line.stream.handlers.indexing, uid=line.uid, resource=line.stream.resource,
-                raw=raw, memo=turns.get_memo(self.env, line), settings=self.env.settings,
-                clock=self.env.clock)
+                item.handlers.indexing, uid=item.uid, resource=item.resource,
+                raw=raw, memo=reconciliation.get_memo(self.env, item), context=self.env)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
             return None
 
-    def discard(self, line: lines.Line) -> None:
-        self.indexers.discard(line.uid, line.stream.handlers.indexing)
+    def discard(self, item: items.Item) -> None:
+        self.indexers.discard(item.uid, item.handlers.indexing)
 
-    async def process(self, line: lines.Line) -> None:
-        """Make a pass for the object."""
-        first = line.peek()
-        if line.stream.lines.check_paused() and not line.gone:
-            line.woken = True
-            return
-        if first is None:
-            line.woken = False
-            return
+    async def _work(
+            self, item: items.Item, raw: bodies.RawBody,
+            found: reconciliation.Reconciliation | None,
+    ) -> None:
+        """Process the object. An error throttles this object only."""
+        work = self._process(item, raw, found)
+        if self.env.observer is not None:
+            work = self.env.observer.reconciliation(item.resource, raw, work)
         try:
-            await self._process(line)
+            await work
         except Exception as e:
-            self._throttle(line, e, self._get_logger(first))
+            if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
+                self._throttle(item, e, self._get_logger(raw))
         else:
-            if line.throttler is not None:
-                line.throttler = None
-                self._get_logger(first).info(
+            if item.is_throttled:
+                item.recover()
+                self._get_logger(raw).info(
                     "Throttling is over. Switching back to normal operations.")
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
 
-    async def _process(self, line: lines.Line) -> None:
+    async def _process(
+            self, item: items.Item, first: bodies.RawBody,
+            found: reconciliation.Reconciliation | None,
+    ) -> None:
+        """Call the event handlers, then reconcile the newest state; repeat if there is news."""
+        inbox = item.inbox
         while True:
-            while line.events and (line.gone or not line.stream.lines.check_paused()):
-                await self._watch(line, line.events.popleft())
-            raw = line.take()
-            if line.gone:
-                if raw is not None and line.noticed:
+            while inbox.has_events and (item.gone or not self._switch.check_paused()):
+                event = inbox.take_event()
+                assert event is not None
+                await self._watch(item, event)
+            raw = inbox.take()
+            if item.gone:
+                if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
                 return
-            if raw is None or not self._is_changing(line, raw):
+            if raw is None or not self._is_changing(item, raw):
                 return
-            line.cancel_timer()
-            await self._handle(line, raw, self._get_logger(raw))
-            if line.stream.lines.stopping or line.stream.lines.paused or not (
-                    line.pending is not None or line.events):
+            self._alarms.cancel(item)
+            if found is None or raw is not first:
+                found = self._make_reconciliation(item, raw)
+            await self._reconcile(item, found)
+            found = None
+            if self._switch.is_stopping or self._switch.is_paused or not (
+                    inbox.pending is not None or inbox.has_events):
                 return
 
-    def _is_changing(self, line: lines.Line, raw: bodies.RawBody) -> bool:
-        served = line.stream.handlers
-        return bool(served.changing or served.spawning or line.companions) or (
+    def _is_changing(self, item: items.Item, raw: bodies.RawBody) -> bool:
+        served = item.handlers
+        return bool(served.changing or served.spawning or item.companions) or (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer))
 
-    async def _handle(self, line: lines.Line, raw: bodies.RawBody, logger: Any) -> None:
-        """Turn by turn, until there is nothing more to do; newer states of others come first."""
-        state: bodies.RawBody | None = raw
-        backlog = line.initial
-        rounds = 0
-        while state is not None:
-            line.keep(state)  # should anything fail
-            accompanied = self._accompany(line, state)
-            turn = handling.HandlingTurn(self.env, line, state, logger, accompanied=accompanied)
-            try:
-                state = await turn.run()
-            except asyncio.CancelledError:
-                await self._save_at_exit(line, turn.saver)
-                raise
-            except Exception:
-                line.keep(turn.saver.raw)
-                raise
-            if turn.is_stopped and not line.stream.lines.stopping:
-                line.woken = True
-                self._let_go(line)
-                return
-            if line.gone or line.stream.lines.stopping:
-                return
-            if line.pending is not None:
-                rounds += 1
-                if rounds >= HOT_ROUNDS and not decisions.is_deleting(line.pending):
-                    await asyncio.sleep(self.env.settings.queueing._batch_window)
-                state = line.take()
-        if line.cycle is None:
-            line.drop()
-        if backlog:
-            line.pack()  # there are thousands of them at a time
-
-    def _let_go(self, line: lines.Line) -> None:
-        """Others can go on from what is written; if they do, that is where to go on from."""
-        if line.cycle is not None and not line.cycle.dirty:
-            line.cycle = None
-
-    def reconsider(self, line: lines.Line, raw: bodies.RawBody) -> None:
-        """Give up what was begun if another operator has had its hands on the object meanwhile."""
-        if line.cycle is None or line.busy:
+    async def _reconcile(
+            self, item: items.Item, found: reconciliation.Reconciliation,
+    ) -> None:
+        """Reconcile the object, and then keep only what is needed while it rests."""
+        is_backlog = item.initial
+        try:
+            await found.run()
+        except asyncio.CancelledError:
+            await self._settle_at_exit(item, found.saver)
+            raise
+        except Exception:
+            item.keep(found.saver.raw)
+            raise
+        if found.is_stopped and not self._switch.is_stopping:
+            item.keep(found.saver.raw)  # the newest state, as the watch may show none after this
+            item.inbox.remind()
+            self._let_go(item)
             return
-        self._let_go(line)
-        known = line.recall()
-        if known is None or self._get_traces(line, known) != self._get_traces(line, raw):
-            line.cycle = None
+        if item.gone or self._switch.is_stopping:
+            return
+        if item.cycle is None:
+            item.drop()
+        if is_backlog:
+            item.inbox.pack()  # after a start, thousands of objects rest at once
 
-    def _get_traces(self, line: lines.Line, raw: bodies.RawBody) -> object:
-        """All that an operator leaves on an object when it handles it."""
+    def _let_go(self, item: items.Item) -> None:
+        """
+        Forget the cycle if it is fully written, because other operators can continue it.
+
+        When this operator handles the object again, it restores the cycle from the object.
+        """
+        if item.cycle is not None and not item.cycle.dirty:
+            item.proceed(None)
+
+    def reconsider(self, item: items.Item, raw: bodies.RawBody) -> None:
+        """Drop the cycle after a pause, if another operator has handled the object meanwhile."""
+        if item.cycle is None or item.is_at_work:
+            return
+        self._let_go(item)
+        known = item.recall()
+        try:
+            is_moved = known is None or (
+                self._get_traces(item, known) != self._get_traces(item, raw))
+        except Exception:  # e.g. a damaged annotation: the next reconciliation meets it, too
+            is_moved = True
+        if is_moved:
+            item.proceed(None)
+
+    def _get_traces(self, item: items.Item, raw: bodies.RawBody) -> object:
+        """Read the records that any operator leaves on an object by handling the object."""
         persistence, body = self.env.settings.persistence, bodies.Body(raw)
         return persistence.diffbase_storage.fetch(body=body), [
             persistence.progress_storage.fetch(key=handler.id, body=body)
-            for handler in line.stream.handlers.changing]
+            for handler in item.handlers.changing]
 
-    def _accompany(self, line: lines.Line, raw: bodies.RawBody) -> bool:
+    def _accompany(self, item: items.Item, raw: bodies.RawBody) -> bool:
         """
-        Start and stop the daemons & timers as the state demands; return if there are any.
+        Start and stop the daemons and timers of this state; return whether there are any.
 
-        They are started when the finalizer is on the object, so that no deletion is missed.
+        They start only when the object has the finalizer. Otherwise, the object could disappear
+        before they are stopped.
         """
-        served = line.stream.handlers
-        if not served.spawning and line.companions is None:
-            return False
-        if line.companions is None:
-            line.companions = spawning.Companions(
-                self.spawner, line, line.stream.resource, raw)
+        served, companions = item.handlers, item.companions
+        if companions is None:
+            if not served.spawning:
+                return False
+            companions = spawning.Companions(self.spawner, item, item.resource, raw)
+            item.accompany(companions)
         if decisions.is_deleting(raw):
-            line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
-            return line.companions.alive
-        selected = line.companions.select(served.spawning, raw)
+            companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+            return companions.alive
+        selected = companions.select(served.spawning, raw)
         if not selected or decisions.is_blocked(raw, self.env.settings.persistence.finalizer):
-            line.companions.adjust(selected)
-        if not selected and line.companions.forgettable:
-            line.companions = None
+            companions.adjust(selected)
+        if not selected and companions.forgettable:
+            item.accompany(None)
             return False
-        return bool(selected) or line.companions.alive
+        return bool(selected) or companions.alive
 
-    async def _save_at_exit(self, line: lines.Line, saver: saving.Saver) -> None:
-        saver.disarm()
-        if line.cycle is not None and line.cycle.dirty and not line.gone:
-            async with asyncio.timeout(SAVING_TIMEOUT):
+    async def _settle_at_exit(self, item: items.Item, saver: saving.Saver) -> None:
+        """Wait for the PATCH that was sent while a handler ran: its effect must be known."""
+        try:
+            async with asyncio.timeout_at(self._switch.deadline):
+                await saver.settle()
+        except (apierrors.APIError, application.PatchError, TimeoutError):
+            pass  # `save` tries once more
+        finally:
+            item.keep(saver.raw)
+
+    async def save(self, item: items.Item) -> None:
+        """Write the outcomes when the operator exits; log those that cannot be written in time."""
+        raw = item.recall()
+        if item.cycle is None or not item.cycle.dirty or item.gone or raw is None:
+            return
+        deadline = self._switch.deadline
+        if deadline is not None:
+            deadline = max(deadline, asyncio.get_running_loop().time() + LATE_SAVING)
+        # This logger posts no Kubernetes events: most likely, the API server is unavailable.
+        logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
+        saver = saving.Saver(item, raw, env=self.env, logger=logger)
+        try:
+            async with asyncio.timeout_at(deadline):
                 await saver.save()
+        except Exception as e:
+            ids = ', '.join(repr(id_) for id_ in item.cycle.unwritten)
+            logger.warning(f"What is done could not be written before the exit. The next operator "
+                           f"will call these handlers again: {ids}. The reason: {e!r}")
 
-    def _throttle(self, line: lines.Line, e: Exception, logger: Any) -> None:
-        if line.throttler is None:
-            line.throttler = throttlers.Throttler()
-        delay = line.throttler.next_delay(self.env.settings.queueing.error_delays)
+    def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
+        delay = item.back_off().next_delay(self.env.settings.queueing.error_delays)
         exc_info = (type(e), e, e.__traceback__)
         if delay is None:
-            line.throttler = None
+            item.recover()
             logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
                          f"change, as no throttling is configured.", exc_info=exc_info)
             return
         logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
                      exc_info=exc_info)
-        if not line.gone and not line.stream.lines.stopping:
-            line.wait_until(asyncio.get_running_loop().time() + delay)
+        if not item.gone and not self._switch.is_stopping:
+            self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)
 
-    async def _watch(self, line: lines.Line, event: bodies.RawEvent) -> None:
-        """Show a raw event to its handlers. Their errors are told, and ignored."""
+    async def _watch(self, item: items.Item, event: bodies.RawEvent) -> None:
+        """Call the event handlers for a raw event. Their errors are logged and ignored."""
         body = bodies.Body(event['object'])
         logger = loggers.LocalObjectLogger(body=body, settings=self.env.settings)
         patch = patches.Patch(body=body)
         cause = causes.WatchingCause(
             logger=logger,
-            memo=turns.get_memo(self.env, line),
+            memo=reconciliation.get_memo(self.env, item),
             indices=self.env.indices,
-            resource=line.stream.resource,
+            resource=item.resource,
             body=body,
             patch=patch,
             type=event['type'],
             event=event,
         )
-        state = progression.HandlerState.new(now=self.env.clock.now())
         called: set[object] = set()
-        for handler in line.stream.handlers.watching:
+        for handler in item.handlers.watching:
             if handler.key not in called and self._is_watching(handler, cause):
                 called.add(handler.key)
-                line.interruptible = True
-                await self._watch_once(handler, cause, state)
-                line.interruptible = False
-        line.noticed = line.noticed or bool(called)
-        if patch and event['type'] != 'DELETED':
-            target = application.Target(self.env.client, line.stream.resource, logger)
-            try:
-                newest = await application.apply(target, event['object'], patch)
-            except (apierrors.APIError, application.PatchError) as e:
-                if not application.is_refusal(e):
-                    raise
-                logger.error(f"The patch of event handlers is refused: {e}")
+                item.notice()
+                item.enter(items.Phase.CALLING)
+                outcome = await execution.execute(handler, cause, context=self.env)
+                item.enter(items.Phase.WORKING)
+                if outcome.result is not None:
+                    dicts.ensure(patch, ('status', handler.id), outcome.result)
+        if not patch or event['type'] == 'DELETED':
+            return
+        raw = item.inbox.pending if item.inbox.pending is not None else item.recall()
+        raw = raw if raw is not None else event['object']
+        target = application.Target(self.env.client, item.resource, logger, self.env.observer)
+        try:
+            if not patch.fns and patches.merge(raw, patch) == raw:
                 return
-            if newest is not None:
-                line.accept(newest)
-                line.pending = line.pending if line.pending is not None else newest
+            newest = await application.apply(target, raw, patch)
+        except (apierrors.APIError, application.PatchError, RecursionError) as e:
+            if not isinstance(e, RecursionError) and not application.is_refusal(e):
+                raise
+            logger.error(f"The patch of event handlers is refused: {e}")
+            return
+        if newest is not None and item.accept(newest):
+            item.inbox.put(newest)
 
     def _is_watching(self, handler: handlers.WatchingHandler, cause: causes.WatchingCause) -> bool:
         try:
@@ -292,23 +325,3 @@ class Processor:
         except filters.FilterError as e:
             execution.fail(handler, e.error, cause.logger)
             return False
-
-    async def _watch_once(
-            self,
-            handler: handlers.WatchingHandler,
-            cause: causes.WatchingCause,
-            state: progression.HandlerState,
-    ) -> None:
-        kwargs = {
-            **cause.kwargs, 'param': handler.param, 'retry': 0, 'started': state.started,
-            'runtime': datetime.timedelta(0), **cause.indices}
-        await execution.attempt(
-            handler,
-            call=lambda: invocation.invoke(
-                handler, kwargs, self.env.settings.execution.executor),
-            state=state,
-            settings=self.env.settings,
-            clock=self.env.clock,
-            logger=cause.logger,
-            default_errors=errors.ErrorsMode.IGNORED,
-        )

@@ -1,216 +1,159 @@
 """
-Queueing: one line of work per object, and who of them is at work.
+The work queue: which objects are processed, and when.
 
-At most one pass is at work for an object at a time; it takes what is newest when it starts. Live
-changes go before the backlog of the lists. The backlog is let in as fast as it is digested, so the
-memory and the connections are not flooded by it.
+An object is processed by at most one worker at a time. The worker begins with the newest state.
+Live changes precede the backlog: the objects of the first lists. The backlog is started only while
+there is spare capacity. Otherwise, thousands of objects would take all memory and connections, and
+live changes would wait.
 """
 import asyncio
 import collections
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
 
+from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, references
-from kopf._core.intents import registries, stopping
-from kopf._core.reactor import gates
-from kopf._core.reactor.lines import Line, get_name
-from kopf._core.reactor.streams import Stream
+from kopf._cogs.structs import bodies
+from kopf._core.reactor import gates, switches
+from kopf._core.reactor.items import Item, Phase
 
 logger = logging.getLogger(__name__)
 
 BACKLOG_STEP = 16
-"""How many objects of the backlog are let in per turn of the event loop."""
+"""How many objects of the backlog are started in one iteration of the event loop."""
 
 BACKLOG_PAUSE = 0.005
-"""How long (seconds) the backlog waits when there is enough to do without it."""
+"""How long (seconds) the backlog waits before the next check for spare capacity."""
 
 PACKING_STEP = 100
-"""How many objects that rest are packed per turn of the event loop."""
+"""How many resting objects are packed in one iteration of the event loop."""
 
-WRITING_TIMEOUT = 5.0
-"""How long (seconds) the writes under way have to finish when the operator exits."""
+LAST_ATTEMPT = 1.0
+"""
+When to cancel hanging writes at exit (seconds before the deadline).
 
-Process = Callable[[Line], Awaitable[None]]
-Index = Callable[[Line, bodies.RawBody], Awaitable[float | None]]
+The rest of the time is for one more attempt to write.
+"""
 
 
-class Lines:
+Work = Callable[[], Awaitable[None]]
+"""The remaining work for an item. It raises no errors: an error throttles only its object."""
+
+
+class Processor(Protocol):
+    """Processes the items of the queue."""
+
+    def begin(self, item: Item, /) -> Work | None:
+        """Begin to process the item; return the remaining work, or None if there is none."""
+
+    async def save(self, item: Item, /) -> None:
+        """Write the unwritten outcomes of the item at exit, or log which of them are lost."""
+
+    def is_congested(self) -> bool:
+        """Whether there is no spare capacity, so that the backlog should wait."""
+
+    async def index(self, item: Item, raw: bodies.RawBody, /) -> float | None:
+        """Index the state; return when to retry failed indexing handlers, or None for never."""
+
+    def discard(self, item: Item, /) -> None:
+        """Remove the object from the indices."""
+
+
+class WorkQueue:
     """
-    All lines of an operator, and who of them is at work.
+    Decides which items are processed, and when.
 
-    Guarantees: one pass per object at a time; a state that lasts is processed; a deletion is told
-    before anything of a namesake; errors of a pass stop nothing but that pass.
+    Guarantees: an item has at most one worker at a time. An item with news gets a worker, unless
+    the item is held or throttled, or the operator is paused or exits. An error of a worker stops
+    no other worker.
     """
 
     def __init__(
             self,
             *,
             settings: configuration.OperatorSettings,
-            process: Process,
-            settle: Callable[[Line], bool] = lambda line: False,
-            is_congested: Callable[[], bool] = lambda: False,
-            index: Index | None = None,
-            discard: Callable[[Line], None] = lambda line: None,
-            reconsider: Callable[[Line, bodies.RawBody], None] = lambda line, raw: None,
-            confirm: Callable[[], None] = lambda: None,
+            switch: switches.Switch,
+            alarms: wakeups.Wakeups,
+            processor: Processor,
     ) -> None:
-        """
-        The passes are made by `process`; the states for which `settle` returns true need none.
-        While congested, the backlog waits. States are put to the indices by `index`, before any
-        pass sees them; it returns when to do it again, if so. `discard` removes an object there.
-        `reconsider` is told the states that have come in a pause, of objects with something begun.
-        `confirm` pauses it if that is overdue, for a process can be late: if it did not run at all.
-        """
+        """The alarms schedule the items that wait until some time."""
         super().__init__()
         self.settings = settings
-        self.stopping = False
-        self.paused = False
-        self.pauses = 0
-        """How many times it was paused: what was decided before a pause is to be decided anew."""
-        self.is_congested = is_congested
-        self._process = process
-        self._settle = settle
-        self._gate = gates.Gate(self, index=index)
-        self.discard = discard
-        self.reconsider = reconsider
-        self._confirm = confirm
-        self._streams: dict[tuple[references.Resource, str | None], Stream] = {}
-        self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
-        self._live: collections.deque[Line] = collections.deque()
-        self._backlog: collections.deque[Line] = collections.deque()
-        self._tasks: dict[asyncio.Task[None], Line] = {}
+        self.switch = switch
+        self.alarms = alarms
+        self._processor = processor
+        self.gate = gates.Gate(
+            switch=switch, index=processor.index, discard=processor.discard, release=self._release)
+        self._live: collections.deque[Item] = collections.deque()
+        self._backlog: collections.deque[Item] = collections.deque()
+        self._workers: dict[asyncio.Task[None], Item] = {}
         self._pumping: asyncio.Handle | None = None
         self._packing: asyncio.TimerHandle | None = None
-        self._warm: set[Line] = set()
-        self._cooling: set[Line] = set()
-        self._cold: list[Line] = []
+        self._warm: set[Item] = set()
+        self._cooling: set[Item] = set()
+        self._cold: list[Item] = []
 
-    def sink(
-            self,
-            resource: references.Resource,
-            namespace: str | None,
-            handlers: registries.ResourceHandlers,
-    ) -> Stream:
-        """
-        Begin to serve a resource in a namespace; the result is to be fed by the watch.
+    @property
+    def is_idle(self) -> bool:
+        """Whether no workers run."""
+        return not self._workers
 
-        If it is served already, it goes on with the new handlers: the next list shows all objects.
-        """
-        known = self._streams.pop((resource, namespace), None)
-        if known is not None:
-            known.resource, known.handlers = resource, handlers
-            for line in known.by_uid.values():
-                line.version = line.expected = None
-            self._streams[resource, namespace] = known
-            return known
-        key = resource.group, resource.plural, namespace
-        stream = Stream(self, resource, handlers, self._resumed.pop(key, frozenset()))
-        if handlers.indexing:
-            self._gate.close_for(stream)
-        self._streams[resource, namespace] = stream
-        return stream
-
-    def drop(self, resource: references.Resource, namespace: str | None) -> None:
-        """The resource is no longer served there: forget its objects, as if they did not exist."""
-        stream = self._streams.pop((resource, namespace), None)
-        if stream is not None:
-            # Another version of the same resource can follow: the objects are the same then.
-            key = resource.group, resource.plural, namespace
-            self._resumed[key] = frozenset(stream.iter_resumed())
-            for line in stream.by_uid.values():
-                line.cancel_timer()
-                line.gone = True
-                line.pending = None
-                if line.companions is not None:
-                    line.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
-                if stream.handlers.indexing:
-                    self.discard(line)
-            stream.by_uid.clear()
-            self._gate.open_for(stream)
-
-    def find(self, resource: references.Resource, uid: str) -> Line | None:
-        """The line of an object, in whatever namespace; None if it is not known."""
-        for (served, _), stream in self._streams.items():
-            if (served.group, served.plural) == (resource.group, resource.plural):
-                line = stream.by_uid.get(uid)
-                if line is not None:
-                    return line
-        return None
-
-    def schedule(self, line: Line, *, urgent: bool = True) -> None:
-        """Let the line have a pass as soon as possible, if it has none already."""
-        if line.busy or line.queued or line.held or line.indexing or self.stopping:
+    def add(self, item: Item, *, urgent: bool = True) -> None:
+        """Queue the item, unless it is queued or processed already, or has to wait."""
+        if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
+                self.switch.is_stopping):
             return
-        if not line.gone and (
-                self.paused or line.epoch < line.stream.since or self._is_postponed(line)):
+        if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
             return
-        line.queued = True
-        if self._gate.detain(line, urgent=urgent):
+        item.enter(Phase.QUEUED)
+        if self.gate.detain(item, urgent=urgent):
             return
-        (self._live if urgent else self._backlog).append(line)
+        (self._live if urgent else self._backlog).append(item)
         self._pump()
+
+    def _release(self, item: Item, urgent: bool) -> None:
+        """Take an item from the gate: the indices are filled, or the item is just indexed."""
+        if item.phase is Phase.QUEUED:
+            item.enter(Phase.RESTING)
+        item.source.schedule(item) if urgent else self.add(item, urgent=False)
 
     def pause(self) -> None:
-        """Begin no passes; those at work end between two handlers. What is gone is still told."""
-        self.paused = True
-        self.pauses += 1
+        """
+        Start no items; the workers end between two handlers.
+
+        The items of gone objects stay in the queue, so that deletions are still reported.
+        """
         queued = [*self._live, *self._backlog]
-        for line in queued:
-            line.queued = line.gone
-            line.woken = True
-        self._live = collections.deque(line for line in queued if line.gone)
+        for item in queued:
+            if not item.gone:
+                item.enter(Phase.RESTING)
+                item.inbox.remind()
+        self._live = collections.deque(item for item in queued if item.gone)
         self._backlog.clear()
 
-    def check_paused(self) -> bool:
-        """Whether nothing must be begun, as of this very moment."""
-        self._confirm()
-        return self.paused
-
     async def rest(self) -> None:
-        """Wait until no passes are at work."""
-        while self._tasks:
-            await asyncio.wait(list(self._tasks))
+        """Wait until no workers run."""
+        while self._workers:
+            await asyncio.wait(list(self._workers))
 
     def resume(self) -> None:
-        """Go on; the objects that are known by now have to be listed before their passes."""
-        self.paused = False
-        for stream in self._streams.values():
-            stream.distrust()
-        self._gate.reset(stream for stream in self._streams.values() if stream.handlers.indexing)
+        """Start the queued items."""
         self._pump()
 
-    def known(self) -> None:
-        """All that is to be served from the beginning is known."""
-        self._gate.known()
-
-    def index(self, line: Line, raw: bodies.RawBody) -> None:
-        """Put the state into the indices; the passes of the object wait for that."""
-        self._gate.index(line, raw)
-
-    def check_filled(self, stream: Stream) -> None:
-        """A list has ended, or an object of it is indexed."""
-        if not stream.listing and not stream.unindexed:
-            self._gate.open_for(stream)
-
-    def stop_filling(self, stream: Stream, error: Exception) -> None:
-        """The objects cannot be had now; nobody waits for them any longer."""
-        self._gate.open_for(stream, error)
-
-    def _is_postponed(self, line: Line) -> bool:
-        """Whether the line is backing off, or waits for its own write to come; it wakes up then."""
-        if line.throttler is not None and line.timer is not None:
+    def _is_postponed(self, item: Item) -> bool:
+        """Whether the item is throttled, or waits for the echo of its own write."""
+        if item.is_throttled and item.due is not None:
             return True
-        if line.expected is not None:
-            if asyncio.get_running_loop().time() < line.expected_until:
-                line.wait_until(line.expected_until)
-                return True
-            line.expected = None
-        return False
+        patience = item.inbox.get_patience(asyncio.get_running_loop().time())
+        if patience is not None:
+            self.alarms.sleep(item, patience)
+        return patience is not None
 
     def _pump(self) -> None:
         limit = self.settings.queueing.worker_limit
-        while self._live and not self.paused and (limit is None or len(self._tasks) < limit):
+        while self._live and not self.switch.is_paused and (
+                limit is None or len(self._workers) < limit):
             self._start(self._live.popleft())
         if self._backlog and self._pumping is None:
             self._pumping = asyncio.get_running_loop().call_soon(self._pump_backlog)
@@ -220,45 +163,57 @@ class Lines:
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
         for _ in range(BACKLOG_STEP):
-            if not self._backlog or self.stopping or self.paused or (
-                    limit is not None and len(self._tasks) >= limit):
+            if not self._backlog or self.switch.is_stopping or self.switch.is_paused or (
+                    limit is not None and len(self._workers) >= limit):
                 return
-            if self._live or self.is_congested():
+            if self._live or self._processor.is_congested():
                 self._pumping = loop.call_later(BACKLOG_PAUSE, self._pump_backlog)
                 return
             self._start(self._backlog.popleft())
         self._pumping = loop.call_soon(self._pump_backlog)
 
-    def _start(self, line: Line) -> None:
-        line.queued = False
-        if not line.events and not line.gone and self._settle(line):
-            return
-        line.busy = True
-        first = line.peek()
-        line.name = get_name(first) if first is not None else None
-        self._tasks[asyncio.get_running_loop().create_task(self._run(line))] = line
+    def _start(self, item: Item) -> None:
+        item.enter(Phase.WORKING)
+        work = self._processor.begin(item)
+        if work is None:
+            self._finish(item)
+        else:
+            self._workers[asyncio.get_running_loop().create_task(self._run(item, work))] = item
 
-    async def _run(self, line: Line) -> None:
+    async def _run(self, item: Item, work: Work) -> None:
         try:
-            await self._process(line)
-            while line.gone and line.pending is not None and not self.stopping:
-                await self._process(line)
+            await work()
+            while item.gone and item.inbox.has_news and not self.switch.is_stopping:
+                again = self._processor.begin(item)  # the object has gone during the work
+                if again is not None:
+                    await again()
+            if self.switch.is_stopping:
+                await self._save(item)
+        except asyncio.CancelledError:
+            if self.switch.is_stopping:
+                await self._save(item)
+            raise
         finally:
-            line.busy = False
-            if line.gone:
-                line.stream.forget(line)
-            line.name = None
-            task = asyncio.current_task()
-            assert task is not None
-            del self._tasks[task]  # here, for a callback would cost one more turn of the loop
-        if not self.stopping:
-            if not line.gone and (line.pending is not None or line.events or line.woken):
-                self.schedule(line)
+            self._forget_worker()
+            self._finish(item)
+        if not self.switch.is_stopping:
             self._pump()
 
-    def pack_later(self, line: Line) -> None:
-        """Pack what the line keeps when it has rested for ``settings.queueing.idle_timeout``."""
-        self._warm.add(line)
+    def _finish(self, item: Item) -> None:
+        if item.gone:
+            item.enter(Phase.ENDED)
+            item.source.end_of(item)
+            return
+        item.identify(None)
+        item.enter(Phase.RESTING)
+        if not item.inbox.is_packed:
+            self.pack_later(item)
+        if item.inbox.has_news and not self.switch.is_stopping:
+            item.source.schedule(item)
+
+    def pack_later(self, item: Item) -> None:
+        """Pack the kept state after a rest of at least ``settings.queueing.idle_timeout``."""
+        self._warm.add(item)
         if self._packing is None:
             self._packing = asyncio.get_running_loop().call_later(
                 self.settings.queueing.idle_timeout, self._pack)
@@ -268,45 +223,69 @@ class Lines:
         if not self._cold:
             self._cold = list(self._cooling - self._warm)
             self._cooling, self._warm = self._warm, set()
-        for line in self._cold[-PACKING_STEP:]:
-            line.pack()
+        for item in self._cold[-PACKING_STEP:]:
+            item.inbox.pack()
         del self._cold[-PACKING_STEP:]
         self._packing = None
         if self._cold:
             self._packing = loop.call_later(0, self._pack)
-        elif (self._cooling or self._warm) and not self.stopping:
+        elif (self._cooling or self._warm) and not self.switch.is_stopping:
             self._packing = loop.call_later(self.settings.queueing.idle_timeout, self._pack)
 
-    async def stop(self) -> None:
+    async def stop(self, deadline: float, items: Iterable[Item]) -> None:
         """
-        Take no more work; let the running passes finish, then interrupt them.
+        Start no more items; let the workers finish, then interrupt them.
 
-        The passes get ``settings.queueing.exit_timeout`` seconds. After that, async handlers are
-        interrupted, threads are waited for, what is done is written. Writes are interrupted only
-        if they hang: nobody would know what has become of them.
+        The workers have ``settings.queueing.exit_timeout`` seconds to finish. After that, async
+        handlers are interrupted; threads are waited for. The outcomes are written until the
+        deadline (a time of the event loop), including those of items without workers. Only hanging
+        writes are interrupted: the effect of an interrupted write is unknown.
         """
-        self.stopping = True
-        for stream in self._streams.values():
-            for line in stream.by_uid.values():
-                line.cancel_timer()
+        self.switch.stop(deadline)
+        self.alarms.close()
         self._live.clear()
         self._backlog.clear()
         for handle in (self._pumping, self._packing):
             if handle is not None:
                 handle.cancel()
-        await self._gate.stop()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self.settings.queueing.exit_timeout)
-        if self._tasks:
+        for item in items:
+            if item.cycle is not None and item.cycle.dirty and not item.is_at_work:
+                self._workers[asyncio.get_running_loop().create_task(self._run_saving(item))] = item
+        await self.gate.stop()
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=self.settings.queueing.exit_timeout)
+        if calling := [task for task, item in self._workers.items() if item.phase is Phase.CALLING]:
             logger.warning(
-                f"{len(self._tasks)} objects are still being handled; interrupting their handlers.")
-            self._interrupt(handlers=True)
-            await asyncio.wait(self._tasks, timeout=WRITING_TIMEOUT)
-        if self._tasks:
-            self._interrupt(handlers=False)
-            await asyncio.wait(self._tasks)
-
-    def _interrupt(self, *, handlers: bool) -> None:
-        for task, line in self._tasks.items():
-            if line.interruptible == handlers:
+                f"{len(calling)} objects are still being handled; interrupting their handlers.")
+            for task in calling:
                 task.cancel()
+        if self._workers:
+            left = deadline - LAST_ATTEMPT - asyncio.get_running_loop().time()
+            await asyncio.wait(self._workers, timeout=max(0.0, left))
+        hanging = self._get_writing()
+        # Tasks that were cancelled before their start are done, but remain in the dict.
+        while running := [task for task in self._workers if not task.done()]:
+            for task in hanging & self._get_writing():
+                task.cancel()
+            hanging = self._get_writing()  # including those whose threads have just returned
+            await asyncio.wait(running, timeout=LAST_ATTEMPT)
+        self.alarms.close()
+
+    async def _run_saving(self, item: Item) -> None:
+        try:
+            await self._save(item)
+        finally:
+            self._forget_worker()
+
+    async def _save(self, item: Item) -> None:
+        item.enter(Phase.LEAVING)
+        await self._processor.save(item)
+
+    def _forget_worker(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        del self._workers[task]  # not in a callback, which costs one more iteration of the loop
+
+    def _get_writing(self) -> set[asyncio.Task[None]]:
+        """Find the workers that neither wait for a handler nor make the last attempt to write."""
+        return {task for task, item in self._workers.items() if item.phase is Phase.WORKING}

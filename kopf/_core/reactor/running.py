@@ -1,7 +1,8 @@
 """
-Running of operators: from the startup handlers to the cleanup handlers.
+Running an operator: the public functions to run it from synchronous or asynchronous code.
 
-Root tasks run forever; when any of them ends, the operator ends. What they have started, they stop.
+The operator consists of root tasks, which run until they are cancelled. When any of them ends, the
+others are cancelled. Each root task stops all that it has started.
 """
 import asyncio
 import contextlib
@@ -17,9 +18,9 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import memos, references
 from kopf._core.actions import calls, lifecycles
 from kopf._core.engines import indexing
-from kopf._core.engines.probing import endpoints
+from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import leaving, observation, operating
+from kopf._core.reactor import observation, operating, shutdown
 
 
 def run(
@@ -46,10 +47,12 @@ def run(
         _command: Coroutine[None, None, None] | None = None,
 ) -> None:
     """
-    Run an operator, and return when it has stopped: by a signal, by the flag, or by an error.
+    Run an operator from synchronous code, and return when it has stopped.
 
-    Without a loop, a new one is made for this run, as `asyncio.run` does. For the rest,
-    see `operator`.
+    :param loop: the event loop to run in. Default: a new loop, as `asyncio.run` makes it.
+
+    `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
+    an operator in a program" in the documentation.
     """
     coro = operator(
         lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
@@ -87,18 +90,49 @@ async def operator(
         _command: Coroutine[None, None, None] | None = None,
 ) -> None:
     """
-    Run an operator in the current event loop until it is stopped.
+    Run an operator in the current event loop, and return when it has stopped.
 
-    It is stopped by cancellation, by the stop flag (any event or future of asyncio or threads),
-    by SIGINT & SIGTERM if in the main thread, or by errors that it cannot live with: a failed
-    startup, no credentials. The ready flag is raised when the startup handlers have succeeded.
+    The operator stops when its task is cancelled; when the ``stop_flag`` is set; on SIGINT and
+    SIGTERM, if it runs in the main thread; or on an error that it cannot recover from, e.g. when a
+    startup handler fails permanently. See "Embed an operator in a program" in the documentation.
 
-    The health checks are served at ``liveness_endpoint``: ``http://host:port/path``; see
-    `kopf._core.engines.probing`.
-
-    :raises LoginError: if there are no credentials that the API accepts.
-    :raises EndpointError: if the health checks cannot be served there.
-    :raises Exception: if the startup or cleanup has failed.
+    :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
+        but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
+    :param namespaces: the namespaces to serve: names, patterns such as ``'dev-*'``, or regular
+        expressions. Default: none.
+    :param namespace: one more item of ``namespaces``. Deprecated: use ``namespaces``.
+    :param registry: the handlers. Default: the default registry, which gets the handlers of all
+        decorators without ``registry=``.
+    :param lifecycle: which of the due handlers of an object Kopf calls, and in which order; see
+        `kopf.lifecycles`. Default: the lifecycle of `kopf.set_default_lifecycle`.
+    :param settings: the settings. The peering parameters below change them. Default: new
+        `kopf.OperatorSettings`.
+    :param memo: what activity handlers get as ``memo``. Each object gets its own shallow copy.
+        Default: an empty `kopf.Memo`.
+    :param standalone: whether to ignore peerings. Default: ``settings.peering.standalone``.
+    :param priority: the priority in the peering, an integer. Default:
+        ``settings.peering.priority``.
+    :param peering_name: the name of the peering, which becomes mandatory. Default:
+        ``settings.peering.name``.
+    :param identity: the name of this operator in the peering. Default: ``$POD_ID`` if it is set,
+        otherwise a name made of the user, the host, and the time.
+    :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
+        Default: Kopf serves none.
+    :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
+        set. Default: none.
+    :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
+        startup handlers have succeeded and the credentials are available. Default: none.
+    :param vault: the credentials. Default: the login handlers provide them.
+    :param indexers: the indices, if the application reads them. Default: internal ones.
+    :param insights: the observed resources and namespaces, if the application reads them. Default:
+        internal ones.
+    :param memories: ignored; accepted for compatibility.
+    :param _command: a coroutine to run instead of the operator. Internal.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
+        an event nor a future.
+    :raises LoginError: if there are no credentials that the API server accepts.
+    :raises EndpointError: if Kopf cannot serve the health checks at the endpoint.
+    :raises Exception: if a startup or cleanup handler has failed permanently.
     """
     existing = asyncio.all_tasks()
     root_tasks = await spawn_tasks(
@@ -133,9 +167,13 @@ async def spawn_tasks(
         _command: Coroutine[None, None, None] | None = None,
 ) -> Collection[asyncio.Task[Any]]:
     """
-    Start an operator, and return its root tasks: to be given to `run_tasks`, or to be awaited.
+    Start an operator, and return its root tasks, which are for `kopf.run_tasks`.
 
-    Cancel them to stop the operator. For the arguments, see `operator`.
+    To stop the operator, cancel any of the root tasks. `kopf.operator` describes the parameters.
+
+    :returns: the root tasks.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given.
+    :raises EndpointError: if the liveness endpoint is not a valid URL.
     """
     registry = registry if registry is not None else registries.get_default_registry()
     settings = settings if settings is not None else configuration.OperatorSettings()
@@ -160,19 +198,19 @@ async def spawn_tasks(
 
     endpoint = None if liveness_endpoint is None else endpoints.Endpoint.parse(liveness_endpoint)
     loop = asyncio.get_running_loop()
-    known = calls.Calls()
+    underway = calls.Calls()
     context = contextvars.copy_context()
     core = _command
     if core is None:
-        # Made in the context of its task: what it sets there is for its own tasks only.
+        # Made in the context of its task: the operator's context variables must not leak from here.
         core = context.run(
-            operating.Operator, known=known, endpoint=endpoint, lifecycle=lifecycle,
+            operating.Operator, underway=underway, endpoint=endpoint, lifecycle=lifecycle,
             indexers=indexers, registry=registry, settings=settings, insights=insights, vault=vault,
             memo=memo, identity=identity,
         ).run(clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag)
     core_task = loop.create_task(core, name="operator", context=context)
-    exiting = leaving.start(core_task, known, settings)
-    return [core_task, loop.create_task(exiting.wait(stop_flag), name="stop-flag checker")]
+    ending = shutdown.start(core_task, underway, settings)
+    return [core_task, loop.create_task(ending.wait(stop_flag), name="stop-flag checker")]
 
 
 async def run_tasks(
@@ -182,20 +220,25 @@ async def run_tasks(
         return_when: str = asyncio.FIRST_COMPLETED,
 ) -> None:
     """
-    Wait until any of the root tasks ends, then stop the others, and all that they have left behind.
-    The latter has 5 seconds to end by itself, then it is cancelled.
+    Wait until any of the root tasks ends; then, stop the other root tasks, and all other tasks of
+    the event loop.
 
-    All tasks of the loop that are not ignored are considered as left behind: nobody can tell
-    who has started them. So, do not run operators in the same loop with anything else.
+    Kopf cancels the root tasks at once. The other tasks are those that handlers have started: they
+    have 5 seconds to end, and then Kopf cancels them. Asyncio does not know which task has started
+    which, so Kopf stops all tasks of the event loop except the ``ignored`` ones.
 
-    :raises Exception: the first of the errors of the root tasks.
+    :param root_tasks: the tasks that `kopf.spawn_tasks` has returned.
+    :param ignored: the tasks of your application, which Kopf must not stop. Default: none.
+    :param return_when: when to stop the tasks, as in `asyncio.wait`. Default: when the first root
+        task ends.
+    :raises Exception: the first error of the root tasks.
     """
-    with leaving.prolong(root_tasks) as known:
+    with shutdown.prolong(root_tasks) as underway:
         try:
             await asyncio.wait(root_tasks, return_when=return_when)
         finally:
             await aiotasks.cancel(root_tasks)
-            await leaving.finish_tasks(ignored=ignored, known=known)
+            await shutdown.finish_tasks(ignored=ignored, underway=underway)
     for task in root_tasks:
         if not task.cancelled():
             task.result()

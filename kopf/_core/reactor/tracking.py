@@ -1,41 +1,55 @@
 """
-Tracking of the CRDs: which groups are to be asked about again, and when.
+Tracking of CRDs: for which API groups the discovery has to be repeated, and when.
 """
 import asyncio
 from collections.abc import Collection, Iterable
 from typing import Literal
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 
 SETTLING = (0.1, 0.4, 1.5, 8.0)
-"""Pauses before each time that the API is asked about a group after its CRDs have changed."""
+"""
+Pauses (seconds) before each discovery of a group after its CRDs have changed.
+
+The API server serves a new or changed CRD only after some delay, usually below a second.
+"""
 
 UNSETTLED_MAX = 120.0
-"""The longest pause before it is asked again, as long as it does not agree with the CRDs."""
+"""
+The longest pause (seconds) between the discoveries of a group that disagrees with its CRDs.
 
-PRECISION = 0.001
-"""How much earlier than planned is early enough, in seconds: timers are not more precise."""
-
+The pauses grow exponentially up to this one.
+"""
 
 class Tracker(watching.Sink):
     """
-    A sink of CRDs, of which only the metadata are needed: their names are ``plural.group``.
+    Takes the CRDs from their watch, and plans the discoveries of the groups that are in doubt.
 
-    Groups are in doubt for some time after any change of their CRDs, and as long as their resources
-    do not agree with their CRDs. `take` gives the groups whose time has come, `proceed` is to be
-    called after they were asked about.
+    A group is in doubt for some time after any change of its CRDs (see `SETTLING`), and as long as
+    its discovered resources disagree with its CRDs: e.g. a CRD exists but is not served yet.
+
+    The metadata of the CRDs are enough: Kubernetes requires their names to be ``plural.group``.
+
+    Usage: `take` the groups whose discovery is due; discover them; then, `proceed`.
     """
 
     def __init__(self, *, groups: Collection[str] | None = None) -> None:
         super().__init__()
         self.filled = asyncio.Event()
         self._groups = groups
-        self._versions: dict[str, str] = {}  # by the names of CRDs
+        self._versions: dict[str, str] = {}
+        """The resource versions of the existing CRDs, by the names of the CRDs."""
         self._listed: dict[str, str] = {}
         self._gone: set[str] = set()
-        self._plans: dict[str, tuple[float, int]] = {}  # by groups: when, after how many times
+        """The names of deleted CRDs whose resources may be served yet."""
+        self._plans: dict[str, tuple[float, int]] = {}
+        """
+        By groups: when the discovery is due, and how many of them there were since the change.
+        """
         self._taken: dict[str, int] = {}
+        """By groups under discovery: how many discoveries there were before."""
         self._changed = asyncio.Event()
 
     def begin(self, *, restored: bool) -> None:
@@ -70,28 +84,33 @@ class Tracker(watching.Sink):
         self.doubt({_get_group(name)})
 
     def doubt(self, groups: Iterable[str]) -> None:
-        """Ask about these groups soon, and a few times more."""
+        """Plan the discovery of these groups: soon, and a few times more (see `SETTLING`)."""
         for group in groups:
             if self._groups is None or group in self._groups:
                 self._taken.pop(group, None)
                 self._plan(group, 0, SETTLING[0])
 
     def compare(self, resources: Iterable[references.Resource]) -> None:
-        """Doubt the groups whose resources do not agree with the CRDs."""
+        """Doubt the groups whose resources disagree with the CRDs."""
         self.doubt(self.find_unsettled(resources))
 
     def find_unsettled(self, resources: Iterable[references.Resource]) -> set[str]:
-        """Find the groups whose resources do not agree with the CRDs."""
+        """
+        Find the groups whose resources disagree with the CRDs.
+
+        Either a CRD exists but its resource is not served, or a CRD is gone but its resource is
+        served.
+        """
         served = {f'{resource.plural}.{resource.group}' for resource in resources}
         return {_get_group(name) for name in (self._versions.keys() - served)} | {
             _get_group(name) for name in (self._gone & served)
         }
 
     async def take(self) -> set[str]:
-        """Wait for groups whose time has come."""
+        """Wait until the discovery of some groups is due, and return these groups."""
         now = asyncio.get_running_loop().time
         while True:
-            soon = now() + PRECISION
+            soon = now() + clocks.PRECISION
             groups = {group for group, (due, _) in self._plans.items() if due <= soon}
             for group in groups:
                 _, self._taken[group] = self._plans.pop(group)
@@ -106,7 +125,12 @@ class Tracker(watching.Sink):
                 pass
 
     def proceed(self, groups: Collection[str], *, unsettled: Collection[str]) -> None:
-        """Plan when to ask again about the groups, unless they are newly in doubt anyway."""
+        """
+        Plan the next discovery of the groups after `take`, if they need one.
+
+        ``unsettled`` are those groups whose discovery has failed or disagrees with the CRDs. Groups
+        that came in doubt again in the meantime already have a newer plan.
+        """
         for group in groups:
             step = self._taken.pop(group, None)
             if step is None:

@@ -1,11 +1,13 @@
 """
-Adopting: labels, names, namespaces, and owners of the objects to be created.
+Adoption: set the labels, names, namespaces, and owners of objects before their creation.
 
-Whatever is not given is taken from the object that is being handled at the moment.
+By default, all these values are those of the object that is handled now.
 """
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, cast, overload
+
+from typing_extensions import deprecated
 
 from kopf._cogs.structs import bodies, dicts
 from kopf._core.actions import invocation
@@ -17,10 +19,10 @@ Objects = Any
 """An object, or any iterable of objects: dicts, objects of pykube-ng, models of the clients."""
 
 Owner = Mapping[str, object]
-"""An object as handlers get it, or as it came from the API."""
+"""The body of an object, as handlers get it, or as a dict from the API."""
 
 Nested = str | Iterable[dicts.FieldSpec] | None
-"""A field with a template of objects, or several of those."""
+"""One or several fields with templates of objects, e.g. ``spec.template``."""
 
 
 def append_owner_reference(
@@ -31,9 +33,20 @@ def append_owner_reference(
         block_owner_deletion: bool | None = True,
 ) -> None:
     """
-    Let the objects be owned by the owner: they are deleted with it. It is done once per owner.
+    Add an owner to the objects: when the owner is deleted, Kubernetes deletes the objects.
 
-    :raises LookupError: without an owner outside of handlers.
+    An owner that the objects already have is not added again. The objects are changed in place. See
+    "Create owned resources" in the documentation.
+
+    :param objs: an object, or any iterable of objects: dicts, objects of pykube-ng, models of the
+        official clients.
+    :param owner: the owner, as handlers get it or as the API server sends it. Default: the object
+        that is being handled.
+    :param controller: the value of ``controller`` in the reference; `None` omits it.
+    :param block_owner_deletion: the value of ``blockOwnerDeletion`` in the reference; `None` omits
+        it.
+    :raises LookupError: outside of handlers, if there is no ``owner``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     reference = bodies.build_owner_reference(
         _get_owner(owner), controller=controller, block_owner_deletion=block_owner_deletion)
@@ -45,15 +58,40 @@ def append_owner_reference(
 
 def remove_owner_reference(objs: Objects, owner: Owner | None = None) -> None:
     """
-    Let the objects not be owned by the owner any more.
+    Remove an owner from the objects, if they have it. The objects are changed in place.
 
-    :raises LookupError: without an owner outside of handlers.
+    :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
+    :param owner: the owner. Default: the object that is being handled.
+    :raises LookupError: outside of handlers, if there is no ``owner``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     gone = bodies.build_owner_reference(_get_owner(owner))['uid']
     for manifest in manifests.flatten(objs):
         owners = manifest.read_owners()
         if any(uid == gone for uid, _ in owners):
             manifest.write_owners([ref for uid, ref in owners if uid != gone])
+
+
+@overload
+def label(
+        objs: Objects,
+        labels: Mapping[str, str | None] | None = ...,
+        *,
+        forced: bool = False,
+        nested: Nested = None,
+) -> None: ...
+
+
+@overload
+@deprecated("force= is deprecated in kopf.label(); use forced=.", category=None)
+def label(
+        objs: Objects,
+        labels: Mapping[str, str | None] | None = ...,
+        *,
+        forced: bool = False,
+        nested: Nested = None,
+        force: bool,
+) -> None: ...
 
 
 def label(
@@ -65,11 +103,17 @@ def label(
         force: bool | None = None,
 ) -> None:
     """
-    Add the labels to the objects, and to those templates in the nested fields that are there.
+    Add labels to the objects, and to the templates inside of them. The objects are changed in
+    place.
 
-    Labels that are there already win, unless forced.
-
-    :raises LookupError: without the labels outside of handlers.
+    :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
+    :param labels: the labels. Default: those of the object that is being handled.
+    :param forced: whether these labels replace existing labels of the same names.
+    :param nested: a field with a template of objects, e.g. ``'spec.template'``, or several of them.
+        Absent templates are skipped. Default: none.
+    :param force: the former name of ``forced``. Deprecated.
+    :raises LookupError: outside of handlers, if there are no ``labels``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     if force is not None:
         warnings.warn("force= is deprecated in kopf.label(); use forced=.", DeprecationWarning,
@@ -93,11 +137,15 @@ def harmonize_naming(
         strict: bool = False,
 ) -> None:
     """
-    Name the objects after the owner, or as given: exactly if strict, else with a random suffix.
+    Name the objects after their owner, or as given. The objects are changed in place.
 
-    Names that are there already win, unless forced.
-
-    :raises LookupError: without the name outside of handlers.
+    :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
+    :param name: the name. Default: the name of the object that is being handled.
+    :param forced: whether to replace existing names.
+    :param strict: whether the objects get exactly this name (``name``). Otherwise, the API server
+        appends a random suffix (``generateName``).
+    :raises LookupError: outside of handlers, if there is no ``name``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     if name is _UNSET or name is None:
         name = cast(str, _get_owner().metadata.get('name'))
@@ -115,11 +163,14 @@ def adjust_namespace(
         forced: bool = False,
 ) -> None:
     """
-    Put the objects to the namespace of the owner, or to the given one.
+    Put the objects into the namespace of their owner, or as given. The objects are changed in
+    place.
 
-    Namespaces that are there already win, unless forced.
-
-    :raises LookupError: without the namespace outside of handlers.
+    :param objs: an object, or any iterable of objects, as in `kopf.append_owner_reference`.
+    :param namespace: the namespace. Default: the namespace of the object that is being handled.
+    :param forced: whether to replace existing namespaces.
+    :raises LookupError: outside of handlers, if there is no ``namespace``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     if namespace is _UNSET or namespace is None:
         namespace = _get_owner().metadata.get('namespace')
@@ -141,12 +192,27 @@ def adopt(
         nested: Nested = None,
 ) -> None:
     """
-    Make the objects children of the owner: with its labels, name, namespace, and a reference to it.
+    Make the objects owned resources of an owner: give them an owner reference, and the owner's
+    name, namespace, and labels.
 
-    :raises LookupError: without an owner outside of handlers.
+    It combines `kopf.append_owner_reference`, `kopf.harmonize_naming`, `kopf.adjust_namespace`, and
+    `kopf.label`. Call it before you create the objects: they are changed in place, and nothing is
+    sent to the API server. See "Create owned resources" in the documentation.
+
+    :param objs: an object, or any iterable of objects: dicts, objects of pykube-ng, models of the
+        official clients.
+    :param owner: the owner, as handlers get it or as the API server sends it. Default: the object
+        that is being handled.
+    :param forced: whether to replace existing names, namespaces, and labels.
+    :param strict: whether the objects get exactly the name of the owner. Otherwise, the API server
+        appends a random suffix.
+    :param nested: a field with a template of objects that gets the labels, too, e.g.
+        ``'spec.template'``; or several of them. Default: none.
+    :raises LookupError: outside of handlers, if there is no ``owner``.
+    :raises TypeError: if ``objs`` contains something that is not an object.
     """
     owner = _get_owner(owner)
-    objs = list(manifests.flatten(objs))  # it can be an iterator
+    objs = list(manifests.flatten(objs))  # an iterator can be consumed only once
     append_owner_reference(objs, owner=owner)
     harmonize_naming(objs, name=owner.metadata.get('name'), forced=forced, strict=strict)
     _place(objs, owner.metadata.get('namespace'), forced=forced)  # None if it is cluster-wide
@@ -158,7 +224,7 @@ def _get_owner(owner: Owner | None = None) -> bodies.Body:
         return owner if isinstance(owner, bodies.Body) else bodies.Body(cast(Any, owner))
     current = invocation.kwargs_var.get({}).get('body')
     if current is None:
-        raise LookupError("There is no object being handled at the moment: name the owner.")
+        raise LookupError("No object is handled at the moment: name the owner.")
     return cast(bodies.Body, current)
 
 

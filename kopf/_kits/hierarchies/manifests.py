@@ -1,7 +1,7 @@
 """
-Manifests: one way to look at objects, whichever library they are of.
+Manifests: a common interface to the objects of different libraries.
 
-The libraries are not imported: whoever has such an object has imported them already.
+The libraries are not imported here: the creator of such an object has imported them already.
 """
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
@@ -13,32 +13,32 @@ MODELS = ('kubernetes.client.models', 'kubernetes_asyncio.client.models')
 
 
 class Manifest(Protocol):
-    """An object, or a template of an object: something with metadata. Names are as in the API."""
+    """An object or a template of an object, with metadata. Keys are those of the API."""
 
     def read(self, key: str) -> Any:
-        """A value of the metadata; None if there is none."""
+        """Read a value of the metadata; None if there is none."""
 
     def write(self, key: str, value: Any) -> None:
         """Set a value of the metadata."""
 
     def remove(self, key: str) -> None:
-        """Remove a value of the metadata, if it is there."""
+        """Remove a value of the metadata, if there is one."""
 
     def read_owners(self) -> list[tuple[str | None, Any]]:
-        """The owner references as they are, with the owners' uids."""
+        """Read the owner references: pairs of the owner's uid and the reference itself."""
 
     def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
-        """Set the owner references: those that are kept as they are, and new ones as dicts."""
+        """Set the owner references: the kept ones unchanged, and the new ones from dicts."""
 
     def find(self, path: dicts.FieldPath) -> 'Iterator[Manifest]':
-        """The nested manifest, or all of them where there is a list; none if it is not there."""
+        """Find the nested manifest, or all manifests of a list; none if the field is absent."""
 
 
 def flatten(objs: Any) -> Iterator[Manifest]:
     """
-    All the objects in any nested iterables; None is no object.
+    Iterate over all objects in nested iterables. None is skipped.
 
-    :raises TypeError: for what is neither an object nor an iterable.
+    :raises TypeError: if anything is neither an object nor an iterable.
     """
     if objs is None:
         return
@@ -56,7 +56,7 @@ def flatten(objs: Any) -> Iterator[Manifest]:
             yield from flatten(obj)
     else:
         raise TypeError(
-            f"Neither an object of Kubernetes that can be changed, nor several ones: {type(objs)}.")
+            f"Neither an object that can be changed, nor an iterable of objects: {type(objs)}.")
 
 
 def _is_of(obj: object, *packages: str) -> bool:
@@ -66,7 +66,7 @@ def _is_of(obj: object, *packages: str) -> bool:
 
 
 class DictManifest:
-    """A dict as it goes to the API."""
+    """An object as a dict, with the keys of the API."""
 
     def __init__(self, obj: MutableMapping[Any, Any]) -> None:
         self._obj = obj
@@ -94,7 +94,7 @@ class DictManifest:
 
 
 class ModelManifest:
-    """A model of a client library, with attributes in snake case; dicts can be in it, too."""
+    """A model of a client library, with attributes in snake case. Its fields can be dicts."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj
@@ -136,13 +136,13 @@ class ModelManifest:
 
 
 def _get(obj: Any, key: str) -> Any:
-    """A field of a model, or of a dict; None if it is not there."""
+    """Get a field of a model or of a dict; None if absent."""
     if isinstance(obj, Mapping):
         return obj.get(key)
     return getattr(obj, _get_attribute(obj, key), None)
 
 
 def _get_attribute(model: Any, key: str) -> str:
-    """The attribute of a model for a field of the API."""
+    """Find the attribute of a model for a field of the API."""
     names: Mapping[str, str] = getattr(model, 'attribute_map', {})
     return next((attribute for attribute, field in names.items() if field == key), key)

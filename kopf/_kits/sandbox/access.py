@@ -46,7 +46,7 @@ class Attempt:
     path: str = ''
 
     def refused(self, user: User) -> APIError:
-        """The error that the user is told."""
+        """The error for the user."""
         if self.path:
             return Forbidden(
                 f'forbidden: User "{user.name}" cannot {self.verb} path "{self.path}"', details={})
@@ -70,13 +70,13 @@ class Access:
         self.tokens: dict[str, User] = {}
 
     def add_token(self, user: User) -> str:
-        """A new token for the user; it is valid as long as the sandbox runs."""
+        """Make a new token for the user, which is valid as long as the sandbox runs."""
         token = secrets.token_urlsafe(24)
         self.tokens[token] = user
         return token
 
     def authenticate(self, http: web.BaseRequest) -> User:
-        """Raises `Unauthorized` for credentials that are wrong; with none, it is anybody."""
+        """Find the user of a request. Raise `Unauthorized` if the credentials are wrong."""
         user = self._authenticate(http)
         asked = http.headers.get('Impersonate-User')
         if not asked:
@@ -110,7 +110,7 @@ class Access:
         self.authorize(user, attempt)
 
     def of_token(self, token: str) -> User | None:
-        """Whose token it is; none if it is nobody's, or not valid any more."""
+        """Find the user of the token; None if the token is unknown or not valid any more."""
         for known, user in self.tokens.items():
             if secrets.compare_digest(known.encode(), token.encode()):
                 return user

@@ -1,8 +1,8 @@
 """
-Admission: mutating and validating webhooks are called for what is to be written.
+Admission: calls of mutating and validating webhooks before an object is written.
 
-Conditions in CEL (``matchConditions``) need its library, as the rules of schemas do; without it,
-such webhooks are called always.
+Conditions in CEL (``matchConditions``) need the library of CEL. Without the library, webhooks with
+such conditions are always called.
 """
 import asyncio
 import base64
@@ -14,13 +14,13 @@ from typing import Any
 import aiohttp
 
 from kopf._kits.sandbox import encoding, objects, patching, scaling, schemas
+from kopf._kits.sandbox.accessreviews import user_info
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.reviews import user_info
 from kopf._kits.sandbox.schemas import expressions
 from kopf._kits.sandbox.statuses import APIError, BadRequest, InternalError, Obj
-from kopf._kits.sandbox.webhooks import (
+from kopf._kits.sandbox.webhookcalls import (
     GROUP,
     MUTATING,
     VALIDATING,
@@ -48,7 +48,7 @@ class Admission:
             self._session = None
 
     def concerns(self, request: Request, operation: str) -> bool:
-        """Whether any webhook may want to know of it."""
+        """Whether any webhook can be for this request."""
         if request.kind.group == GROUP:
             return False
         return any(
@@ -58,7 +58,7 @@ class Admission:
     async def mutate(
             self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
     ) -> Obj | None:
-        """The object as the mutating webhooks want it; it is to be completed again."""
+        """Return the object after all mutating webhooks. The caller must complete it again."""
         called: list[Webhook] = []
         webhooks = self._matching(MUTATING, request, operation)
         for webhook, kind in webhooks:
@@ -76,7 +76,7 @@ class Admission:
     async def validate(
             self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
     ) -> None:
-        """Ask all validating webhooks at once; of several errors, the first one to come is told."""
+        """Call all validating webhooks at once; of several errors, the earliest is raised."""
         errors: list[APIError] = []
 
         async def ask(webhook: Webhook, kind: Kind) -> None:
@@ -134,7 +134,7 @@ class Admission:
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
             obj: Obj | None, old: Obj | None,
     ) -> Mapping[str, Any]:
-        """The response of the webhook; empty if it has failed, and that is to be ignored."""
+        """Get the response of the webhook; empty if it has failed with the policy ``Ignore``."""
         if request.dry_run and not webhook.supports_dry_run:
             raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
         review = self._review(kind, request, operation, obj, old)

@@ -13,7 +13,7 @@ Cell = Callable[[Obj, datetime.datetime], Any]
 
 
 def parse_time(text: Any) -> datetime.datetime | None:
-    """A timestamp of the API; none if it is no such thing."""
+    """Parse a timestamp of the API; None if it is not a timestamp."""
     if not isinstance(text, str):
         return None
     try:
@@ -24,7 +24,7 @@ def parse_time(text: Any) -> datetime.datetime | None:
 
 
 def age(text: Any, now: datetime.datetime) -> str:
-    """How long ago it was, as people are told: ``5s``, ``3m20s``, ``2d4h``."""
+    """Format the age for people: ``5s``, ``3m20s``, ``2d4h``."""
     time = parse_time(text)
     return '<unknown>' if time is None else duration((now - time).total_seconds())
 

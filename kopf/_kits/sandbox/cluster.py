@@ -28,7 +28,7 @@ def utcnow() -> datetime.datetime:
 
 class Cluster:
     """
-    The state that all rooms of the sandbox share. ``clock`` tells the time for timestamps.
+    The state that all modules of the sandbox share. ``clock`` tells the time for timestamps.
     """
 
     def __init__(self, *, history: int = 10_000, clock: Clock = utcnow) -> None:

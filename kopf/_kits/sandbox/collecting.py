@@ -1,8 +1,8 @@
 """
-What follows from deletions: dependents of owners, contents of namespaces, objects of definitions.
+Garbage collection after deletions: of owned resources, contents of namespaces, and objects of CRDs.
 
-It works as the controllers of a cluster do: beside the requests, soon after them, in the name of
-users of the system, through admission as everybody else.
+As the controllers of a cluster, it works soon after the requests, as users of the system. Its own
+requests go through admission.
 """
 import asyncio
 import collections
@@ -37,7 +37,7 @@ RELEASED = (FOREGROUND, ORPHAN, *PROTECTIONS)
 
 
 class Collector:
-    """Runs while the sandbox does. `hear` is told of every change, at once and in order."""
+    """Runs while the sandbox runs. `hear` is called for every change, at once and in order."""
 
     def __init__(self, cluster: Cluster, writer: Writer) -> None:
         self._cluster = cluster
@@ -76,7 +76,7 @@ class Collector:
             self._enqueue('held', item)
 
     def restore(self) -> None:
-        """Go on with what was stored before."""
+        """Continue with the objects that were stored before."""
         for resource, entry in self._cluster.store.dump():
             self.hear(Change('ADDED', resource, entry.revision, entry, None))
 
@@ -176,7 +176,7 @@ class Collector:
         return found.decode(), False
 
     async def _release(self, item: Item, entry: Entry) -> None:
-        """Let go of an object that waits for its dependents, or for them to be orphaned."""
+        """Remove the finalizer of an object whose dependents are deleted or orphaned."""
         metadata = entry.decode()['metadata']
         finalizers = metadata.get('finalizers') or []
         if 'deletionTimestamp' not in metadata:

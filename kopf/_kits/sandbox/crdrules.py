@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, crds, naming, statuses
+from kopf._kits.sandbox import crds, naming, statuses, wordings
 from kopf._kits.sandbox.schemas import structure
 from kopf._kits.sandbox.schemas.depths import guarded
 
@@ -33,7 +33,7 @@ def validate(crd: statuses.Obj, old: statuses.Obj | None = None) -> list[statuse
         *_check_stored(crd),
     ]
     if spec.get('preserveUnknownFields'):
-        found.append(causes.invalid(
+        found.append(wordings.invalid(
             'spec.preserveUnknownFields', True, "cannot set to true, set "
             "x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"))
     if old is not None:
@@ -54,22 +54,22 @@ def warn(crd: statuses.Obj) -> list[str]:
 def _check_name(crd: statuses.Obj) -> Causes:
     spec, name = crd['spec'], crd['metadata'].get('name', '')
     if name != f"{spec['names'].get('plural') or ''}.{spec.get('group') or ''}":
-        yield causes.invalid('metadata.name', name, 'must be spec.names.plural+"."+spec.group')
+        yield wordings.invalid('metadata.name', name, 'must be spec.names.plural+"."+spec.group')
 
 
 def _check_group(crd: statuses.Obj) -> Causes:
     group = crd['spec'].get('group') or ''
     if not group:
-        yield causes.required('spec.group')
+        yield wordings.required('spec.group')
         return
     problems = naming.check_subdomain(group)
     for problem in problems:
-        yield causes.invalid('spec.group', group, problem)
+        yield wordings.invalid('spec.group', group, problem)
     if not problems and '.' not in group:
-        yield causes.invalid('spec.group', group, "should be a domain with at least one dot")
+        yield wordings.invalid('spec.group', group, "should be a domain with at least one dot")
     annotations = crd['metadata'].get('annotations') or {}
     if PROTECTED.fullmatch(group) and not annotations.get(APPROVAL):
-        yield causes.required(
+        yield wordings.required(
             f'metadata.annotations[{APPROVAL}]',
             f'protected groups must have approval annotation "{APPROVAL}", see '
             "https://github.com/kubernetes/enhancements/pull/1111")
@@ -78,9 +78,9 @@ def _check_group(crd: statuses.Obj) -> Causes:
 def _check_scope(spec: Mapping[str, Any]) -> Causes:
     scope = spec.get('scope')
     if not scope:
-        yield causes.required('spec.scope')
+        yield wordings.required('spec.scope')
     elif scope not in ('Cluster', 'Namespaced'):
-        yield causes.unsupported('spec.scope', scope, ("Cluster", "Namespaced"))
+        yield wordings.unsupported('spec.scope', scope, ("Cluster", "Namespaced"))
 
 
 def _check_versions(spec: Mapping[str, Any]) -> Causes:
@@ -89,12 +89,12 @@ def _check_versions(spec: Mapping[str, Any]) -> Causes:
     for index, version in enumerate(versions):
         field = f'spec.versions[{index}]'
         for problem in naming.check_dns1035(names[index]):
-            yield causes.invalid(f'{field}.name', names[index], problem)
+            yield wordings.invalid(f'{field}.name', names[index], problem)
         raw = (version.get('schema') or {}).get('openAPIV3Schema')
-        # What is the same in all versions is told as of the definition as a whole.
+        # A problem of all versions is reported once, for the definition as a whole.
         common = 'spec' if len(versions) == 1 else field
         if raw is None:
-            yield causes.required(f'{field}.schema.openAPIV3Schema')
+            yield wordings.required(f'{field}.schema.openAPIV3Schema')
         else:
             place = ('spec.validation' if len(versions) == 1 else f'{field}.schema')
             yield from structure.validate_structure(raw, f'{place}.openAPIV3Schema')
@@ -103,16 +103,17 @@ def _check_versions(spec: Mapping[str, Any]) -> Causes:
         for number, selectable in enumerate(version.get('selectableFields') or ()):
             path = selectable.get('jsonPath') or ''
             if raw is not None and not _leads_to_scalar(raw, path):
-                yield causes.invalid(f'{common}.selectableFields[{number}].jsonPath', path,
+                yield wordings.invalid(f'{common}.selectableFields[{number}].jsonPath', path,
                                      "is an invalid path: does not refer to a valid field")
     if len(set(names)) < len(names):
-        yield causes.invalid('spec.versions', _shown(versions), "must contain unique version names")
+        yield wordings.invalid(
+            'spec.versions', _shown(versions), "must contain unique version names")
     if sum(1 for version in versions if version.get('storage')) != 1:
-        yield causes.invalid('spec.versions', _shown(versions) or None,
+        yield wordings.invalid('spec.versions', _shown(versions) or None,
                              "must have exactly one version marked as storage version")
     if len(versions) == 1:
         for problem in naming.check_dns1035(names[0]):
-            yield causes.invalid('spec.version', names[0], problem)
+            yield wordings.invalid('spec.version', names[0], problem)
 
 
 def _shown(versions: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -141,33 +142,33 @@ def _check_scale(scale: Mapping[str, Any] | None, field: str) -> Causes:
         place = f'{field}.subresources.scale.{key}'
         if not path:
             if key != 'labelSelectorPath':
-                yield causes.required(place)
+                yield wordings.required(place)
         elif not _PATH.fullmatch(path):
-            yield causes.invalid(place, path, "must be a simple json path starting with .")
+            yield wordings.invalid(place, path, "must be a simple json path starting with .")
         elif not path.startswith(tuple(f'{root}.' for root in roots)):
             under = f"either {' or '.join(roots)}" if len(roots) > 1 else roots[0]
-            yield causes.invalid(place, path, f"should be a json path under {under}")
+            yield wordings.invalid(place, path, f"should be a json path under {under}")
 
 
 def _check_columns(columns: list[Mapping[str, Any]], field: str) -> Causes:
     for index, column in enumerate(columns):
         place = f'{field}.additionalPrinterColumns[{index}]'
         if not column.get('name'):
-            yield causes.required(f'{place}.name')
+            yield wordings.required(f'{place}.name')
         if not column.get('type'):
-            yield causes.required(
+            yield wordings.required(
                 f'{place}.type', f"must be one of {','.join(COLUMN_TYPES)}")
         elif column['type'] not in COLUMN_TYPES:
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'{place}.type', column['type'], f"must be one of {','.join(COLUMN_TYPES)}")
         if column.get('format') and column['format'] not in COLUMN_FORMATS:
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'{place}.format', column['format'], f"must be one of {','.join(COLUMN_FORMATS)}")
         path = column.get('jsonPath') or ''
         if not path:
-            yield causes.required(f'{place}.JSONPath')
+            yield wordings.required(f'{place}.JSONPath')
         elif not path.startswith('.'):
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'{place}.JSONPath', path, "must be a simple json path starting with .")
 
 
@@ -176,37 +177,37 @@ def _check_names(spec: Mapping[str, Any]) -> Causes:
     for key in ('plural', 'singular', 'kind', 'listKind'):
         value = names.get(key) or ''
         if not value:
-            yield causes.required(f'spec.names.{key}')
+            yield wordings.required(f'spec.names.{key}')
         elif key in ('plural', 'singular'):
             for problem in naming.check_dns1035(value):
-                yield causes.invalid(f'spec.names.{key}', value, problem)
+                yield wordings.invalid(f'spec.names.{key}', value, problem)
         else:
             for problem in naming.check_dns1035(value.lower()):
-                yield causes.invalid(
+                yield wordings.invalid(
                     f'spec.names.{key}', value,
                     f"may have mixed case, but should otherwise match: {problem}")
     if names.get('kind') and names.get('kind') == names.get('listKind'):
-        yield causes.invalid('spec.names.listKind', names['listKind'],
+        yield wordings.invalid('spec.names.listKind', names['listKind'],
                              "kind and listKind may not be the same")
     for key in ('shortNames', 'categories'):
         for index, value in enumerate(names.get(key) or ()):
             for problem in naming.check_dns1035(value):
-                yield causes.invalid(f'spec.names.{key}[{index}]', value, problem)
+                yield wordings.invalid(f'spec.names.{key}[{index}]', value, problem)
 
 
 def _check_conversion(conversion: Mapping[str, Any]) -> Causes:
     strategy = conversion.get('strategy')
     if not strategy:
-        yield causes.required('spec.conversion.strategy')
+        yield wordings.required('spec.conversion.strategy')
     elif strategy not in ('None', 'Webhook'):
-        yield causes.unsupported('spec.conversion.strategy', strategy, ("None", "Webhook"))
+        yield wordings.unsupported('spec.conversion.strategy', strategy, ("None", "Webhook"))
     elif strategy == 'Webhook':
         webhook = conversion.get('webhook') or {}
         if not webhook.get('clientConfig'):
-            yield causes.required('spec.conversion.webhookClientConfig',
+            yield wordings.required('spec.conversion.webhookClientConfig',
                                   "required when strategy is set to Webhook")
         if not webhook.get('conversionReviewVersions'):
-            yield causes.required('spec.conversion.conversionReviewVersions')
+            yield wordings.required('spec.conversion.conversionReviewVersions')
 
 
 def _check_stored(crd: statuses.Obj) -> Causes:
@@ -215,10 +216,10 @@ def _check_stored(crd: statuses.Obj) -> Causes:
     storage = [version.get('name') for version in crd['spec'].get('versions') or ()
                if version.get('storage')]
     if not stored:
-        yield causes.invalid(
+        yield wordings.invalid(
             'status.storedVersions', stored, "must have at least one stored version")
     elif storage and storage[-1] not in stored:
-        yield causes.invalid('status.storedVersions', stored,
+        yield wordings.invalid('status.storedVersions', stored,
                              f"must have the storage version {storage[-1]}")
 
 
@@ -232,11 +233,11 @@ def _check_changes(spec: Mapping[str, Any], old: statuses.Obj) -> Causes:
               if crds.is_established(old) else ()),
     ):
         if new_value != old_value:
-            yield causes.immutable(field, new_value)
+            yield wordings.immutable(field, new_value)
     names = {version.get('name') for version in spec.get('versions') or ()}
     for index, name in enumerate((old.get('status') or {}).get('storedVersions') or ()):
         if name not in names:
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'status.storedVersions[{index}]', name,
                 "missing from spec.versions; "
                 f"{name} was previously a storage version, and must remain in spec.versions until "

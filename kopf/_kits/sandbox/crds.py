@@ -87,7 +87,7 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
         if clashing and value != accepted.get(key):
             messages = [f'"{name}" is already in use' for name in clashing]
             text = messages[0] if len(messages) == 1 else f"[{', '.join(messages)}]"
-            problem = reason, text  # the last one is told
+            problem = reason, text  # the last problem is reported
         elif value:
             accepted[key] = value
         else:

@@ -27,7 +27,7 @@ class Deletion:
     revision: str = ''
 
     def check(self, kind: Kind, entry: Entry) -> None:
-        """Raises `Conflict` if it is not the object that was meant."""
+        """Raise `Conflict` if the preconditions of the deletion do not hold."""
         name = entry.key[1]
         if self.uid and self.uid != entry.uid:
             raise Conflict.on(

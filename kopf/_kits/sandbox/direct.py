@@ -1,6 +1,7 @@
 """
-The API without HTTP: for tests in the same process, with the same meaning as over the wire.
+The API without HTTP: for tests in the same process. Requests have the same effect as over HTTP.
 """
+import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import yaml
 from kopf._kits.sandbox import encoding, objects, reading
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
-from kopf._kits.sandbox.patches import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
+from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import BadRequest, NotFound, Obj
 from kopf._kits.sandbox.writing import Writer
@@ -21,8 +22,10 @@ PATCHES = {'merge': MERGE_PATCH, 'json': JSON_PATCH, 'strategic': STRATEGIC_PATC
 
 class Direct:
     """
-    All methods raise the errors of `statuses`. A resource is given by any of its names, with its
-    group if that is needed: ``pods``, ``po``, ``Pod``, ``deployments.apps``.
+    The operations of the API as methods, which raise the errors of `statuses`.
+
+    A resource is given by any of its names, with its group if needed: ``pods``, ``po``, ``Pod``,
+    ``deployments.apps``.
     """
 
     def __init__(
@@ -36,7 +39,7 @@ class Direct:
     async def get(
             self, resource: str, name: str, namespace: str | None = None, *, subresource: str = '',
     ) -> Obj:
-        """One object. In no namespace named, it is in ``default``."""
+        """Get an object. The namespace of namespaced resources is ``default`` by default."""
         request = self._request('get', self._find(resource), name, namespace, subresource)
         return await self._answer(request)
 
@@ -44,7 +47,7 @@ class Direct:
             self, resource: str, namespace: str | None = None, *,
             labels: str = '', fields: str = '',
     ) -> 'list[Obj]':
-        """All objects, or those of one namespace, that the selectors match."""
+        """List the objects that match the selectors, of one namespace or of all namespaces."""
         kind = self._find(resource)
         request = Request(
             verb='list', kind=kind, namespace=namespace or '',
@@ -68,7 +71,7 @@ class Direct:
             self, resource: str, name: str, patch: Any, namespace: str | None = None, *,
             type: str = 'merge', subresource: str = '',
     ) -> Obj:
-        """The ``type`` is ``merge``, ``json``, ``strategic``, or ``apply``."""
+        """Patch an object. ``type`` is ``merge``, ``json``, ``strategic``, or ``apply``."""
         request = self._request('patch', self._find(resource), name, namespace, subresource)
         request.content_type = PATCHES[type]
         request.body = encoding.encode(patch)
@@ -79,16 +82,16 @@ class Direct:
     async def delete(
             self, resource: str, name: str, namespace: str | None = None, **options: Any,
     ) -> Obj:
-        """Options are those of ``DeleteOptions``, e.g. ``propagationPolicy='Foreground'``."""
+        """Delete an object. ``options`` are ``DeleteOptions``, e.g. ``propagationPolicy``."""
         request = self._request('delete', self._find(resource), name, namespace)
         request.body = encoding.encode(options) if options else b''
         return await self._answer(request)
 
     async def load(self, *sources: Mapping[str, Any] | Path | str) -> None:
         """
-        Apply objects, and files in YAML with any number of them; definitions and namespaces first.
+        Apply objects, and the objects of YAML files. CRDs and namespaces are applied first.
 
-        Raises `ValueError` for what is no object.
+        :raises ValueError: if a file is not valid YAML, or contains other things than objects.
         """
         found = [obj for source in sources for obj in _read(source)]
         for obj in sorted(found, key=_order):
@@ -129,7 +132,8 @@ class Direct:
 
     async def _answer(self, request: Request) -> Obj:
         _, raw = await self._dispatch(request)
-        return encoding.decode_own(raw)
+        found: Obj = json.loads(raw)  # without a limit of the depth: tests make deep objects
+        return found
 
 
 def _order(obj: Mapping[str, Any]) -> int:
@@ -144,12 +148,12 @@ def _read(source: Mapping[str, Any] | Path | str) -> Iterable[Obj]:
     try:
         documents = list(yaml.load_all(path.read_bytes(), objects.Loader))
     except yaml.YAMLError as e:
-        raise ValueError(f"{path} is no YAML: {e}") from None
-    for document in documents:
+        raise ValueError(f"{path} is not valid YAML: {e}") from None
+    for number, document in enumerate(documents, start=1):
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise ValueError(f"{path} has something that is no object.")
+            raise ValueError(f"{path}: document {number} is not a Kubernetes object.")
         if str(document.get('kind', '')).endswith('List') and isinstance(
                 document.get('items'), list):
             yield from document['items']

@@ -1,5 +1,5 @@
 """
-Discovery: what is served, told in the old way (a document per group and version) and at once.
+Discovery of the served resources: one document per group and version, or aggregated.
 """
 import base64
 import functools

@@ -1,11 +1,11 @@
 """
-Requests on resources, parsed and authorized, go to where they are answered.
+Dispatching of parsed and authorized requests to the modules that answer them.
 """
 from kopf._kits.sandbox import reading
 from kopf._kits.sandbox.access import Access
+from kopf._kits.sandbox.accessreviews import Reviews
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.reviews import Reviews
 from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
 from kopf._kits.sandbox.subresources import Subresources
 from kopf._kits.sandbox.writing import Writer
@@ -45,7 +45,7 @@ class Dispatcher:
 
 
 def check_route(request: Request, *, namespaced: bool) -> None:
-    """See that the verb is possible there: not every object has every part."""
+    """Check that the resource or the subresource supports the verb."""
     kind = request.kind
     verbs = kind.verbs
     if request.subresource:

@@ -1,15 +1,30 @@
 """
 JSON as the API reads and writes it: compact, and strict where Python is lenient.
+
+The API accepts values of 10,000 levels, which Python cannot parse. So, values below some level are
+folded: they are kept as strings of JSON with a secret mark, and are unfolded when the object is
+encoded. For the other modules, a folded value is one plain value: it is pruned, defaulted, owned,
+or replaced as a whole.
 """
 import json
 import re
-from collections.abc import Iterable
+import secrets
+from collections.abc import Callable, Iterable
 from typing import Any
 
+from kopf._cogs.structs import nesting
 from kopf._kits.sandbox.statuses import Obj
 
 #: As deep as the API reads; deeper bodies are refused before they are parsed.
 MAX_DEPTH = 10_000
+
+#: Below that level, values are folded. In the metadata, it is a deeper one: there are the fields of
+#: others as deep as they are.
+FOLDED_DEPTH, FOLDED_METADATA_DEPTH = 150, 240
+
+_MARK = f'\udcff{secrets.token_hex(8)}:'  # half of a surrogate pair: it cannot be sent by itself
+_FOLDED = re.compile(rf'"{_MARK}((?:[^"\\]|\\.)*)"')
+_TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 _SURROGATES = re.compile('[\ud800-\udfff]')
 
 
@@ -19,7 +34,7 @@ class DecodingError(ValueError):
 
 def encode(value: Any) -> bytes:
     """Compact JSON; halves of surrogate pairs become U+FFFD, as they cannot be sent."""
-    text = json.dumps(value, separators=(',', ':'), ensure_ascii=False)
+    text = _unfold(json.dumps(value, separators=(',', ':'), ensure_ascii=False))
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -27,8 +42,9 @@ def encode(value: Any) -> bytes:
 
 
 def encode_sorted(value: Any) -> bytes:
-    """The same, with keys in alphabetical order: as custom resources are told."""
-    text = json.dumps(value, separators=(',', ':'), ensure_ascii=False, sort_keys=True)
+    """Encode with the keys in alphabetical order, as in responses for custom resources."""
+    text = _unfold(json.dumps(
+        value, separators=(',', ':'), ensure_ascii=False, sort_keys=True))
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -39,10 +55,12 @@ def decode(raw: bytes) -> Any:
     """
     Any JSON value. Floats that are whole become integers, as they do on the way through the API.
 
-    Raises `DecodingError` for anything else, with the reason as the API would tell it.
+    Raises `DecodingError` for anything else, with the reason in the words of the API.
     """
     try:
-        return _DECODER.decode(raw.decode('utf-8', 'replace').lstrip('\ufeff'))
+        text = raw.decode('utf-8', 'replace').lstrip('\ufeff')
+        return _DECODER.decode(_fold(
+            text, lambda inner: encode_sorted(decode(inner.encode())).decode()))
     except json.JSONDecodeError as e:
         raise DecodingError(_told(e)) from None
     except RecursionError:
@@ -53,8 +71,42 @@ def decode(raw: bytes) -> Any:
 
 def decode_own(raw: bytes) -> Obj:
     """What was encoded here before: nothing is checked."""
-    found: Obj = json.loads(raw)
+    found: Obj = json.loads(_fold(raw.decode(), lambda inner: inner))
     return found
+
+
+def _fold(text: str, normalise: Callable[[str], str]) -> str:
+    """The same JSON with strings in place of what is too deep. Raises `DecodingError`."""
+    if nesting.is_shallow(text):
+        return text
+    parts: list[str] = []
+    depth = copied = start = 0
+    key = ''
+    limit = FOLDED_DEPTH
+    for found in _TOKEN.finditer(text):
+        token = found[0]
+        if token in '{[':
+            if depth == 1:
+                limit = FOLDED_METADATA_DEPTH if key == '"metadata"' else FOLDED_DEPTH
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise DecodingError("invalid character '{' exceeded max depth")
+            if depth == limit + 1:
+                start = found.start()
+        elif token in '}]':
+            if depth == limit + 1:
+                inner = normalise(text[start:found.end()])
+                parts += [text[copied:start], json.dumps(_MARK + inner, ensure_ascii=False)]
+                copied = found.end()
+            depth -= 1
+        elif depth == 1:
+            key = token
+    return ''.join([*parts, text[copied:]])
+
+
+def _unfold(text: str) -> str:
+    return _FOLDED.sub(lambda found: str(json.loads(f'"{found[1]}"')), text) if (
+        _MARK in text) else text
 
 
 def duplicates(raw: bytes) -> list[str]:
@@ -75,7 +127,8 @@ def duplicates(raw: bytes) -> list[str]:
             for index, nested in enumerate(value):
                 yield from walk(nested, f'{path}[{index}]')
 
-    return list(dict.fromkeys(walk(json.loads(raw, object_pairs_hook=Pairs), '')))
+    text = _fold(raw.decode(), lambda inner: inner)
+    return list(dict.fromkeys(walk(json.loads(text, object_pairs_hook=Pairs), '')))
 
 
 def has_duplicates(raw: bytes) -> bool:
@@ -88,7 +141,7 @@ def has_duplicates(raw: bytes) -> bool:
             found = True
         return made
 
-    json.loads(raw, object_pairs_hook=hook)
+    json.loads(_fold(raw.decode(), lambda inner: inner), object_pairs_hook=hook)
     return found
 
 

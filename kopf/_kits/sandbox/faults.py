@@ -1,8 +1,8 @@
 """
-Faults on demand: what can go wrong with an API, made to go wrong.
+Injected faults of the API, for tests of clients.
 
-A fault is added, hits the requests that it is about as often and as likely as told, and is removed
-again. What is random is repeatable by its seed.
+A fault affects the matching requests until it is removed or its count is reached. A seed makes
+random faults repeatable.
 """
 import fnmatch
 import random
@@ -20,23 +20,31 @@ ACTIONS = get_args(Action)
 @dataclass(kw_only=True, eq=False)
 class Fault:
     """
-    What goes wrong, with which requests, and how often.
+    A fault to inject into the sandbox: what goes wrong, with which requests, and how often.
 
-    ``action`` is one of:
+    The patterns are globs such as ``'kopf*'``. By default, they match everything. ``hits`` is how
+    often the fault has hit so far.
 
-    * ``refuse``: an error with the ``status`` is answered, and nothing is done;
-    * ``delay``: it is done and answered ``seconds`` later;
-    * ``drop``: the connection is closed with no answer, and nothing is done;
-    * ``lose``: the same, but it is done;
-    * ``cut``: the answer breaks off in the middle, a watch's in the middle of its next line;
-    * ``slow``: the answer comes piece by piece for ``seconds``; each line of a watch so much later;
-    * ``expire``: ``410 Gone``, in a watch by a line of the type ``ERROR``;
-    * ``compact``: the history is forgotten first, so that revisions and pages from before are gone.
-
-    ``verb`` is of the API (``list``, ``watch``, ``patch``, ...), ``resource`` a plural name with
-    its group (``pods``, ``deployments.apps``) and a subresource (``pods/status``) or a path
-    (``/version``); these, ``namespace`` and ``name`` can be patterns (``kopf*``). It hits
-    ``count`` times at most, with the ``chance`` (from 0 to 1), not the first ``skip`` times.
+    :param action: what goes wrong. ``'refuse'``: the response is an error with the ``status``, and
+        nothing is done. ``'delay'``: the request is executed and answered ``seconds`` later.
+        ``'drop'``: the connection is closed without a response, and nothing is done. ``'lose'``:
+        the same, but the request is executed. ``'cut'``: the response breaks off in the middle; in
+        a watch, in the middle of the next line. ``'slow'``: the response comes in pieces for
+        ``seconds``; in a watch, each line comes that much later. ``'expire'``: the response is
+        ``410 Gone``; in a watch, a line of the type ``ERROR``. ``'compact'``: the history is
+        forgotten first, so that earlier revisions and pages are gone.
+    :param verb: a pattern of the verb of the API: ``'list'``, ``'watch'``, ``'patch'``, etc.
+    :param resource: a pattern of the plural name, also with the group (``'deployments.apps'``) or a
+        subresource (``'pods/status'``); or of a path (``'/version'``).
+    :param namespace: a pattern of the namespace.
+    :param name: a pattern of the name of the object.
+    :param count: how many times the fault hits at most. Default: no limit.
+    :param skip: how many of the first matching requests to spare.
+    :param chance: the probability of a hit, from 0 to 1.
+    :param seed: the seed of the random numbers, for repeatable runs. Default: none.
+    :param status: the HTTP status code of the error, from 100 to 599.
+    :param seconds: the duration in seconds.
+    :raises ValueError: for an unknown action or a wrong status.
     """
     action: Action
     verb: str = '*'
@@ -58,10 +66,11 @@ class Fault:
         if self.action not in ACTIONS:
             raise ValueError(f"There is no fault {self.action!r}, only: {', '.join(ACTIONS)}.")
         if not 100 <= self.status <= 599:
-            raise ValueError(f"{self.status} is no status of HTTP.")
+            raise ValueError(f"{self.status} is not an HTTP status.")
         self._random = random.Random(self.seed)
 
     def is_about(self, target: 'Target') -> bool:
+        """Whether the request matches all patterns of the fault."""
         return (
             fnmatch.fnmatchcase(target.verb, self.verb)
             and any(fnmatch.fnmatchcase(resource, self.resource) for resource in target.resources)
@@ -70,7 +79,7 @@ class Fault:
         )
 
     def hit(self, target: 'Target') -> bool:
-        """Whether it hits this time; then it is counted."""
+        """Whether the fault affects this request; if so, it is counted."""
         if not self.is_about(target) or (self.count is not None and self.hits >= self.count):
             return False
         self._met += 1
@@ -80,7 +89,7 @@ class Fault:
         return True
 
     def error(self) -> APIError:
-        """What is answered where the request is refused."""
+        """The error in the response to a refused request."""
         reason, message = _REASONS.get(self.status, ('', "refused on demand"))
         retry_after = 1 if self.status in (429, 503) else None
         return APIError(message, code=self.status, reason=reason, retry_after=retry_after)
@@ -116,19 +125,19 @@ class Faults:
         return len(self._faults)
 
     def add(self, fault: Fault) -> Fault:
-        """Let it happen from now on; in watches that are open already, too."""
+        """Add a fault. It affects new requests, and also open watches."""
         self._faults.append(fault)
         return fault
 
     def remove(self, fault: Fault) -> None:
-        """Let it happen no more. It is no error if it is not there."""
+        """Remove a fault, if it is there."""
         self._faults = [other for other in self._faults if other is not fault]
 
     def clear(self) -> None:
         self._faults.clear()
 
     def hitting(self, target: Target, *actions: Action) -> list[Fault]:
-        """Those of the actions that hit this time."""
+        """Find the faults with these actions that affect this request."""
         return [fault for fault in self._faults if fault.action in actions and fault.hit(target)]
 
 
@@ -151,7 +160,7 @@ def parse(text: str) -> Fault:
         try:
             options[key] = _CASTS.get(key, str)(value.strip())
         except ValueError:
-            raise ValueError(f"{value!r} in the fault {text!r} is no number.") from None
+            raise ValueError(f"{value!r} in the fault {text!r} is not a number.") from None
     return Fault(action=action.strip(), **options)  # type: ignore[arg-type]
 
 

@@ -1,8 +1,9 @@
 """
-HTTP: requests in, answers and streams out. All the rest is in the other rooms.
+HTTP: requests in, responses and streams out. All the rest is in the other modules.
 """
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import urllib.parse
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,7 @@ from typing import NoReturn
 
 from aiohttp import web
 
-from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watching
+from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watches
 from kopf._kits.sandbox.access import Access, Attempt
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.dispatching import Dispatcher, check_route
@@ -18,22 +19,24 @@ from kopf._kits.sandbox.faults import Fault, Faults, Target
 from kopf._kits.sandbox.openapi import Documents
 from kopf._kits.sandbox.requests import Address, Request, User
 from kopf._kits.sandbox.statuses import APIError, Expired, NoPage, NotFound
-from kopf._kits.sandbox.watching import Watch, Watches
+from kopf._kits.sandbox.watches import Watch, Watches
 
 logger = logging.getLogger(__name__)
 JSON = 'application/json'
 PUBLIC = ('/healthz', '/livez', '/readyz')
-EXPIRED = watching.error_line(Expired("too old resource version"))
+EXPIRED = watches.error_line(Expired("too old resource version"))
 HEADERS = {'Cache-Control': 'no-cache, private'}
 
 
 class Handler:
-    """Answers every request of the server; no failure of one is felt by another."""
+    """Answers all requests of the server. A failure of one request has no effect on others."""
 
     def __init__(
             self, cluster: Cluster, dispatcher: Dispatcher, watches: Watches, access: Access,
-            faults: Faults,
+            faults: Faults, *, host: str | None = None,
     ) -> None:
+        """With the ``host``, only requests to that or to addresses of this machine are served."""
+        self._host = host
         self._cluster = cluster
         self._access = access
         self._documents = Documents(cluster.kinds)
@@ -43,6 +46,7 @@ class Handler:
 
     async def __call__(self, http: web.BaseRequest) -> web.StreamResponse:
         try:
+            self._check_host(http)
             return await self._handle(http)
         except NoPage:
             return _not_found()
@@ -57,6 +61,24 @@ class Handler:
             logger.exception("A request to the sandbox has failed.")
             error = statuses.InternalError(f"{type(e).__name__} in the sandbox; see its log")
             return _answer(encoding.encode(error.status()), error.code)
+
+    def _check_host(self, http: web.BaseRequest) -> None:
+        """
+        Refuse the requests of web pages by DNS rebinding.
+
+        The owner of a page can point the name of the page to this machine. Browsers then take the
+        sandbox for the server of the page. Requests by an IP address cannot be made this way.
+        """
+        if self._host is None or 'Host' not in http.headers:
+            return
+        try:
+            name = urllib.parse.urlsplit(f"//{http.headers['Host']}").hostname or ''
+            if name in ('localhost', self._host.lower()) or ipaddress.ip_address(name):
+                return
+        except ValueError:
+            pass
+        raise statuses.Forbidden(
+            "The sandbox is served only under the address of its host, or as localhost.")
 
     async def _handle(self, http: web.BaseRequest) -> web.StreamResponse:
         path, _, query_text = http.raw_path.partition('?')
@@ -118,7 +140,7 @@ class Handler:
     async def _sent(
             self, http: web.BaseRequest, target: Target, response: web.Response,
     ) -> web.StreamResponse:
-        """The response, unless something goes wrong with sending it."""
+        """Send the response, unless a fault prevents that."""
         faults = self._faults.hitting(target, 'lose', 'cut', 'slow')
         if not faults:
             return response

@@ -1,8 +1,8 @@
 """
-The state in a file: all objects and the revision, so that the next run goes on from there.
+The state in a file: all objects and the revision, from which the next run continues.
 
-It is a line of JSON on the file itself, then one per object. It is written whole beside the old one
-and put in its place, so that there is never half a file.
+The first line describes the file; each following line is an object in JSON. A new file is written
+beside the old one and then replaces it, so that the file is always complete.
 """
 import asyncio
 import contextlib
@@ -78,7 +78,7 @@ class Keeper:
                 self._saved = revision
 
     def save(self) -> None:
-        """Save it now, if anything has changed. Raises `OSError`."""
+        """Save the state now, if anything has changed. Raises `OSError`."""
         if self._store.revision != self._saved:
             lines, revision = self._snapshot()
             self._write(lines)
@@ -122,6 +122,22 @@ def _temporary(folder: Path, name: str) -> Iterator[tuple[int, str]]:
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """
+    Write a file that only this user can read, in place of the one that is there, if there is any.
+
+    Pipes and the like, e.g. ``/dev/stdout``, are not replaced.
+    """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding='utf-8')
+        return
+    with _temporary(path.parent, path.name) as (descriptor, name):
+        with open(descriptor, 'w', encoding='utf-8') as file:
+            file.write(text)
+        os.replace(name, path)
 
 
 def _parse(line: bytes) -> tuple[Resource, Entry]:

@@ -1,7 +1,7 @@
 """
 Kinds that the API serves: the built-in ones, declared as data, and those of CRDs.
 
-Nothing here depends on the objects: what a `Kind` tells is the same for all its objects.
+A `Kind` is the same for all its objects, and does not depend on them.
 """
 import functools
 import json

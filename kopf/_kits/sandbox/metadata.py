@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, kinds, naming, statuses
+from kopf._kits.sandbox import kinds, naming, statuses, wordings
 
 MAX_NAME = 63
 MAX_ANNOTATIONS = 256 * 1024
@@ -88,15 +88,15 @@ def _validate_names(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Cause]:
     if prefix:
         masked = f'{prefix[:-2]}a' if len(prefix) > 1 and prefix.endswith('-') else prefix
         for problem in check_name(masked, kind):
-            yield causes.invalid('metadata.generateName', prefix, problem)
+            yield wordings.invalid('metadata.generateName', prefix, problem)
     name = meta.get('name') or ''
     if not name:
-        yield causes.required('metadata.name', "name or generateName is required")
+        yield wordings.required('metadata.name', "name or generateName is required")
     else:
         for problem in check_name(name, kind):
-            yield causes.invalid('metadata.name', name, problem)
+            yield wordings.invalid('metadata.name', name, problem)
     if meta.get('generation', 0) < 0:
-        yield causes.invalid(
+        yield wordings.invalid(
             'metadata.generation', meta['generation'], "must be greater than or equal to 0")
 
 
@@ -105,16 +105,16 @@ def _validate_changes(new: Meta, old: Meta) -> Iterator[statuses.Cause]:
         known = old.get('finalizers') or ()
         added = sorted({name for name in new.get('finalizers') or () if name not in known})
         if added:
-            yield causes.forbidden(
+            yield wordings.forbidden(
                 'metadata.finalizers',
                 "no new finalizers can be added if the object is being deleted, "
-                f"found new finalizers []string{{{', '.join(map(causes.shown, added))}}}")
+                f"found new finalizers []string{{{', '.join(map(wordings.shown, added))}}}")
     if new.get('generation', 0) < old.get('generation', 0):
-        yield causes.invalid(
+        yield wordings.invalid(
             'metadata.generation', new.get('generation', 0), "must not be decremented")
     for key in IMMUTABLES:
         if new.get(key) != old.get(key):
-            yield causes.immutable(f'metadata.{key}', new.get(key))
+            yield wordings.immutable(f'metadata.{key}', new.get(key))
 
 
 def _validate_common(meta: Meta) -> Iterator[statuses.Cause]:
@@ -128,21 +128,21 @@ def _validate_common(meta: Meta) -> Iterator[statuses.Cause]:
 def validate_labels(labels: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key, value in labels.items():
         for problem in naming.check_qualified(key):
-            yield causes.invalid(field, key, problem)
+            yield wordings.invalid(field, key, problem)
         for problem in naming.check_label_value(value):
-            yield causes.invalid(field, value, problem)
+            yield wordings.invalid(field, value, problem)
 
 
 def validate_annotations(annotations: Mapping[str, str], field: str) -> Iterator[statuses.Cause]:
     for key in annotations:
         for problem in naming.check_qualified(key.lower()):
-            yield causes.invalid(field, key, problem)
+            yield wordings.invalid(field, key, problem)
     # A character is up to 4 bytes: most annotations need not be encoded to be measured.
     size = sum(len(key) + len(value) for key, value in annotations.items())
     if size * 4 > MAX_ANNOTATIONS:
         size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
         if size > MAX_ANNOTATIONS:
-            yield causes.too_long(field, MAX_ANNOTATIONS)
+            yield wordings.too_long(field, MAX_ANNOTATIONS)
 
 
 def _validate_owners(owners: list[dict[str, Any]]) -> Iterator[statuses.Cause]:
@@ -152,16 +152,17 @@ def _validate_owners(owners: list[dict[str, Any]]) -> Iterator[statuses.Cause]:
         api_version = owner.get('apiVersion') or ''
         group, _, version = api_version.rpartition('/')
         if not version or '/' in group:
-            yield causes.invalid(f'{field}.apiVersion', api_version, "version must not be empty")
+            yield wordings.invalid(f'{field}.apiVersion', api_version, "version must not be empty")
         for key in ('kind', 'name', 'uid'):
             if not owner.get(key):
-                yield causes.invalid(f'{field}.{key}', owner.get(key) or '', "must not be empty")
+                yield wordings.invalid(f'{field}.{key}', owner.get(key) or '', "must not be empty")
         if (api_version, owner.get('kind')) == ('v1', 'Event'):
-            yield causes.invalid(field, owner, "/v1, Kind=Event is disallowed from being an owner")
+            yield wordings.invalid(
+                field, owner, "/v1, Kind=Event is disallowed from being an owner")
         if owner.get('controller'):
             controllers.append(f"{owner.get('kind', '')}/{owner.get('name', '')}")
             if len(controllers) > 1:
-                yield causes.invalid(
+                yield wordings.invalid(
                     field, owners,
                     "Only one reference can have Controller set to true. "
                     f'Found "true" in references for {controllers[0]} and {controllers[-1]}')
@@ -172,14 +173,14 @@ def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Caus
     finalizers: Iterable[str] = meta.get('finalizers') or ()
     for name in finalizers:
         for problem in naming.check_qualified(name):
-            yield causes.invalid(field, name, problem)
+            yield wordings.invalid(field, name, problem)
     if 'orphan' in finalizers and 'foregroundDeletion' in finalizers:
-        yield causes.invalid(
+        yield wordings.invalid(
             field, finalizers, "finalizer orphan and foregroundDeletion cannot be both set")
     if not kind.custom:
         for index, name in enumerate(finalizers):
             if '/' not in name and name not in STANDARD_FINALIZERS:
-                yield causes.invalid(
+                yield wordings.invalid(
                     f'{field}[{index}]', name,
                     "name is neither a standard finalizer name nor is it fully qualified")
 
@@ -187,4 +188,4 @@ def _validate_finalizers(meta: Meta, kind: kinds.Kind) -> Iterator[statuses.Caus
 def _validate_managers(meta: Meta) -> Iterator[statuses.Cause]:
     for index, entry in enumerate(meta.get('managedFields') or ()):
         if len((entry.get('manager') or '').encode()) > 128:
-            yield causes.too_long(f'metadata.managedFields[{index}].manager', 128)
+            yield wordings.too_long(f'metadata.managedFields[{index}].manager', 128)

@@ -1,7 +1,7 @@
 """
 The forms that names, labels, and other identifiers must have.
 
-Every function returns what is wrong with a value, as the API tells it; nothing if it is right.
+Every function returns the errors of a value in the words of the API, or nothing if it is valid.
 """
 import re
 

@@ -1,5 +1,5 @@
 """
-Paths that are of no resource: versions, health, discovery, and the descriptions of schemas.
+Paths without resources: versions, health, discovery, and schemas.
 """
 import re
 from collections.abc import Mapping, Sequence
@@ -92,7 +92,7 @@ def _aggregated(cluster: Cluster, legacy: bool, version: str) -> Answer:
 
 
 def _openapi(body: bytes, accept: str) -> Answer:
-    """Only JSON is there; who wants nothing but protobuf is told so."""
+    """Refuse clients that accept only protobuf: all documents are JSON."""
     if accept and not any(wanted in accept for wanted in ('json', '*/*', 'application/*')):
         raise NotAcceptable([JSON])
     return Answer(body)

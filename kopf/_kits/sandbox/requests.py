@@ -57,7 +57,7 @@ class Accepted:
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """One request on a resource, as all of the sandbox's rooms pass it on."""
+    """One request on a resource, as the modules of the sandbox pass it on."""
     verb: str
     kind: Kind
     namespace: str = ''

@@ -7,13 +7,13 @@ import random
 
 from kopf._kits.sandbox import builtins, crdrules, crds, scales, schemas, webhookrules
 from kopf._kits.sandbox import metadata as metadata_rules
-from kopf._kits.sandbox.causes import too_long
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Resource
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.statuses import Cause, Forbidden, Invalid, Obj
 from kopf._kits.sandbox.storage import Entry
+from kopf._kits.sandbox.wordings import too_long
 
 SERVICES: Resource = ('', 'services')
 #: How much data config maps and secrets can have, in bytes.
@@ -150,7 +150,7 @@ def _check_size(kind: Kind, obj: Obj) -> list[Cause]:
 
 
 def warn(kind: Kind, new: Obj, old: Obj | None) -> list[str]:
-    """What is accepted, but should be told of."""
+    """List the warnings about an accepted object."""
     texts = metadata_rules.warn(new['metadata'], {} if old is None else old['metadata'], kind)
     if kind.resource == CRDS:
         texts += crdrules.warn(new)

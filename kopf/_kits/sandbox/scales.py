@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._kits.sandbox import causes
+from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.kinds import Scaling
 from kopf._kits.sandbox.statuses import Cause, Obj
 
@@ -17,18 +17,18 @@ def validate(scaling: Scaling, obj: Obj) -> Iterator[Cause]:
     for path in scaling.spec_path, scaling.status_path:
         replicas, problem = _find(obj, path, int, 'int64')
         if problem:
-            yield causes.invalid(path, 0, problem)
+            yield wordings.invalid(path, 0, problem)
         elif replicas is None:
             continue
         elif replicas < 0:
-            yield causes.invalid(path, replicas, "should be a non-negative integer")
+            yield wordings.invalid(path, replicas, "should be a non-negative integer")
         elif replicas > MAX_REPLICAS:
-            yield causes.invalid(
+            yield wordings.invalid(
                 path, replicas, f"should be less than or equal to {MAX_REPLICAS}")
     if scaling.selector_path:
         _, problem = _find(obj, scaling.selector_path, str, 'string')
         if problem:
-            yield causes.invalid(scaling.selector_path, '', problem)
+            yield wordings.invalid(scaling.selector_path, '', problem)
 
 
 def _find(obj: Obj, path: str, type: type, name: str) -> tuple[Any, str]:

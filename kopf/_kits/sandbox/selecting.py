@@ -1,8 +1,8 @@
 """
 Label selectors and field selectors, as they come in queries.
 
-A parsed selector is a function of labels, or of fields. Texts that the API refuses are refused
-with its own words (`BadRequest`).
+A parsed selector is a function of labels or of fields. Texts that the API refuses raise
+`BadRequest` with the message of the API.
 """
 import re
 from collections.abc import Callable, Iterator, Mapping

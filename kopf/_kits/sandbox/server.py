@@ -3,7 +3,6 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 """
 import asyncio
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -12,22 +11,21 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from kopf._kits.sandbox import certificates
+from kopf._kits.sandbox import keeping, tls
 from kopf._kits.sandbox.access import PLAIN, Access
 from kopf._kits.sandbox.admission import Admission
-from kopf._kits.sandbox.certificates import Certificates, encoded
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.collecting import Collector
-from kopf._kits.sandbox.definitions import Definitions
 from kopf._kits.sandbox.direct import Direct
 from kopf._kits.sandbox.dispatching import Dispatcher
+from kopf._kits.sandbox.establishing import Definitions
 from kopf._kits.sandbox.faults import Faults
 from kopf._kits.sandbox.handling import Handler
-from kopf._kits.sandbox.keeping import Keeper
 from kopf._kits.sandbox.kinds import DATA
 from kopf._kits.sandbox.requests import ADMIN, Request
 from kopf._kits.sandbox.statuses import Obj
-from kopf._kits.sandbox.watching import Watches
+from kopf._kits.sandbox.tls import Certificates, encoded
+from kopf._kits.sandbox.watches import Watches
 from kopf._kits.sandbox.writing import Writer
 
 INITIAL_NAMESPACES = ('default', 'kube-node-lease', 'kube-public', 'kube-system')
@@ -35,12 +33,18 @@ INITIAL_NAMESPACES = ('default', 'kube-node-lease', 'kube-public', 'kube-system'
 
 class Sandbox(Direct):
     """
-    A Kubernetes API server for development and tests.
+    A Kubernetes API server for development and tests, in the running event loop.
 
-    It serves from `start` (or entering the context) to `stop`, in the running event loop: on this
-    ``host`` and ``port`` (0 for a free one), with ``tls`` by certificates made for this run.
-    The ``state`` is a file to go on from, and to keep everything in. Files to ``load`` are applied
-    at the start. Of the latest changes, ``history`` are kept for watches and pages.
+    It serves from `start` to `stop`, or for the block of ``async with``. ``faults`` are the faults
+    to inject: ``sandbox.faults.add(kopf.testing.Fault(...))``. See "Use the sandbox" in the
+    documentation.
+
+    :param host: the address to listen on.
+    :param port: the port to listen on. Default: 0, any free port.
+    :param tls: whether to serve HTTPS, with certificates made for this run. Otherwise, HTTP.
+    :param state: the file from which to load the objects, and in which to save them. Default: none.
+    :param load: YAML files with objects to apply at the start.
+    :param history: the number of the latest changes to keep for watches and for pages of lists.
     """
 
     def __init__(
@@ -67,7 +71,7 @@ class Sandbox(Direct):
         self._watches = Watches()
         self._definitions = Definitions(cluster, self._watches)
         self._collector = Collector(cluster, writer)
-        self._keeper = Keeper(cluster.store, state) if state is not None else None
+        self._keeper = keeping.Keeper(cluster.store, state) if state is not None else None
         self._certificates: Certificates | None = None
         self._tokens = {name: self._access.add_token(user)
                         for name, user in (('admin', ADMIN), ('plain', PLAIN))}
@@ -88,13 +92,18 @@ class Sandbox(Direct):
 
     @property
     def url(self) -> str:
+        """The URL of the sandbox."""
         host = f'[{self._host}]' if ':' in self._host else self._host
         return f"{'https' if self._tls else 'http'}://{host}:{self._port}"
 
     async def start(self) -> None:
         """
-        Raises `StateError` for a state that is none, `OSError` for a port that is in use,
-        `APIError` or `ValueError` for a file that cannot be applied.
+        Begin to serve.
+
+        :raises StateError: if the file with the state is unusable.
+        :raises OSError: if the port is in use.
+        :raises APIError: if a file cannot be applied.
+        :raises ValueError: if a file with objects is broken.
         """
         listeners = self._cluster.store.listeners
         listeners[:] = [self._definitions.hear, self._collector.hear]
@@ -127,10 +136,11 @@ class Sandbox(Direct):
     async def _serve(self) -> None:
         context = None
         if self._tls:
-            self._certificates = certificates.make(self._host)
+            self._certificates = tls.make(self._host)
             context = self._certificates.context()
         handler = Handler(
-            self._cluster, self._dispatcher, self._watches, self._access, self.faults)
+            self._cluster, self._dispatcher, self._watches, self._access, self.faults,
+            host=None if self._tls else self._host)
         server = web.Server(handler, handler_cancellation=True, access_log=None)
         self._runner = web.ServerRunner(server, handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
@@ -140,7 +150,11 @@ class Sandbox(Direct):
         self._port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
-        """End all watches and connections; save the state. Raises `OSError` if it cannot be."""
+        """
+        End all watches and connections, and save the state.
+
+        :raises OSError: if the state cannot be saved.
+        """
         await self._stop()
         if self._keeper is not None:
             self._keeper.save()
@@ -164,9 +178,11 @@ class Sandbox(Direct):
 
     def kubeconfig(self) -> dict[str, Any]:
         """
-        A kubeconfig for clients on this machine, with the contexts ``admin`` (a token, the
-        current one), ``plain`` (a token with no rights), and over TLS ``cert`` (the same rights
-        as ``admin`` by a client certificate). Over plain HTTP, no credentials are all rights.
+        Make a kubeconfig for clients on this machine, as a dict.
+
+        It has the contexts ``admin`` (the current context, with all permissions), ``plain``
+        (without permissions), both with tokens; and with TLS, ``cert`` (as ``admin``, with a client
+        certificate). Over plain HTTP, clients without credentials have all permissions.
         """
         server: dict[str, Any] = {'server': self.url}
         users = {name: {'token': token} for name, token in self._tokens.items()}
@@ -188,7 +204,10 @@ class Sandbox(Direct):
         }
 
     def write_kubeconfig(self, path: Path) -> None:
-        """Write it so that only this user can read it."""
+        """
+        Write the kubeconfig to a file that only this user can read.
+
+        :param path: the path of the file.
+        """
         text = yaml.safe_dump(self.kubeconfig(), sort_keys=False)
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), 'w') as file:
-            file.write(text)
+        keeping.write_secret(path, text)

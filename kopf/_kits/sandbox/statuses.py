@@ -59,7 +59,7 @@ class APIError(Exception):
             self.reason = reason
 
     def status(self) -> Obj:
-        """The ``Status`` object that is told to the client."""
+        """The ``Status`` object for the response."""
         status: Obj = {
             'kind': 'Status', 'apiVersion': 'v1',
             'metadata': {'continue': self.continuing} if self.continuing else {},
@@ -101,7 +101,7 @@ class Unauthorized(APIError):
 
 
 class Forbidden(APIError):
-    """Refused by rights, or by what is protected. `Forbidden.to` makes the usual message."""
+    """A missing permission, or a protected object. `Forbidden.to` makes the usual message."""
     code = 403
     reason = 'Forbidden'
 
@@ -159,9 +159,7 @@ class AlreadyExists(APIError):
 
 
 class Conflict(APIError):
-    """
-    Somebody was faster, or another manager owns the fields (see `Conflict.of_managers`).
-    """
+    """The object has changed, or another manager owns the fields: see `Conflict.of_managers`."""
     code = 409
     reason = 'Conflict'
 
@@ -206,7 +204,8 @@ class UnsupportedMediaType(APIError):
 
 class Invalid(APIError):
     """
-    An object that breaks its kind's rules, told by causes; or a request with none, by a message.
+    The object breaks the rules of its kind, as the causes say; or the request is wrong, as the
+    message says.
     """
     code = 422
     reason = 'Invalid'
@@ -231,7 +230,7 @@ class TooManyRequests(APIError):
 
 
 class InternalError(APIError):
-    """Something behind the API has failed (e.g. a webhook); ``why`` is told as it is."""
+    """Something behind the API has failed, e.g. a webhook. ``why`` is the message as it is."""
     code = 500
     reason = 'InternalError'
 

@@ -1,9 +1,9 @@
 """
 The store: objects as JSON, one counter of revisions, and the latest changes for watches.
 
-An object is kept once, as the bytes that go over the wire; whoever wants to change it decodes
-a copy of their own. So nothing read can be altered by accident, and lists and watches need no
-encoding. All operations are synchronous: what happens between two awaits happens at once.
+An object is kept as the bytes of its JSON. To change an object, the caller decodes a copy. So,
+stored objects cannot be altered by accident, and lists and watches need no encoding. All operations
+are synchronous, so several operations without an await between them are atomic.
 """
 import bisect
 import collections
@@ -25,7 +25,7 @@ MAX_SIZE = 1536 * 1024
 
 
 class Entry:
-    """A state of an object: immutable, shared by everyone who reads it."""
+    """A state of an object: immutable, shared by all readers."""
     __slots__ = ('key', 'labels', 'raw', 'revision', 'uid')
 
     def __init__(
@@ -38,7 +38,7 @@ class Entry:
         self.labels: dict[str, str] | None = labels
 
     def decode(self) -> Obj:
-        """A copy of the object, for the caller to keep."""
+        """Decode a copy of the object, which the caller can change."""
         return encoding.decode_own(self.raw)
 
 
@@ -156,7 +156,7 @@ class Store:
         return found
 
     def listen(self, resource: Resource, listener: Listener) -> Callable[[], None]:
-        """Call it for every change of a resource from now on; returns how to stop that."""
+        """Call a function for every change of a resource. The result is a function to stop that."""
         listeners = self._tables.setdefault(resource, _Table()).listeners
         token = object()
         listeners[token] = listener

@@ -5,10 +5,10 @@ import copy
 import dataclasses
 from typing import Any
 
-from kopf._kits.sandbox import causes, encoding, objects, reading, tables
+from kopf._kits.sandbox import encoding, objects, reading, tables, wordings
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
-from kopf._kits.sandbox.patches import Patch
+from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.scaling import SCALE, WORKLOADS, scale_of
 from kopf._kits.sandbox.statuses import APIError, BadRequest, Invalid, MethodNotAllowed, Obj
@@ -75,7 +75,7 @@ class Subresources:
                              f"the name on the URL ({request.name})")
         replicas = (scale.get('spec') or {}).get('replicas', 0)
         if not isinstance(replicas, int) or (replicas < 0 and not request.kind.custom):
-            raise Invalid.on('autoscaling', 'Scale', request.name, [causes.invalid(
+            raise Invalid.on('autoscaling', 'Scale', request.name, [wordings.invalid(
                 'spec.replicas', replicas, "must be greater than or equal to 0")])
         made = copy.deepcopy(obj)
         scaling = request.kind.scaling or WORKLOADS

@@ -1,5 +1,5 @@
 """
-Tables: objects as rows of cells, as ``kubectl get`` shows them; and objects' metadata alone.
+Tables: objects as rows of cells, as in ``kubectl get``; and objects reduced to their metadata.
 """
 import datetime
 import re

@@ -5,7 +5,7 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, naming
+from kopf._kits.sandbox import naming, wordings
 from kopf._kits.sandbox.statuses import Cause, Obj
 
 VERSIONS = ('v1', 'v1beta1')
@@ -24,7 +24,7 @@ def validate(config: Obj) -> list[Cause]:
         found.extend(_check_effects(webhook, f'{field}.sideEffects'))
         timeout = webhook.get('timeoutSeconds')
         if timeout is not None and not 1 <= timeout <= MAX_TIMEOUT:
-            found.append(causes.invalid(
+            found.append(wordings.invalid(
                 f'{field}.timeoutSeconds', timeout,
                 "the timeout value must be between 1 and 30 seconds"))
         found.extend(_check_client(webhook.get('clientConfig') or {}, f'{field}.clientConfig'))
@@ -33,49 +33,49 @@ def validate(config: Obj) -> list[Cause]:
 
 def _check_name(name: str, field: str, names: set[str]) -> Iterator[Cause]:
     if not name:
-        yield causes.required(field)
+        yield wordings.required(field)
         return
     problems = naming.check_subdomain(name)
     for problem in problems:
-        yield causes.invalid(field, name, problem)
+        yield wordings.invalid(field, name, problem)
     if not problems and name.count('.') < 2:
-        yield causes.invalid(
+        yield wordings.invalid(
             field, name, "should be a domain with at least three segments separated by dots")
     if name in names:
-        yield causes.duplicate(field, name)
+        yield wordings.duplicate(field, name)
     names.add(name)
 
 
 def _check_versions(webhook: Mapping[str, Any], field: str) -> Iterator[Cause]:
     versions = webhook.get('admissionReviewVersions') or []
     if not versions:
-        yield causes.required(field, f"must specify one of {', '.join(VERSIONS)}")
+        yield wordings.required(field, f"must specify one of {', '.join(VERSIONS)}")
     elif not set(versions) & set(VERSIONS):
-        yield causes.invalid(
+        yield wordings.invalid(
             field, versions, f"must include at least one of {', '.join(VERSIONS)}")
 
 
 def _check_effects(webhook: Mapping[str, Any], field: str) -> Iterator[Cause]:
     effects = webhook.get('sideEffects')
     if not effects:
-        yield causes.required(field, f"must specify one of {', '.join(SIDE_EFFECTS)}")
+        yield wordings.required(field, f"must specify one of {', '.join(SIDE_EFFECTS)}")
     elif effects not in SIDE_EFFECTS:
-        yield causes.unsupported(field, effects, SIDE_EFFECTS)
+        yield wordings.unsupported(field, effects, SIDE_EFFECTS)
 
 
 def _check_client(client: Mapping[str, Any], field: str) -> Iterator[Cause]:
     url, service = client.get('url'), client.get('service')
     if bool(url) == bool(service):
-        yield causes.required(field, "exactly one of url or service is required")
+        yield wordings.required(field, "exactly one of url or service is required")
     elif url:
         form = "desired format: https://host[/path]"
         try:
             parts = urllib.parse.urlsplit(url)
         except ValueError as e:
-            yield causes.required(f'{field}.url', f"url must be a valid URL: {e}; {form}")
+            yield wordings.required(f'{field}.url', f"url must be a valid URL: {e}; {form}")
             return
         if parts.scheme != 'https':
-            yield causes.invalid(f'{field}.url', parts.scheme,
+            yield wordings.invalid(f'{field}.url', parts.scheme,
                                  f"'https' is the only allowed URL scheme; {form}")
         if not parts.hostname:
-            yield causes.invalid(f'{field}.url', parts.netloc, f"host must be specified; {form}")
+            yield wordings.invalid(f'{field}.url', parts.netloc, f"host must be specified; {form}")

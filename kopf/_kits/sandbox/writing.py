@@ -1,13 +1,13 @@
 """
 Writing: creating, replacing, patching and deleting objects, with all that the API does to them.
 
-What is read and what is then written belong together: where something was awaited in between
-(admission webhooks) and the object has changed meanwhile, it is done once more.
+A write is based on the state that was read before. If the object changes in between, while
+admission webhooks are called, the whole operation is repeated.
 """
 import copy
 from collections.abc import Callable
 
-from kopf._kits.sandbox import encoding, managing, objects, reading, rules
+from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.deleting import (
@@ -16,7 +16,7 @@ from kopf._kits.sandbox.deleting import (
     parse_deletion,
     succeeded,
 )
-from kopf._kits.sandbox.patches import Patch
+from kopf._kits.sandbox.patchrequests import Patch
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import (
     AlreadyExists,
@@ -65,7 +65,7 @@ class Writer:
             metadata['name'] = rules.new_name(metadata['generateName'])
         obj = rules.complete(kind, obj, nulls=request.applies)
         if not request.applies:
-            managing.track(request, None, obj, cluster.now())
+            managedfields.track(request, None, obj, cluster.now())
         obj = rules.prepare_creation(cluster, kind, obj)
         admission = self.admission
         if admission.concerns(request, 'CREATE'):
@@ -144,7 +144,7 @@ class Writer:
         cluster, kind = self._cluster, request.kind
         new = self._completed(request, new, old)
         if not request.applies:
-            managing.track(request, old, new, cluster.now())
+            managedfields.track(request, old, new, cluster.now())
         admission = self.admission
         if admission.concerns(request, 'UPDATE'):
             new = await admission.mutate(request, 'UPDATE', new, old) or new
@@ -164,7 +164,7 @@ class Writer:
     def _commit(self, request: Request, new: Obj, old: Obj, entry: Entry) -> Obj:
         cluster, kind = self._cluster, request.kind
         new['metadata']['resourceVersion'] = old['metadata']['resourceVersion']
-        managing.settle(new, old)
+        managedfields.keep_times(new, old)
         if request.dry_run:
             return new
         if is_released(kind, new):

@@ -1,5 +1,5 @@
 """
-The API for a test: the sandbox, or a real one, by the choice of whoever runs the tests.
+The API for a test: the sandbox or a real API, as chosen by an argument or the environment.
 """
 import contextlib
 import os
@@ -12,6 +12,7 @@ import yaml
 
 from kopf._cogs.clients import kubeconfigs
 from kopf._cogs.structs import credentials
+from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import clients, envtest, operators
 
@@ -21,9 +22,14 @@ CHOICE = 'KOPF_TEST_API'
 
 class API:
     """
-    An API to test with, in the running loop: its credentials, a client, operators on it.
+    An API for a test in the running event loop: its credentials, a client, and operators.
 
-    The `sandbox` is `None` if it is a real one.
+    `kopf.testing.open_api` makes it. ``sandbox`` is the sandbox, or `None` for a real API;
+    ``client`` is a `kopf.testing.Client`; ``credentials`` are those of the current context of the
+    kubeconfig.
+
+    :param kubeconfig: the kubeconfig as a dict.
+    :param sandbox: the sandbox. Default: none, it is a real API.
     """
 
     def __init__(self, kubeconfig: Mapping[str, Any], sandbox: Sandbox | None = None) -> None:
@@ -34,21 +40,35 @@ class API:
         self.client: clients.Client = clients.Client(self.credentials)
 
     def operator(self, *sources: Any, **options: Any) -> operators.Operator:
-        """An operator on this API, to be entered; see `kopf.testing.Operator`."""
+        """
+        Make an operator on this API, to be used as ``async with api.operator('handlers.py') as
+        operator:``.
+
+        :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
+        :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
+        """
         return operators.Operator(*sources, credentials=self.credentials, **options)
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
-        pathlib.Path(path).write_text(yaml.safe_dump(self.kubeconfig), encoding='utf-8')
+        """
+        Write the kubeconfig to a file that only this user can read.
+
+        :param path: the path of the file.
+        """
+        keeping.write_secret(pathlib.Path(path), yaml.safe_dump(self.kubeconfig))
 
 
 @contextlib.asynccontextmanager
 async def open_api(choice: str | None = None) -> AsyncIterator[API]:
     """
-    Have an API for the block: by default, as ``$KOPF_TEST_API`` tells.
+    Open an API for the block.
 
-    ``sandbox`` (if nothing is told) is a new one in the running loop. ``envtest`` is one made of
-    the programs in ``$KUBEBUILDER_ASSETS``, started once in a process. Everything else is a path
-    of a kubeconfig. Of a real API, what the client has created is deleted at the end.
+    ``'sandbox'`` is a new sandbox in the running event loop. ``'envtest'`` is a real API server,
+    made of the programs in ``$KUBEBUILDER_ASSETS``, and started once in a process. Everything else
+    is the path of a kubeconfig. At the end, the objects that the client has created in a real API
+    are deleted. See "Test operators" in the documentation.
+
+    :param choice: the API. Default: ``$KOPF_TEST_API`` if it is set, otherwise ``'sandbox'``.
     """
     choice = choose(choice)
     if choice == 'sandbox':
@@ -67,12 +87,12 @@ async def open_api(choice: str | None = None) -> AsyncIterator[API]:
 
 
 def choose(choice: str | None = None) -> str:
-    """What is to be tested on: what is given, or else what the environment tells."""
+    """Choose the API: the argument, or the environment variable, or the sandbox."""
     return choice or os.environ.get(CHOICE) or 'sandbox'
 
 
 def read_credentials(kubeconfig: Mapping[str, Any]) -> credentials.ConnectionInfo:
-    """The credentials of the current context."""
+    """Read the credentials of the current context."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
         path = pathlib.Path(folder, 'kubeconfig')
         path.write_text(yaml.safe_dump(dict(kubeconfig)), encoding='utf-8')

@@ -1,5 +1,5 @@
 """
-Keeping of what is logged: by each test, operator, or invocation for itself.
+Capturing of log messages: separately for each test, operator, or invocation.
 """
 import contextlib
 import contextvars
@@ -15,7 +15,7 @@ _users = 0
 
 
 class _Handler(logging.Handler):
-    """Keeps what is logged in the tasks and threads that have begun in one context."""
+    """Captures the messages of the tasks and threads that were started in one context."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Handler(logging.Handler):
 
 @contextlib.contextmanager
 def capture(lines: list[str]) -> Iterator[None]:
-    """Add the messages that are logged in the block, and in what it starts; those of all levels."""
+    """Capture the messages of all levels from the block, and from its tasks and threads."""
     global _level, _users
     own, handler = logging.getLogger('kopf'), _Handler(lines)
     if not _users:

@@ -1,5 +1,5 @@
 """
-A small client of the API, for tests: objects are dicts, kinds are named as in decorators.
+A small client of the API for tests. Objects are dicts. Resources are named as in decorators.
 """
 import json
 import pathlib
@@ -17,21 +17,27 @@ Obj = dict[str, Any]
 Objs = list[Obj]
 
 Kind = str | tuple[str, ...] | references.Resource | Mapping[str, Any]
-"""A kind: by a name of any sort; as in decorators; as it is served; or an object of it."""
+"""
+A resource: by any of its names, by the arguments of decorators, as found, or by one of its objects.
+"""
 
 BACKOFFS = (0.1, 0.2, 0.5, 1, 2)
-"""Pauses (seconds) between tries: the API is not always ready for a kind that is new."""
+"""The delays (seconds) between attempts: the API can be not ready yet for a new resource."""
 
 MERGE_PATCH = 'application/merge-patch+json'
 
 
 class Client:
     """
-    A client of the API for the running loop.
+    A client of the API, for async tests. Objects are dicts.
 
-    Objects of namespaced kinds are in the namespace of the credentials, if no other is given.
-    Instead of a kind and a name, an object can be given that is of that kind, name, and namespace.
-    What the API refuses is raised as `kopf.testing.APIError`, which has a ``status``.
+    A ``kind`` is a name of the resource of any sort, a tuple as in the arguments of decorators, or
+    `kopf.Resource`. Instead of a kind and a name, you can pass an object with its kind, name, and
+    namespace. Objects of namespaced resources are in the ``namespace`` of the client, unless you
+    pass a namespace. If the API server refuses a request, `kopf.testing.APIError` is raised.
+
+    :param origin: the credentials. Their default namespace is the namespace of the client; without
+        it, ``'default'``.
     """
 
     def __init__(self, origin: credentials.ConnectionInfo) -> None:
@@ -40,7 +46,7 @@ class Client:
         settings.networking.error_backoffs = BACKOFFS
         self.namespace: str = origin.default_namespace or 'default'
         self.created: list[tuple[references.Resource, Obj]] = []
-        """Everything that was created by this client, in that order."""
+        """The resources and the objects that this client has created, in this order."""
         self._api = api.Client(credentials=origin, settings=settings)
         self._resources: frozenset[references.Resource] = frozenset()
 
@@ -51,6 +57,7 @@ class Client:
         await self.close()
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._api.close()
 
     async def request(
@@ -62,13 +69,30 @@ class Client:
             content_type: str = 'application/json',
             params: Mapping[str, str] | None = None,
     ) -> Any:
-        """Make any request; the bodies are JSON."""
+        """
+        Send any request, and return the response. The bodies are JSON.
+
+        :param method: the HTTP method.
+        :param path: the path, with a leading slash.
+        :param body: the body, to be converted to JSON. Default: none.
+        :param content_type: the type of the body.
+        :param params: the parameters of the query. Default: none.
+        :raises APIError: if the API server refuses the request.
+        """
         return await self._api.request(
             method, path, body=None if body is None else json.dumps(body).encode(),
             content_type=None if body is None else content_type, params=params)
 
     async def get(
             self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> Obj:
+        """
+        Get an object.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        :raises APIError: if there is no such object (with the ``status`` 404).
+        """
         obj: Obj = await self.request('GET', await self._locate(kind, name, namespace))
         return obj
 
@@ -79,7 +103,13 @@ class Client:
             namespace: str | None = None,
             labels: Mapping[str, str] | None = None,
     ) -> Objs:
-        """All objects of a kind, also of all namespaces if there is none given."""
+        """
+        Get all objects of a resource.
+
+        :param kind: the resource.
+        :param namespace: the namespace. Default: all namespaces.
+        :param labels: the labels that the objects must have. Default: any.
+        """
         resource = await self.find(kind)
         selector = ','.join(f'{key}={val}' for key, val in (labels or {}).items())
         answer = await self.request(
@@ -91,12 +121,19 @@ class Client:
     async def create(self, kind: Kind, obj: Mapping[str, Any] | str | None = None, /,
                      *, namespace: str | None = None, **fields: Any) -> Obj:
         """
-        Create an object: the one given; or one of the kind and of the name, with the fields.
+        Create an object, either as it is given, or made of a kind, a name, and fields.
 
         .. code-block:: python
 
             await client.create({'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', ...})
             await client.create('kopfexamples', 'obj', spec={'duration': '1m'})
+
+        :param kind: the resource; or the object.
+        :param obj: the name; or the object, without the kind. Default: none.
+        :param namespace: the namespace. Default: that of the object, or else that of the client.
+        :param fields: more fields of the object, such as ``spec``.
+        :returns: the object as the API server has stored it.
+        :raises APIError: if there is already such an object (with the ``status`` 409).
         """
         resource = await self.find(kind)
         body: Obj = {'apiVersion': _get_api_version(resource), 'kind': resource.kind}
@@ -122,7 +159,17 @@ class Client:
             namespace: str | None = None,
             subresource: str | None = None,
     ) -> Obj:
-        """Merge a patch into the object: ``patch('pods', 'one', {})`` or ``patch(pod, {})``."""
+        """
+        Change an object by a merge patch: ``patch('pods', 'one', {...})`` or ``patch(pod, {...})``.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name; or the patch, after an object.
+        :param patch: the patch.
+        :param namespace: the namespace. Default: that of the client.
+        :param subresource: the subresource to change, e.g. ``'status'``. Default: the object
+            itself.
+        :returns: the object as the API server has stored it.
+        """
         if isinstance(name, Mapping):
             name, patch = None, name
         path = await self._locate(kind, name, namespace, subresource)
@@ -131,7 +178,13 @@ class Client:
 
     async def delete(
             self, kind: Kind, name: str | None = None, *, namespace: str | None = None) -> None:
-        """Delete the object. It can still be there when this returns: it can have finalizers."""
+        """
+        Request the deletion of an object. Finalizers can keep the object after that.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        """
         await self.request('DELETE', await self._locate(kind, name, namespace))
 
     async def wait(
@@ -144,12 +197,18 @@ class Client:
             timeout: float = waiting.TIMEOUT,
     ) -> Obj:
         """
-        Wait until the object is there, and is as the condition wants it, and return it then.
+        Wait until an object exists and satisfies a condition, and return the object.
 
-        The condition is a function that returns something true or fails an assertion. What is not
-        there yet (keys, items, attributes) is waited for.
-
-        :raises AssertionError: after so many seconds, with the object as it was then.
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param condition: a function that gets the object, and returns something true, or `None`
+            after its assertions. Missing keys, items, and attributes mean: not yet. Default: the
+            object exists.
+        :param namespace: the namespace. Default: that of the client.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :returns: the object.
+        :raises AssertionError: if the condition is not satisfied in time; the text shows the
+            object.
         """
         __tracebackhide__ = True
         seen: list[Any] = []
@@ -162,10 +221,10 @@ class Client:
             return obj if value is None or value else False
 
         def explain(error: Any) -> str:
-            shown = '\n' + yaml.safe_dump(seen[0], sort_keys=False) if seen else "there is none"
+            shown = '\n' + yaml.safe_dump(seen[0], sort_keys=False) if seen else "no such object"
             why = f"{waiting.show(error)}\n" if seen and isinstance(error, Exception) else ""
-            return (f"{_name(kind, name)} has not become so in {timeout:g} seconds: "
-                    f"{waiting.describe(condition)}\n{why}It was at last: {shown}")
+            return (f"{_name(kind, name)} has not met the condition in {timeout:g} seconds: "
+                    f"{waiting.describe(condition)}\n{why}Last seen: {shown}")
 
         obj: Obj = await waiting.wait_for(check, timeout=timeout, explain=explain)
         return obj
@@ -178,7 +237,15 @@ class Client:
             namespace: str | None = None,
             timeout: float = waiting.TIMEOUT,
     ) -> None:
-        """Wait until there is no such object."""
+        """
+        Wait until an object does not exist.
+
+        :param kind: the resource; or an object, instead of a kind and a name.
+        :param name: the name.
+        :param namespace: the namespace. Default: that of the client.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :raises AssertionError: if the object still exists after that; the text shows the object.
+        """
         async def check() -> bool:
             try:
                 obj = await self.get(kind, name, namespace=namespace)
@@ -190,8 +257,12 @@ class Client:
 
     async def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
         """
-        Create all the objects given, or of the files of YAML: the kinds first, which are served
-        when this returns. Those which exist already are left as they are.
+        Create objects, custom resource definitions first, and wait until the API serves these.
+
+        Existing objects remain as they are.
+
+        :param sources: objects, or paths of YAML files with objects.
+        :returns: the objects.
         """
         objs = [obj for source in sources for obj in _read(source)]
         objs.sort(key=lambda obj: bool(obj['kind'] != 'CustomResourceDefinition'))
@@ -206,7 +277,7 @@ class Client:
         return loaded
 
     async def clean_up(self) -> None:
-        """Delete everything that was created by this client, the newest first."""
+        """Delete everything that this client has created, the newest objects first."""
         for resource, obj in reversed(self.created):
             try:
                 await self.request('DELETE', _get_path(resource, obj))
@@ -215,7 +286,12 @@ class Client:
         self.created.clear()
 
     async def find(self, kind: Kind) -> references.Resource:
-        """The kind as it is served."""
+        """
+        Get the resource of a kind, as the API serves it.
+
+        :param kind: the resource.
+        :raises LookupError: if the API serves no such resource, or several.
+        """
         if isinstance(kind, references.Resource):
             return kind
         selector = _make_selector(kind)
@@ -253,7 +329,10 @@ class Client:
 
 
 class SyncClient:
-    """The same client for sync tests: every call returns when it is done."""
+    """
+    A client of the API for sync tests: the methods are those of `kopf.testing.Client`, and each of
+    them returns when it has finished.
+    """
 
     def __init__(
             self, client: Client, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
@@ -262,30 +341,39 @@ class SyncClient:
         self._run = run
 
     def request(self, *args: Any, **kwargs: Any) -> Any:
+        """See `kopf.testing.Client.request`."""
         return self._run(self._client.request(*args, **kwargs))
 
     def get(self, *args: Any, **kwargs: Any) -> Obj:
+        """See `kopf.testing.Client.get`."""
         return self._run(self._client.get(*args, **kwargs))  # type: ignore[no-any-return]
 
     def list(self, *args: Any, **kwargs: Any) -> Objs:
+        """See `kopf.testing.Client.list`."""
         return self._run(self._client.list(*args, **kwargs))  # type: ignore[no-any-return]
 
     def create(self, *args: Any, **kwargs: Any) -> Obj:
+        """See `kopf.testing.Client.create`."""
         return self._run(self._client.create(*args, **kwargs))  # type: ignore[no-any-return]
 
     def patch(self, *args: Any, **kwargs: Any) -> Obj:
+        """See `kopf.testing.Client.patch`."""
         return self._run(self._client.patch(*args, **kwargs))  # type: ignore[no-any-return]
 
     def delete(self, *args: Any, **kwargs: Any) -> None:
+        """See `kopf.testing.Client.delete`."""
         self._run(self._client.delete(*args, **kwargs))
 
     def wait(self, *args: Any, **kwargs: Any) -> Obj:
+        """See `kopf.testing.Client.wait`."""
         return self._run(self._client.wait(*args, **kwargs))  # type: ignore[no-any-return]
 
     def wait_gone(self, *args: Any, **kwargs: Any) -> None:
+        """See `kopf.testing.Client.wait_gone`."""
         self._run(self._client.wait_gone(*args, **kwargs))
 
     def load(self, *args: Any, **kwargs: Any) -> Any:
+        """See `kopf.testing.Client.load`."""
         return self._run(self._client.load(*args, **kwargs))
 
 

@@ -1,8 +1,7 @@
 """
-A real API made of the programs that envtest uses: etcd and kube-apiserver.
+A real API from the programs of envtest: etcd and kube-apiserver, in ``$KUBEBUILDER_ASSETS``.
 
-They are found in ``$KUBEBUILDER_ASSETS``. Nothing else runs: there are no controllers, so nothing
-is collected, and namespaces do not end.
+No controllers run. So, owned resources are not garbage-collected, and deleted namespaces remain.
 """
 import atexit
 import functools
@@ -28,7 +27,7 @@ TOKEN = 'envtest-admin'
 @functools.cache
 def start() -> pathlib.Path:
     """
-    Start it, once for this process, and return the path of its kubeconfig.
+    Start the API once per process, and return the path of its kubeconfig.
 
     :raises RuntimeError: if the programs are absent, or do not start.
     """
@@ -36,8 +35,8 @@ def start() -> pathlib.Path:
     etcd, apiserver = assets / 'etcd', assets / 'kube-apiserver'
     if not (etcd.exists() and apiserver.exists()):
         raise RuntimeError(
-            f"There are no etcd and kube-apiserver to start: ${ASSETS} is "
-            f"{os.environ.get(ASSETS)!r}.")
+            f"etcd and kube-apiserver not found: ${ASSETS} is {os.environ.get(ASSETS)!r}. Set "
+            f"it to the folder of these programs.")
     folder = pathlib.Path(tempfile.mkdtemp(prefix='kopf-envtest-'))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     store, peers, port = _find_port(), _find_port(), _find_port()
@@ -92,7 +91,7 @@ def _stop(process: 'subprocess.Popen[bytes]') -> None:
 
 
 def _wait_ready(server: str, process: 'subprocess.Popen[bytes]', folder: pathlib.Path) -> None:
-    context = ssl._create_unverified_context()  # its certificate is made by itself when it starts
+    context = ssl._create_unverified_context()  # the server makes its own certificate at the start
     request = urllib.request.Request(
         f'{server}/readyz', headers={'Authorization': f'Bearer {TOKEN}'})
     deadline = time.monotonic() + START_TIMEOUT

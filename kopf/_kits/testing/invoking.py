@@ -1,5 +1,5 @@
 """
-Handlers as units: one call of one handler, as the framework makes it, and what came of it.
+Unit tests of handlers: one call of one handler, as made by Kopf, and its outcome.
 """
 import asyncio
 import concurrent.futures
@@ -13,53 +13,65 @@ from typing import Any, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches, references
-from kopf._core.actions import decisions, execution, invocation, lifecycles, loggers, progression
+from kopf._core.actions import (
+    decisions,
+    execution,
+    lifecycles,
+    loggers,
+    progression,
+    subhandling,
+)
 from kopf._core.engines import posting
-from kopf._core.intents import causes, errors, handlers, registries, stopping
-from kopf._core.reactor import subhandling
+from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
 from kopf._kits.testing import capturing, virtual
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
-ADMISSION: Mapping[str, Any] = {
-    'operation': 'CREATE', 'subresource': None, 'dryrun': False, 'headers': {}, 'sslpeer': {},
+ADMISSION: dict[str, Any] = {
+    'subresource': None, 'dryrun': False, 'headers': {}, 'sslpeer': {},
     'userinfo': {'username': 'tester', 'uid': '', 'groups': []},
 }
-"""What admission handlers get if nothing else is told."""
+"""The default kwargs of admission handlers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Invocation:
-    """What came of a call of a handler."""
+    """
+    The outcome of one call of a handler, see `kopf.testing.invoke`.
+
+    ``result`` is what the handler has returned, ``log`` are the messages of the log, and ``memo``
+    is the memo that the handler got.
+    """
 
     result: Any
     error: BaseException | None
-    """With what it has failed, now or for good; `None` if it has succeeded."""
+    """The error, temporary or permanent; `None` if the handler has succeeded."""
     delay: float | None
-    """In how many seconds it is to be tried again; `None` if it is not."""
+    """After how many seconds Kopf would retry the handler; `None` if Kopf would not."""
     patch: patches.Patch
-    """What it wants to be changed in the object."""
+    """The patch of the handler and of its sub-handlers."""
     body: bodies.RawBody
-    """What the object becomes: with the patch, and with the results in the status."""
+    """The object with the patch applied, and with the results in the status."""
     log: list[str]
     events: list[Any]
-    """The Kubernetes events that it has asked to post: with a ``type``, ``reason``, ``message``."""
+    """The Kubernetes events of the handler, with ``type``, ``reason``, ``message``."""
     memo: Any
     warnings: list[str]
-    """Of an admission handler: what it has to tell to the one who makes the change."""
+    """The warnings of an admission handler, which the API server shows to its client."""
 
     @property
     def succeeded(self) -> bool:
+        """Whether the handler has succeeded."""
         return self.error is None
 
     @property
     def failed(self) -> bool:
-        """Whether it has failed for good: it is not tried again."""
+        """Whether the handler has failed permanently, so that Kopf would not retry it."""
         return self.error is not None and self.delay is None
 
     @property
     def allowed(self) -> bool:
-        """Whether an admission handler lets the change pass."""
+        """Whether an admission handler has accepted the change."""
         return self.error is None
 
 
@@ -77,18 +89,27 @@ async def invoke(
         **kwargs: Any,
 ) -> Invocation:
     """
-    Call a handler once, sync or async, and return what came of it; errors do not get out of it.
+    Call a handler once, sync or async, as an operator calls it, and return the outcome.
 
-    The function is called with all the kwargs that it gets in an operator, as it was declared in
-    the registry (by default, in the default one): with its param, its field, its limits. If it was
-    declared several times, the reason tells as what: ``create``, ``update``, ``delete``,
-    ``resume``; ``event``, ``timer``, ``daemon``, ``index``; ``startup``, ``cleanup``, ``login``,
-    ``probe``; ``validate``, ``mutate``. If not at all, it is a handler of changes.
+    The function gets all keyword arguments that it gets in an operator, with the ``param``, the
+    field, and the limits of its decorator. Its errors are not raised: they are in the outcome. See
+    "Test operators" in the documentation.
 
-    The body is that of the object, or a part of it: what an object must have is added. The old one
-    makes the ``old``, ``new``, ``diff``. Retry is how many tries there were, and runtime is since
-    when, in seconds. All other kwargs are passed to the function, instead of the framework's own of
-    the same names: ``type`` for events, ``operation`` and ``userinfo`` for admission, indices, ...
+    :param fn: the handler.
+    :param body: the object, or a part of it: required fields are added. Default: an example object.
+    :param reason: which decorator applies, if there are several: ``'create'``, ``'update'``,
+        ``'delete'``, ``'resume'``; ``'event'``, ``'timer'``, ``'daemon'``, ``'index'``;
+        ``'startup'``, ``'cleanup'``, ``'login'``, ``'probe'``; ``'validate'``, ``'mutate'``.
+        Default: the first one; without decorators, the function is called as a handler of changes.
+    :param old: the previous state of the object, for ``old``, ``new``, and ``diff``. Default: none.
+    :param retry: the number of previous attempts.
+    :param runtime: the time in seconds since the beginning of the first attempt.
+    :param memo: the memo. Default: an empty `kopf.Memo`.
+    :param registry: the registry with the handler. Default: the default registry.
+    :param settings: the settings. Default: new `kopf.OperatorSettings`.
+    :param kwargs: more arguments for the function, which replace those of Kopf: ``type`` for
+        events, ``operation`` and ``userinfo`` for admission, indices, and so on.
+    :returns: the outcome.
     """
     settings = settings if settings is not None else configuration.OperatorSettings()
     registry = registry if registry is not None else registries.get_default_registry()
@@ -103,7 +124,8 @@ async def invoke(
         token = posting.event_queue_var.set(_Events(sink))
         try:
             call = _Call(settings, executor, kwargs)
-            cause = _make_cause(handler, raw, old, reason, memo, settings, kwargs)
+            cause = _make_cause(
+                handler, raw, old, reason, memo, settings, kwargs, call.patch)
             outcome = await call.attempt(handler, cause, retry=retry, runtime=runtime)
         finally:
             posting.event_queue_var.reset(token)
@@ -119,31 +141,37 @@ async def invoke(
 
 
 def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocation:
-    """Do as `invoke` does, in a test without a loop."""
+    """
+    Call a handler once, as `kopf.testing.invoke` does, in a test without an event loop.
+
+    :param fn: the handler.
+    :param args: the positional arguments of `kopf.testing.invoke` after the function.
+    :param kwargs: the keyword arguments of `kopf.testing.invoke`.
+    :returns: the outcome.
+    """
     return asyncio.run(invoke(fn, *args, **kwargs))
 
 
 class _Call:
-    """A call of a handler, and of its sub-handlers in it."""
+    """A call of a handler and of its sub-handlers."""
 
     def __init__(
             self,
             settings: configuration.OperatorSettings,
             executor: concurrent.futures.Executor,
-            kwargs: Mapping[str, Any],
+            kwargs: dict[str, Any],
     ) -> None:
         super().__init__()
         self.patch = patches.Patch()
         self.results: dict[ids.HandlerId, Any] = {}
-        self._settings = settings
         self._executor = executor
         self._kwargs = kwargs
-        self._clock = clocks.Clock()
+        self._context = execution.Context(settings=settings, clock=clocks.Clock(), indices={})
 
     async def attempt(
             self, handler: handlers.Handler, cause: causes.Cause, *, retry: int, runtime: float,
     ) -> progression.Outcome:
-        now = self._clock.now()
+        now = self._context.clock.now()
         state = progression.HandlerState(
             started=now.wall - datetime.timedelta(seconds=runtime), began=now.mono - runtime,
             retries=retry)
@@ -158,53 +186,27 @@ class _Call:
                 outcome = await self.attempt(child, other or cause, retry=retry, runtime=runtime)
                 delays += [] if outcome.final else [outcome.delay]
             if delays:
-                raise errors.HandlerChildrenRetry(delay=min(delay or 0 for delay in delays))
+                raise handlererrors.HandlerChildrenRetry(delay=min(delay or 0 for delay in delays))
 
-        async def call() -> Any:
-            family = subhandling.Family(handler, run_children)
-            token = registries.parent_var.set(family)
-            try:
-                kwargs = self._get_kwargs(handler, cause, state)
-                result = await invocation.invoke(handler, kwargs, self._executor)
-                if family.declared and not family.executed:
-                    await family.execute(family.declared)
-                return result
-            finally:
-                registries.parent_var.reset(token)
-
-        outcome = await execution.attempt(
-            handler, call=call, state=state, settings=self._settings, clock=self._clock,
-            logger=cause.logger, default_errors=_get_mode(handler),
-            any_result=not isinstance(handler, handlers.ChangingHandler))
+        stopper = stopping.DaemonStopper()
+        waiter = stopper.async_waiter if handler.is_async else stopper.sync_waiter
+        extras: dict[str, Any] = (
+            {'stopped': waiter} if isinstance(handler, handlers.SpawningHandler) else {})
+        family = subhandling.Family(handler, run_children) if isinstance(
+            handler, handlers.ChangingHandler) else None
+        outcome = await execution.execute(
+            handler, cause, context=self._context, state=state, extras=extras | self._kwargs,
+            executor=self._executor, family=family)
+        if outcome.patch is not None:
+            merged = patches.combine(self.patch, outcome.patch)
+            self.patch.update(merged if merged is not None else outcome.patch)
+            self.patch.fns.extend(outcome.patch.fns)
         self.results[handler.id] = outcome.result
         return outcome
 
-    def _get_kwargs(
-            self, handler: handlers.Handler, cause: causes.Cause, state: progression.HandlerState,
-    ) -> dict[str, Any]:
-        kwargs = {
-            **cause.kwargs, 'param': handler.param, 'retry': state.retries,
-            'started': state.started,
-            'runtime': datetime.timedelta(seconds=state.age(self._clock.mono()))}
-        if isinstance(cause, causes.ResourceCause):
-            kwargs['patch'] = self.patch
-        field = getattr(handler, 'field', None)
-        if field and isinstance(cause, causes.ChangingCause):
-            kwargs['old'] = dicts.resolve(cause.old, field, None)
-            kwargs['new'] = dicts.resolve(cause.new, field, None)
-            kwargs['diff'] = diffs.reduce(cause.diff, field)
-        if isinstance(handler, handlers.SpawningHandler):
-            stopper = stopping.DaemonStopper()
-            kwargs['stopped'] = (
-                stopper.async_waiter if handler.is_async else stopper.sync_waiter)
-        if isinstance(handler, handlers.WebhookHandler):
-            kwargs |= ADMISSION
-            kwargs.pop('reason', None)
-        return {**kwargs, **self._kwargs}
-
 
 class _Threads:
-    """The threads for sync handlers; none is left after the block."""
+    """The threads for sync handlers. After the block, the threads take no more calls."""
 
     def __init__(self, settings: configuration.OperatorSettings) -> None:
         super().__init__()
@@ -221,7 +223,7 @@ class _Threads:
 
 
 class _Events:
-    """Where the events go instead of the API."""
+    """Collects the Kubernetes events, which are not posted."""
 
     def __init__(self, events: list[Any]) -> None:
         super().__init__()
@@ -264,17 +266,8 @@ def _can_be(handler: handlers.Handler, reason: str) -> bool:
     return reason == 'index'
 
 
-def _get_mode(handler: handlers.Handler) -> errors.ErrorsMode:
-    match handler:
-        case handlers.WatchingHandler() | handlers.IndexingHandler():
-            return errors.ErrorsMode.IGNORED
-        case handlers.WebhookHandler():
-            return errors.ErrorsMode.PERMANENT
-    return errors.ErrorsMode.TEMPORARY
-
-
 def _complete(body: Mapping[str, Any]) -> bodies.RawBody:
-    """The body with what every object has."""
+    """Add the fields that every object has."""
     meta = {'name': 'example', 'namespace': 'default', 'uid': str(uuid.uuid4())}
     raw = {**EXAMPLE, **copy.deepcopy(dict(body))}
     raw['metadata'] = {**meta, **(raw.get('metadata') or {})}
@@ -289,6 +282,7 @@ def _make_cause(
         memo: Any,
         settings: configuration.OperatorSettings,
         given: Mapping[str, Any],
+        patch: patches.Patch,
 ) -> causes.Cause:
     body = bodies.Body(raw)
     logger = loggers.ObjectLogger(body=body, settings=settings)
@@ -298,19 +292,34 @@ def _make_cause(
     group, _, version = raw['apiVersion'].rpartition('/')
     plural = f"{raw['kind'].lower()}s"
     common: dict[str, Any] = {
-        'logger': logger, 'memo': memo, 'indices': {}, 'body': body, 'patch': patches.Patch(),
+        'logger': logger, 'memo': memo, 'indices': {}, 'body': body, 'patch': patch,
         'resource': references.Resource(group, version, plural, kind=raw['kind'])}
     if isinstance(handler, handlers.WatchingHandler):
         type_ = given.get('type')
         return causes.WatchingCause(**common, type=type_, event={'type': type_, 'object': raw})
-    if not isinstance(handler, (handlers.ChangingHandler, handlers.WebhookHandler)):
-        return causes.ResourceCause(**common)
+    if isinstance(handler, handlers.IndexingHandler):
+        return causes.IndexingCause(**common)
+    if isinstance(handler, handlers.SpawningHandler):
+        meta = raw['metadata']
+        return causes.SpawningCause(
+            **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
+    if isinstance(handler, handlers.WebhookHandler):
+        before = None if old is None else _complete(old)
+        after: bodies.RawBody | None = raw
+        admission = ADMISSION | {'operation': 'CREATE' if before is None else 'UPDATE'}
+        admission |= {key: given[key] for key in [*admission, 'warnings'] if key in given}
+        if admission['operation'] == 'DELETE':
+            before, after = raw, None
+        return causes.WebhookCause(
+            **common, **admission, diff=diffs.diff(before, after),
+            old=None if before is None else bodies.Body(before),
+            new=None if after is None else bodies.Body(after))
+    assert isinstance(handler, handlers.ChangingHandler)
     fields = [handler.field] if handler.field else []
     new = decisions.build_essence(body, settings=settings, extra_fields=fields)
     known = None if old is None else decisions.build_essence(
         bodies.Body(_complete(old)), settings=settings, extra_fields=fields)
-    declared = handler.reason if isinstance(handler, handlers.ChangingHandler) else None
-    default = declared or (causes.Reason.CREATE if old is None else causes.Reason.UPDATE)
+    default = handler.reason or (causes.Reason.CREATE if old is None else causes.Reason.UPDATE)
     detected = causes.Reason(reason) if reason in set(causes.Reason) else default
     return causes.ChangingCause(
         **common, reason=detected, initial=detected == causes.Reason.RESUME,

@@ -1,5 +1,5 @@
 """
-Operators in the loop of the test, beside other things that run in it.
+Operators in the event loop of the test.
 """
 import asyncio
 import contextlib
@@ -28,14 +28,20 @@ _current: contextvars.ContextVar['Operator | None'] = contextvars.ContextVar(
 
 class Operator:
     """
-    An operator that runs until the end of the block, or until it is stopped.
+    An operator that runs in the event loop of an async test until the end of the block.
 
-    Its handlers are those of the files (``*.py``); of the modules, given by names or as they are;
-    of the registry; without any of these, of the default registry. It is alone in its cluster
-    unless told otherwise, and serves all of it unless there are namespaces. The rest is as in
-    `kopf.operator`. It logs in with the credentials of the test, also if it has login handlers.
+    The end of the block raises the error of the operator, if there is one. ``log`` contains the
+    messages of the log, ``settings`` the settings. See "Test operators" in the documentation.
 
-    The end raises the error of the operator if there is one.
+    :param sources: the handlers: paths of files (``'*.py'``), names of modules, or modules.
+        Default: those of the ``registry``.
+    :param credentials: the credentials. The operator uses them even if it has login handlers.
+    :param registry: the registry with the handlers, to which those of the ``sources`` are added.
+        Default: a new registry for ``sources``; without them, the default registry.
+    :param settings: the settings. Default: new `kopf.OperatorSettings`.
+    :param namespaces: the namespaces to serve. Default: the operator is cluster-wide.
+    :param standalone: whether to ignore other operators.
+    :param options: more parameters of `kopf.operator`.
     """
 
     def __init__(
@@ -50,7 +56,7 @@ class Operator:
     ) -> None:
         super().__init__()
         self.log: list[str] = []
-        """The messages of the log, all levels, in their order; those about objects name them."""
+        """All log messages in their order. Messages about objects begin with the object's name."""
         self.settings: configuration.OperatorSettings = (
             settings if settings is not None else configuration.OperatorSettings())
         self._owns_settings = settings is None
@@ -72,9 +78,9 @@ class Operator:
 
     async def start(self) -> None:
         """
-        Start it, and wait until its startup handlers have succeeded.
+        Start the operator, and wait until its startup handlers have succeeded.
 
-        :raises Exception: the error with which it has failed to start.
+        :raises Exception: the error with which the operator has failed to start.
         """
         loop = asyncio.get_running_loop()
         registry = self._registry
@@ -97,9 +103,9 @@ class Operator:
 
     async def stop(self) -> None:
         """
-        Stop it as by a signal, if it still runs, and wait until it has ended.
+        Stop the operator as by a signal, if it runs, and wait for its end.
 
-        :raises Exception: the error with which it has ended.
+        :raises Exception: the error with which the operator has ended.
         """
         self._stop.set()
         if self._task is not None:
@@ -108,13 +114,21 @@ class Operator:
 
     @property
     def text(self) -> str:
-        """The whole log."""
+        """The whole log as one text."""
         return '\n'.join(self.log)
 
     async def wait_log(
             self, pattern: str, *, count: int = 1, timeout: float = waiting.TIMEOUT,
     ) -> list[str]:
-        """Wait until the regular expression is found in so many messages; return these."""
+        """
+        Wait until the log contains messages that match a pattern.
+
+        :param pattern: a regular expression, which is searched in each message.
+        :param count: how many messages must match.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :returns: the messages that match.
+        :raises AssertionError: if there are not enough messages in time; the text shows the log.
+        """
         def find() -> list[str]:
             found = [line for line in self.log if re.search(pattern, line)]
             return found if len(found) >= count else []
@@ -145,8 +159,10 @@ def load(
         registry: registries.OperatorRegistry | None = None,
 ) -> registries.OperatorRegistry:
     """
-    Collect the handlers of files and modules. Files are executed anew; modules are imported once
-    in a process, into the default registry, where their handlers are taken from.
+    Collect the handlers of files and modules.
+
+    Files are executed again for each registry. Modules are imported once per process, into the
+    default registry, and their handlers are copied from there.
     """
     registry = registry if registry is not None else registries.OperatorRegistry()
     for source in sources:
@@ -162,7 +178,7 @@ def load(
 
 
 class _Foreign(Collection[asyncio.Task[Any]]):
-    """All the tasks of the loop which the operator has not started."""
+    """The tasks of the loop that the operator has not started."""
 
     def __init__(self, operator: Operator) -> None:
         super().__init__()
@@ -179,7 +195,7 @@ class _Foreign(Collection[asyncio.Task[Any]]):
 
 
 class _TaskFactory:
-    """Makes tasks, and remembers those of the operators."""
+    """Makes tasks, and collects the tasks of each operator."""
 
     def __init__(self, factory: Any) -> None:
         super().__init__()
@@ -199,7 +215,7 @@ class _TaskFactory:
 
 @contextlib.contextmanager
 def _keep_signals() -> Iterator[None]:
-    """Leave the signals to whoever runs the tests."""
+    """Restore the signal handlers of the test runner after the operator has set its own."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
 """
-Connections in memory: between a client and a server that live in the same event loop.
+Connections in memory, between a client and a server in the same event loop.
 
-Everything written is seen by the other side in the next turns of the loop, and nothing of it is
-hidden in the operating system; so, the loop knows whether there is anything under way.
+Written data reaches the other side in the next iterations of the loop. No data is buffered in the
+operating system, so the loop knows whether anything is in transit.
 """
 import asyncio
 import collections
@@ -11,15 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 HIGH_WATER = 256 * 1024
-"""How much (bytes) can be under way to one side before the other one is asked to pause."""
+"""How many bytes can be in transit to one side before the other side must pause."""
 
 Factory = Callable[[], asyncio.BaseProtocol]
 
 
 class Pipe(asyncio.Transport):
     """
-    One end of a connection. Its protocol sees what it would see with a socket: all that was written
-    before an end, and then the end.
+    One end of a connection. As with a socket, its protocol receives all data, and then the end.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class Pipe(asyncio.Transport):
         self.close()
 
     def begin(self) -> None:
-        """Tell the protocol that it is connected."""
+        """Notify the protocol of the connection."""
         self._protocol.connection_made(self)
 
     def _receive(self, data: bytes) -> None:

@@ -1,7 +1,7 @@
 """
-Loading of the files with handlers into the registries of tests.
+Loading of files with handlers into the registries of tests.
 
-Python imports a file once in a process, but a test needs its handlers in a registry of its own.
+Python imports a file once per process, but each test needs the handlers in its own registry.
 """
 import contextlib
 import functools
@@ -22,9 +22,9 @@ _loaded = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def load_into(registry: registries.OperatorRegistry | None) -> Iterator[None]:
     """
-    Make it the default registry, and have files loaded into it, each once for every registry.
+    Make the registry the default one for the block. Each file is loaded once per registry.
 
-    None is for the default registry as it is.
+    If the registry is None, the default registry stays as it is.
     """
     previous = registries.get_default_registry()
     registry = registry if registry is not None else previous
@@ -46,7 +46,7 @@ def load_into(registry: registries.OperatorRegistry | None) -> Iterator[None]:
 
 
 def copy_handlers(module: str, target: registries.OperatorRegistry) -> None:
-    """Copy the handlers of a module, and of those in it, from the default registry."""
+    """Copy the handlers of a module and of its submodules from the default registry."""
     source = registries.get_default_registry()
     for name, handlers in vars(source).items():
         if isinstance(handlers, registries.GenericRegistry):

@@ -1,8 +1,8 @@
 """
-An API and operators for sync tests: they go on only while the test waits for something.
+An API and operators for sync tests: they run only while the test waits for something.
 
-Everything is in one event loop, which the test drives by its calls: between them, nothing happens,
-and so nothing happens behind the back of the test. On the sandbox, it is in virtual time.
+All of them are in one event loop, which runs only during the calls of this module. So, nothing
+changes between two calls. With the sandbox, the loop has virtual time.
 """
 import asyncio
 import contextlib
@@ -17,8 +17,15 @@ T = TypeVar('T')
 
 class Session:
     """
-    An API for the block, chosen as `kopf.testing.open_api` tells; with a client, operators, and the
-    time. All that is started is stopped at the end, and errors of operators are raised then.
+    An API for the block of a sync test, with a client, operators, and the time.
+
+    Operators work only while the test calls something of the session. On the sandbox, the time is
+    virtual. At the end of the block, the operators stop, and their errors are raised. ``client`` is
+    a `kopf.testing.SyncClient`, ``time`` a `kopf.testing.Time`. See "Test operators" in the
+    documentation.
+
+    :param choice: the API, as in `kopf.testing.open_api`. Default: ``$KOPF_TEST_API`` if it is set,
+        otherwise the sandbox.
     """
 
     def __init__(self, choice: str | None = None) -> None:
@@ -49,16 +56,23 @@ class Session:
 
     @property
     def sandbox(self) -> Sandbox | None:
-        """The sandbox; `None` if it is a real API."""
+        """The sandbox, or `None` for a real API."""
         return self._api.sandbox
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the session."""
         assert self._loop is not None
         return self._loop
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
-        """Run something in the loop, and return its result; operators go on meanwhile."""
+        """
+        Run a coroutine in the event loop of the session, and return its result. Operators work
+        meanwhile.
+
+        :param coro: the coroutine.
+        :raises RuntimeError: in async tests.
+        """
         __tracebackhide__ = True
         try:
             asyncio.get_running_loop()
@@ -69,19 +83,30 @@ class Session:
             "Kopf's fixtures are for sync tests; in an async one, use kopf.testing.open_api().")
 
     def start_operator(self, *sources: Any, **options: Any) -> 'SyncOperator':
-        """Start an operator; see `kopf.testing.Operator`."""
+        """
+        Start an operator, which stops at the end of the block.
+
+        :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
+        :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
+        """
         operator = self._api.operator(*sources, **options)
         self.run(self._stack.enter_async_context(operator))
         return SyncOperator(operator, self.run)
 
     def wait_for(
             self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
-        """Wait until the condition holds; see `kopf.testing.wait_for`."""
+        """
+        Wait until a condition is satisfied, and return its value; see `kopf.testing.wait_for`.
+
+        :param condition: a function without arguments, sync or async.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :raises AssertionError: if the condition is not satisfied in time.
+        """
         return self.run(waiting.wait_for(condition, timeout=timeout))
 
 
 class SyncOperator:
-    """An operator of a sync test: the same as `kopf.testing.Operator`."""
+    """An operator of a sync test: `kopf.testing.Operator` with sync methods."""
 
     def __init__(
             self, operator: operators.Operator, run: Callable[[Coroutine[Any, Any, Any]], Any],
@@ -97,23 +122,35 @@ class SyncOperator:
 
     @property
     def text(self) -> str:
-        """The whole log."""
+        """The whole log as one text."""
         return self._operator.text
 
     def wait_log(self, *args: Any, **kwargs: Any) -> list[str]:
+        """
+        Wait until the log contains messages that match a pattern; see
+        `kopf.testing.Operator.wait_log`.
+        """
         return self._run(  # type: ignore[no-any-return]
             self._operator.wait_log(*args, **kwargs))
 
     def stop(self) -> None:
+        """Stop the operator, and wait for its end; see `kopf.testing.Operator.stop`."""
         self._run(self._operator.stop())
 
 
 class OperatorStarter(Protocol):
+    """
+    A function that starts an operator, as the fixture ``kopf_operator`` provides it.
+
+    It takes the arguments of `kopf.testing.Operator` except for ``credentials``, and returns
+    `kopf.testing.SyncOperator`.
+    """
+
     def __call__(self, *sources: Any, **options: Any) -> SyncOperator: ...
 
 
 class Time:
-    """The time of a sync test, in seconds since its beginning."""
+    """The time of a sync test, in seconds since the start of the session."""
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -122,15 +159,26 @@ class Time:
 
     @property
     def now(self) -> float:
+        """The current time: the number of seconds since the beginning of the test."""
         return self._session.loop.time() - self._began
 
     def sleep(self, seconds: float) -> None:
-        """Let the time go, and everything be done that is due until then."""
+        """
+        Let the time pass, so that the operators do what is due until then.
+
+        :param seconds: how long.
+        """
         self._session.run(_sleep(seconds))
 
     def wait_for(
             self, condition: Callable[[], Any], *, timeout: float = waiting.TIMEOUT) -> Any:
-        """Wait until the condition holds; see `kopf.testing.wait_for`."""
+        """
+        Wait until a condition is satisfied, and return its value; see `kopf.testing.wait_for`.
+
+        :param condition: a function without arguments, sync or async.
+        :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+        :raises AssertionError: if the condition is not satisfied in time.
+        """
         return self._session.wait_for(condition, timeout=timeout)
 
 
@@ -138,4 +186,4 @@ async def _sleep(seconds: float) -> None:
     loop = asyncio.get_running_loop()
     await asyncio.sleep(seconds)
     if isinstance(loop, virtual.VirtualLoop):
-        await loop.settle()
+        await loop.wait_idle()

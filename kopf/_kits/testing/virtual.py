@@ -1,9 +1,9 @@
 """
-Virtual time: an event loop whose clock jumps to the next timer as soon as nothing else is to do.
+Virtual time: an event loop whose clock jumps to the next timer when the loop has nothing to do.
 
-The time stands still while anything is under way: while threads work for the loop, while processes
-or foreign servers are waited for. Servers of the loop itself are connected to in memory, so that
-nothing between them and their clients is out of sight; they are reachable from outside, too.
+The time stands still while threads work for the loop, and while the loop waits for processes or
+foreign servers. Servers in the same loop are connected in memory, so that the loop sees all data in
+transit. Other programs can connect to these servers too.
 """
 import asyncio
 import concurrent.futures
@@ -23,17 +23,24 @@ T = TypeVar('T')
 E = TypeVar('E', bound=concurrent.futures.Executor)
 
 PATIENCE = 1.0
-"""How long (real seconds) a foreign connection must be silent before the time may jump."""
+"""How many real seconds a foreign connection must be silent before the time can jump."""
 
 
 def run(coro: Coroutine[Any, Any, T]) -> T:
-    """Do as :func:`asyncio.run` does, in virtual time."""
+    """Do the same as :func:`asyncio.run` in virtual time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(coro)
 
 
 def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
-    """Make an async test a sync one, which runs it in a loop of its own, in virtual time."""
+    """
+    Decorate an async test: it becomes a sync test that runs in its own event loop, in virtual time.
+
+    The clock of the loop jumps to the next timer as soon as there is nothing else to do.
+
+    :param fn: the async test.
+    :returns: the sync test.
+    """
     @functools.wraps(fn)
     def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         return run(fn(*args, **kwargs))
@@ -41,11 +48,11 @@ def virtual_time(fn: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """An event loop in virtual time, which begins with 0. The wall time goes with it."""
+    """An event loop with virtual time, which begins at 0. The wall time moves equally."""
 
     def __init__(self) -> None:
         self.holds = 0
-        """How many things are under way that the loop itself does not see: the threads."""
+        """How many threads and processes work for the loop now."""
         self._now = 0.0
         self._origin = datetime.datetime.now(datetime.UTC)
         self._servers: dict[tuple[str, int], _Server] = {}
@@ -65,18 +72,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             self, sig: int, callback: Any, *args: Any) -> None:
         raise NotImplementedError("Signals are for whoever runs the loop.")
 
-    async def settle(self, *, after: float | None = None) -> None:
+    async def wait_idle(self, *, after: float | None = None) -> None:
         """
-        Wait until there is nothing to do but to wait for the time, which is later than that.
+        Wait until the loop has nothing to do until its next timer, at a time later than ``after``.
 
-        Then, the time stands still until the waiters have nothing to do, either.
+        Before the time jumps to this timer, all waiters continue, until they have nothing to do.
         """
         future: asyncio.Future[None] = self.create_future()
         self._waiters.append((float('-inf') if after is None else after, future))
         await future
 
     def rest(self) -> bool:
-        """Be at rest: wake up those who wait for that, and tell if there are any."""
+        """Wake up the callers of `wait_idle`; return whether there are any."""
         due = [future for after, future in self._waiters if after < self._now]
         self._waiters = [(after, future) for after, future in self._waiters if after >= self._now]
         for future in due:
@@ -85,7 +92,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return bool(due)
 
     def jump(self, seconds: float) -> None:
-        """Move the time."""
+        """Move the time forward."""
         self._now += seconds
 
     def run_in_executor(  # type: ignore[override]
@@ -95,11 +102,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._release)
         return future
 
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        self.holds += 1
+        try:
+            await super().shutdown_default_executor(*args, **kwargs)
+        finally:
+            self.holds -= 1
+
     def release(self) -> None:
-        """One thing less is under way; from any thread."""
+        """Note that a thread has finished its work. Threads can call this method."""
         try:
             self.call_soon_threadsafe(self._release)
-        except RuntimeError:  # the loop is over
+        except RuntimeError:  # the loop is closed
             pass
 
     def _release(self, _: object = None) -> None:
@@ -154,7 +168,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class _Server:
-    """A server of the loop, and the context in which it was made."""
+    """A server in the loop, and the context in which it was created."""
 
     def __init__(self, server: Any, factory: pipes.Factory) -> None:
         super().__init__()
@@ -164,7 +178,7 @@ class _Server:
 
 
 class _Selector(selectors.DefaultSelector):
-    """Waits for files only as long as it has to, and moves the time of the loop instead."""
+    """Moves the time of the loop, unless foreign files or threads must be waited for."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         super().__init__()
@@ -176,7 +190,7 @@ class _Selector(selectors.DefaultSelector):
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         key = super().register(fileobj, events, data)
         if not self._own or _is_listening(key.fd):
-            self._own.add(key.fd)  # the first of all is what wakes the loop up
+            self._own.add(key.fd)  # the first file is the socket that wakes up the loop
         else:
             self._foreign.add(key.fd)
             self._active = time.monotonic()
@@ -211,14 +225,14 @@ class _Selector(selectors.DefaultSelector):
         return ready
 
     def _is_waiting(self) -> bool:
-        """Whether something outside of the loop is expected to happen soon."""
+        """Whether to wait in real time: a foreign file is not a socket, or was active recently."""
         return bool(self._foreign) and (
             time.monotonic() - self._active < PATIENCE
             or not all(_is_connection(fd) for fd in self._foreign))
 
 
 def hold(loop: VirtualLoop, executor: E) -> E:
-    """Have the executor hold the time of the loop while it works; it is returned."""
+    """Hold the time of the loop while the executor works; return the executor."""
     submit = executor.submit
 
     def submit_and_hold(
@@ -234,7 +248,7 @@ def hold(loop: VirtualLoop, executor: E) -> E:
                     except BaseException as e:
                         shown.set_exception(e)
             finally:
-                loop.release()  # only when all those who wait for it are told
+                loop.release()  # after the result is set, or the time could jump before
 
         loop.holds += 1
         submit(work)
@@ -253,7 +267,7 @@ def _is_connection(fd: int) -> bool:
 
 
 def _ask_socket(fd: int, option: int) -> int | None:
-    """An option of the socket; `None` if it is not a socket."""
+    """Read an option of a socket; `None` if the file is not a socket."""
     try:
         sock = socket.socket(fileno=fd)
     except OSError:
@@ -268,14 +282,16 @@ def _ask_socket(fd: int, option: int) -> int | None:
 
 async def pause(attempt: int, since: float) -> None:
     """
-    Wait before looking again whether something has happened: in virtual time, until everything that
-    can happen at this time has happened; in real time, a moment.
+    Wait before the next check of a condition.
+
+    In virtual time, wait until the loop has nothing more to do at the present time. In real time,
+    wait for a short delay, which grows with the attempts.
     """
     loop = asyncio.get_running_loop()
     delay = 0.01 * 1.5 ** min(attempt, 40)
     if not isinstance(loop, VirtualLoop):
         await asyncio.sleep(min(delay, 0.2))
         return
-    reminder = loop.call_later(delay, lambda: None)  # the time does not jump further than that
-    await loop.settle(after=None if attempt == 0 else since)
+    reminder = loop.call_later(delay, lambda: None)  # limits the next jump of the time
+    await loop.wait_idle(after=None if attempt == 0 else since)
     reminder.cancel()

@@ -1,5 +1,5 @@
 """
-Waiting for what is to happen, and telling what has happened instead.
+Waiting for conditions in tests, with a description of the last value if the time is over.
 """
 import asyncio
 import inspect
@@ -12,10 +12,10 @@ from kopf._cogs.clients import errors
 from kopf._kits.testing import virtual
 
 TIMEOUT = 10.0
-"""How long is waited for something if not told (seconds, virtual ones too)."""
+"""The default timeout of waiting, in seconds: of virtual time, if the loop has it."""
 
 NOT_YET = (AssertionError, LookupError, TypeError, AttributeError, errors.APINotFoundError)
-"""The errors of conditions that look for what is not there yet."""
+"""The errors of conditions that mean "not yet", e.g. because a key does not exist yet."""
 
 MAX_SHOWN = 4000
 
@@ -27,14 +27,19 @@ async def wait_for(
         explain: Callable[[Any], str] | None = None,
 ) -> Any:
     """
-    Wait until the condition holds, and return its value.
+    Wait until a condition is satisfied, and return its value.
 
-    It is a function, sync or async. It holds when it returns something true, or `None`: a function
-    of assertions. It does not hold as long as an assertion in it fails, or something is absent:
-    a key, an index, an attribute, an object of the API (404). Other errors are raised at once.
+    The condition is satisfied when the function returns something true, or `None` (a function of
+    assertions). It is not satisfied yet while the function fails an assertion, or does not find a
+    key, an index, an attribute, or an object in the API. Other errors are raised at once. See "Test
+    operators" in the documentation.
 
-    :raises AssertionError: after so many seconds, with what was seen at last; it is told in other
-        words if there is a function for that, which gets the last value or error.
+    :param condition: a function without arguments, sync or async.
+    :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
+    :param explain: a function that makes the text of the error from the last value or error.
+        Default: the text shows the condition, and its last value or error.
+    :returns: the value of the condition.
+    :raises AssertionError: if the condition is not satisfied in time.
     """
     __tracebackhide__ = True
     loop = asyncio.get_running_loop()
@@ -57,26 +62,34 @@ async def wait_for(
                     seen = value
     except TimeoutError:
         if loop.time() < deadline:
-            raise  # it is of the condition
+            raise  # this timeout is an error of the condition
     raise AssertionError(
         explain(seen) if explain is not None else _explain(condition, seen, timeout=timeout))
 
 
 def wait_for_sync(condition: Callable[[], Any], *, timeout: float = TIMEOUT) -> Any:
-    """Do as `wait_for` does, in a test without a loop; the time is the real one."""
+    """
+    Wait until a condition is satisfied, as `kopf.testing.wait_for` does, in a test without an event
+    loop.
+
+    :param condition: a function without arguments, sync or async.
+    :param timeout: how long to wait, in (real) seconds. Default: 10.
+    :returns: the value of the condition.
+    :raises AssertionError: if the condition is not satisfied in time.
+    """
     return asyncio.run(wait_for(condition, timeout=timeout))
 
 
 def _explain(condition: Callable[[], Any], seen: Any, *, timeout: float) -> str:
-    """Say what was waited for, and what was seen instead."""
-    lines = [f"It has not become so in {timeout:g} seconds: {describe(condition)}"]
-    lines += [f"It was at last: {show(seen)}"]
+    """Describe the condition, its last value or error, and the data to which it refers."""
+    lines = [f"The condition was not met in {timeout:g} seconds: {describe(condition)}"]
+    lines += [f"Last seen: {show(seen)}"]
     lines += [f"  with {name} = {show(value)}" for name, value in _get_context(condition).items()]
     return '\n'.join(lines)
 
 
 def describe(condition: Callable[..., Any]) -> str:
-    """Name the condition; a lambda is shown as it is written."""
+    """Name the condition. The name of a lambda is its source line."""
     name: str = getattr(condition, '__qualname__', repr(condition))
     if '<lambda>' in name:
         try:
@@ -87,7 +100,7 @@ def describe(condition: Callable[..., Any]) -> str:
 
 
 def _get_context(condition: Callable[[], Any]) -> dict[str, Any]:
-    """The data that the condition refers to."""
+    """Find the variables to which the condition refers."""
     try:
         found = inspect.getclosurevars(condition)
     except (TypeError, ValueError):

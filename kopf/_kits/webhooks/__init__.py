@@ -1,9 +1,12 @@
 """
-Webhook servers and tunnels: ways for API servers to reach the operator's admission handlers.
+Webhook servers and tunnels: API servers reach the admission handlers of an operator through them.
 
-`connections` and `listeners` are a small server of HTTP, made for one purpose and for strangers on
-the other side; `certificates` are what HTTPS needs; `servers`, `detection`, `tunnels` are what
-authors put into ``settings.admission.server``.
+`inbound` and `listeners` are a small HTTP server for webhooks, which does not trust its clients.
+`certificates` are for HTTPS. `servers`, `detection`, and `tunnels` are the values for
+``settings.admission.server``.
+
+The package may import the core and the cogs. It guarantees that no client has an effect on other
+clients, whatever it sends or fails to send, and that nothing is left open when a server ends.
 """
 from kopf._kits.webhooks.detection import WebhookAutoServer
 from kopf._kits.webhooks.servers import (

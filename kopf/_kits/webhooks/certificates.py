@@ -1,5 +1,5 @@
 """
-Certificates: self-signed ones, and those in files, which can change at any time.
+Certificates: self-signed ones, and those in files. The files can change at any time.
 """
 import contextlib
 import datetime
@@ -13,29 +13,29 @@ from pathlib import Path
 StrPath = str | os.PathLike[str]
 
 VALIDITY = datetime.timedelta(days=3650)
-"""How long self-signed certificates are valid: longer than operators run, for none is renewed."""
+"""How long self-signed certificates are valid. Operators do not renew them, so it is long."""
 
 CLOCK_SKEW = datetime.timedelta(hours=1)
-"""How much the clock of an API server can be behind."""
+"""By how much the clock of an API server can be behind."""
 
 MAX_COMMON_NAME = 64
 
 
 class MissingLibraryError(Exception):
-    """A library of an extra is needed, but it is not installed."""
+    """A library that an extra of Kopf needs is not installed."""
 
 
 def build_certificate(
         hostnames: Iterable[str], password: str | None = None,
 ) -> tuple[bytes, bytes]:
     """
-    Make a self-signed certificate for these names & addresses, and its private key; both in PEM.
+    Make a self-signed certificate for the names and addresses, and its private key, both in PEM.
 
-    The first name, or else the first address, is the common name. The certificate is an authority
-    for itself, so that it can be given to clients as theirs. Addresses that mean "any" are left
-    out. With a password, the key is encrypted.
+    The common name is the first name, or else the first address. The certificate is its own
+    authority, so clients can use it as ``caBundle``. Addresses that mean "any", e.g. ``0.0.0.0``,
+    are omitted. With a password, the key is encrypted.
 
-    :raises MissingLibraryError: without the library for that.
+    :raises MissingLibraryError: if the library ``cryptography`` is not installed.
     :raises ValueError: if there are no names.
     """
     try:
@@ -93,7 +93,7 @@ def build_certificate(
 def sort_hostnames(
         hostnames: Iterable[str],
 ) -> tuple[list[str], list[ipaddress.IPv4Address | ipaddress.IPv6Address]]:
-    """Tell names from addresses; each once, in order; both as certificates have them."""
+    """Separate names from addresses, in their order, without duplicates, as in certificates."""
     names: dict[str, None] = {}
     addresses: dict[ipaddress.IPv4Address | ipaddress.IPv6Address, None] = {}
     for hostname in filter(None, hostnames):
@@ -109,7 +109,7 @@ def sort_hostnames(
 
 @contextlib.contextmanager
 def keep_in_files(*contents: bytes) -> Iterator[list[Path]]:
-    """Have the contents in files that nobody else can read: some functions take only files."""
+    """Write the contents to private temporary files, for functions that accept only files."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
         paths = [Path(folder, str(number)) for number in range(len(contents))]
         for path, content in zip(paths, contents, strict=True):
@@ -119,13 +119,13 @@ def keep_in_files(*contents: bytes) -> Iterator[list[Path]]:
 
 
 def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
-    """Let the context have a certificate and its key."""
+    """Load a certificate and its key into the context."""
     with keep_in_files(*pair) as (certfile, pkeyfile):
         context.load_cert_chain(certfile, pkeyfile, password or None)
 
 
 def look(paths: Collection[StrPath]) -> list[object]:
-    """What changes when any of the files changes, or is replaced, or is linked to another one."""
+    """Make a value that differs when any file is changed, replaced, or linked to another one."""
     traces: list[object] = []
     for path in paths:
         try:
@@ -138,7 +138,7 @@ def look(paths: Collection[StrPath]) -> list[object]:
 
 
 def has_certificate(context: ssl.SSLContext) -> bool:
-    """Whether the context can serve at all; contexts do not tell but by trying."""
+    """Whether the context has a certificate. A context shows this only in a handshake."""
     client_context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client_context.check_hostname = False
     client_context.verify_mode = ssl.CERT_NONE

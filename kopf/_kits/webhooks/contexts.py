@@ -1,5 +1,5 @@
 """
-Contexts: servers that can be used simply as functions, and also as context managers.
+Contexts: servers that can be used as functions and as context managers.
 """
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
@@ -12,10 +12,10 @@ ClientConfigs = AsyncIterator[reviews.WebhookClientConfig]
 
 class WebhookContextManager:
     """
-    A server, whose resources are freed at the end of its ``async with`` at the latest.
+    A server whose resources are freed at the end of ``async with`` at the latest.
 
-    Without ``async with``, they are freed when the iteration is cancelled or closed, or when
-    the iterator is garbage.
+    Without ``async with``, the resources are freed when the iteration is cancelled or closed, or
+    when the iterator is garbage-collected.
     """
 
     def __init__(self) -> None:

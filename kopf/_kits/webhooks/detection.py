@@ -1,8 +1,8 @@
 """
-Detection: what sort of a cluster it is, by the certificate of its API.
+Detection of development clusters by the certificate of the API server.
 
-The development clusters know the machine that they run on by names of their own; they are told by
-the issuers and the alternative names of their certificates.
+In development clusters, the host machine has a special name, e.g. ``host.minikube.internal``. The
+issuer and the alternative names of the certificate show the sort of the cluster.
 """
 import asyncio
 import logging
@@ -18,19 +18,19 @@ from kopf._kits.webhooks import servers
 logger = logging.getLogger(__name__)
 
 TIMEOUT = 5.0
-"""How long (seconds) the API may take to show its certificate."""
+"""How long (seconds) to wait for the certificate of the API server."""
 
 
 class ClusterDetector:
-    """A mixin for servers & tunnels which do not know what cluster they are for."""
+    """A mixin for servers and tunnels that detect the sort of the cluster."""
 
     @staticmethod
     async def guess_host() -> str | None:
         """
-        The name of this machine in the cluster, if it is a cluster of a known sort.
+        Find the name of this machine in the cluster, by the certificate of the API server.
 
-        It is known from the API's certificate. None if there is no cluster, or no library to read
-        certificates with.
+        The result is None if the cluster is of another sort, or is not accessible, or if the
+        library ``cryptography`` is not installed.
         """
         try:
             pem = await _fetch_certificate()
@@ -47,8 +47,10 @@ class ClusterDetector:
 
 class WebhookAutoServer(ClusterDetector, servers.WebhookServer):
     """
-    A server that finds out by which name the cluster reaches it: if it is K3d/K3s, Minikube, or
-    Docker Desktop. For all others, it is the same as `kopf.WebhookServer`.
+    A webhook server that detects the hostname under which the cluster reaches this machine.
+
+    It detects K3d and K3s, Minikube, and Docker Desktop by the certificate of the API server. For
+    other clusters, it is the same as `kopf.WebhookServer`, which describes the parameters.
     """
 
     async def _guess_host(self) -> str | None:
@@ -56,7 +58,7 @@ class WebhookAutoServer(ClusterDetector, servers.WebhookServer):
 
 
 def recognise(names: Collection[str]) -> str | None:
-    """Tell the name of this machine by what is in the certificate of the API."""
+    """Find the name of this machine by the names in the certificate of the API server."""
     for name in names:
         if re.fullmatch(r'minikube(CA)?(\..*)?|control-plane\.minikube\.internal', name, re.I):
             return servers.WebhookMinikubeServer.DEFAULT_HOST
@@ -79,7 +81,7 @@ async def _fetch_certificate() -> str | None:
 
 
 def _list_names(pem: str) -> list[str]:
-    """All the names in a certificate: of its subject, its issuer, and the alternative ones."""
+    """List all names in a certificate: those of the issuer and the subject, and alternatives."""
     from cryptography import x509
 
     certificate = x509.load_pem_x509_certificate(pem.encode())

@@ -1,33 +1,49 @@
 """
-Listeners: where the connections come from, and what they all have together.
+Listeners: the sockets that accept connections, and the common limits of the connections.
 """
 import asyncio
 import errno
+import functools
 import logging
+import random
 import socket
 import ssl
 from collections.abc import Sequence
 
 from kopf._cogs.aiokits import tasks
-from kopf._kits.webhooks import connections
+from kopf._cogs.helpers import quotas
+from kopf._kits.webhooks import inbound
 
 logger = logging.getLogger(__name__)
 
 MAX_CONNECTIONS = 500
-"""How many connections there are at most; then the ones that have been idle for longest must go."""
+"""
+The maximal number of connections, including those in the TLS handshake.
+
+If there are more, a random connection that has sent no review is closed, so that nobody can keep
+the others out by connecting first, or often. If all connections have sent reviews, the one that is
+idle for the longest time is closed. If all of them have requests in progress, the new connection is
+refused.
+"""
 
 MAX_MEMORY = 64 * 1024 * 1024
-"""How much (bytes) of large requests is held at the same time."""
+"""How many bytes of large requests are held at the same time."""
 
 HANDSHAKE_TIMEOUT = 10.0
-"""How long (seconds) a client can take to agree on TLS."""
+"""How long (seconds) the TLS handshake can take."""
+
+ACCEPTING_PAUSE = 1.0
+"""How long (seconds) to accept nothing after a failure, which is usually too many open files."""
+
+WARNING_PERIOD = 60.0
+"""The shortest time (seconds) between two warnings with the same key."""
 
 LEAVING_TIMEOUT = 5.0
-"""How long (seconds) the requests at work have when the listener is closed."""
+"""How long (seconds) to wait for the requests in progress when the listener is closed."""
 
 
 CLOSING_STEPS, CLOSING_PAUSE = 20, 0.01
-"""How often, and after how many seconds, it is looked whether the connections have closed."""
+"""How often, and with which delay (seconds), to check whether all connections are closed."""
 
 
 class Listener:
@@ -36,7 +52,7 @@ class Listener:
     def __init__(
             self,
             sockets: Sequence[socket.socket],
-            respond: connections.Respond,
+            respond: inbound.Respond,
             *,
             root: str,
     ) -> None:
@@ -44,33 +60,34 @@ class Listener:
         self._sockets = sockets
         self._respond = respond
         self._prefix = f'{root}/'
-        self._servers: list[asyncio.Server] = []
-        self._connections: dict[connections.Connection, None] = {}
+        self._context: ssl.SSLContext | None = None
+        self._is_accepting = False
+        self._greeting: dict[socket.socket, asyncio.Task[None]] = {}
+        self._connections: dict[inbound.Connection, None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._memory = 0
+        self._warnings = quotas.Quotas(burst=1, period=WARNING_PERIOD)
 
     @property
     def port(self) -> int:
         port: int = self._sockets[0].getsockname()[1]
         return port
 
-    async def listen(self, context: ssl.SSLContext | None) -> None:
-        """Serve with this context from now on. The connections that there are keep theirs."""
-        previous, self._servers = self._servers, []
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            self._servers.append(await loop.create_server(
-                lambda: connections.Connection(self, self._respond), sock=sock.dup(), ssl=context,
-                ssl_handshake_timeout=None if context is None else HANDSHAKE_TIMEOUT))
-        for server in previous:
-            server.close()
+    def listen(self, context: ssl.SSLContext | None) -> None:
+        """Serve new connections with this context. Existing connections are not affected."""
+        self._context = context
+        if not self._is_accepting:
+            self._is_accepting = True
+            for sock in self._sockets:
+                self._watch(sock)
 
     async def close(self) -> None:
-        """Take no more requests, let those at work be answered if they are quick, and leave."""
-        for server in self._servers:
-            server.close()
+        """Accept no more requests, wait for those in progress, and close all connections."""
+        self._is_accepting = False
         for sock in self._sockets:
+            asyncio.get_running_loop().remove_reader(sock)
             sock.close()
+        await tasks.cancel(list(self._greeting.values()))
         for connection in list(self._connections):
             connection.close()
         if self._tasks:
@@ -85,29 +102,89 @@ class Listener:
         await asyncio.sleep(0)
 
     def keep(self, task: asyncio.Task[None]) -> None:
-        """Remember the task until it has ended."""
+        """Keep a reference to the task until it has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def has_path(self, path: str) -> bool:
         return path.startswith(self._prefix) or f'{path}/' == self._prefix
 
-    def admit(self, connection: connections.Connection) -> None:
-        """Have one more connection; maybe at the cost of another one."""
-        if len(self._connections) >= MAX_CONNECTIONS:
-            victim = next((other for other in self._connections if not other.busy), connection)
-            logger.warning("There are too many connections to the webhooks; dropping the oldest.")
+    def _watch(self, sock: socket.socket) -> None:
+        if self._is_accepting:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            client, _ = sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as e:
+            self.warn('accepting', f"Connections to the webhooks cannot be accepted: {e}")
+            loop.remove_reader(sock)
+            loop.call_later(ACCEPTING_PAUSE, self._watch, sock)
+            return
+        if not self._make_room():
+            client.close()
+            return
+        client.setblocking(False)
+        task = loop.create_task(self._greet(client))
+        self._greeting[client] = task
+        task.add_done_callback(functools.partial(self._part, client))
+
+    async def _greet(self, client: socket.socket) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: inbound.Connection(self, self._respond), client, ssl=self._context,
+                ssl_handshake_timeout=None if self._context is None else HANDSHAKE_TIMEOUT)
+        except OSError as e:  # errors of TLS are OSErrors too
+            logger.debug(f"A client of the webhooks has not agreed on TLS: {e}")
+
+    def _part(self, client: socket.socket, task: asyncio.Task[None]) -> None:
+        self._greeting.pop(client, None)
+        if task.cancelled():
+            client.close()
+
+    def _make_room(self) -> bool:
+        """Close another connection if there are too many; false if none can be closed."""
+        if len(self._connections) + len(self._greeting) < MAX_CONNECTIONS:
+            return True
+        idle = [other for other in self._connections if not other.busy]
+        strangers: list[socket.socket | inbound.Connection] = [
+            *self._greeting, *(other for other in idle if not other.served)]
+        victim = random.choice(strangers) if strangers else next(iter(idle), None)
+        self.warn('crowd', "There are too many connections to the webhooks; " + (
+            "new ones are refused." if victim is None else
+            "those without reviews are dropped." if strangers else "idle ones are dropped."))
+        if isinstance(victim, inbound.Connection):
             victim.abort()
-            self._connections.pop(victim, None)
-            if victim is connection:
-                return
+            self.forget(victim)
+        elif victim is not None:
+            self._greeting.pop(victim).cancel()
+        return victim is not None
+
+    def admit(self, connection: inbound.Connection) -> None:
+        """Add a connection."""
         self._connections[connection] = None
 
-    def forget(self, connection: connections.Connection) -> None:
+    def prefer(self, connection: inbound.Connection) -> None:
+        """Note that the connection was just used: among the idle ones, it is closed last."""
+        if connection in self._connections:
+            self._connections[connection] = self._connections.pop(connection)
+
+    def warn(self, key: str, text: str) -> None:
+        """Log a warning, or, if there are too many with the same key, a debug message."""
+        skipped = self._warnings.take(key, asyncio.get_running_loop().time())
+        if skipped is None:
+            logger.debug(text)
+        else:
+            logger.warning(f"{text} ({skipped} more since the last warning.)" if skipped else text)
+
+    def forget(self, connection: inbound.Connection) -> None:
         self._connections.pop(connection, None)
 
     def reserve(self, size: int) -> bool:
-        """Take a part of the common memory, if there is so much left."""
+        """Reserve a part of the common memory (bytes); false if there is not enough."""
         if self._memory + size > MAX_MEMORY:
             return False
         self._memory += size
@@ -119,9 +196,11 @@ class Listener:
 
 def bind(addr: str | None, port: int) -> list[socket.socket]:
     """
-    Open the sockets for all addresses of the name (None: all of the host), all with the same port.
+    Open the sockets for all addresses of the name, all with the same port.
 
-    :raises OSError: if that is not possible.
+    If the name is None, these are all addresses of the host.
+
+    :raises OSError: if the sockets cannot be opened.
     """
     for _ in range(10):
         try:
@@ -141,7 +220,7 @@ def _bind(addr: str | None, port: int) -> list[socket.socket]:
         for family, kind, protocol, _, address in dict.fromkeys(found):
             try:
                 sock = socket.socket(family, kind, protocol)
-            except OSError as e:  # the system does not have such addresses
+            except OSError as e:  # the system does not support this family of addresses
                 failure = e
                 continue
             sockets.append(sock)

@@ -1,5 +1,5 @@
 """
-Servers: they listen where the operator runs, for API servers that can reach it there.
+Servers for webhooks, in the process of the operator. The API server must be able to reach it.
 """
 import asyncio
 import errno
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kopf._cogs.structs import reviews
-from kopf._kits.webhooks import certificates, contexts, listeners, serving
+from kopf._kits.webhooks import certificates, contexts, httpreviews, listeners
 from kopf._kits.webhooks.certificates import StrPath
 
 logger = logging.getLogger(__name__)
@@ -21,21 +21,37 @@ DEFAULT_PORT = 9443
 
 class WebhookServer(contexts.WebhookContextManager):
     """
-    A server of HTTPS (or of HTTP if ``insecure``) in the operator's own process.
+    A webhook server in the process of the operator: HTTPS, or HTTP if ``insecure``.
 
-    It listens at ``addr`` and ``port``; by default, the port is 9443, or any other if that one is
-    taken. Without ``addr``, it listens only on the host itself, unless it is told that it is
-    reached from elsewhere: by ``host``, or by a certificate. The API is given the URL with ``host``
-    (by default, the address), the port, and ``path``.
+    A server is for ``settings.admission.server``. Kopf reads all files again when they change,
+    without interruptions. See "Validate and mutate objects" in the documentation.
 
-    Without ``certfile`` & ``pkeyfile``, a self-signed certificate is made for the host and
-    the address, and for ``extra_sans``. The ``password`` is for the private key. ``cadata`` or
-    ``cafile`` is the authority to be told to clients: by default, the self-signed certificate;
-    or none, then their usual authorities count. It is also written to the file ``cadump``.
-
-    Clients' certificates are asked for if there is anything to verify them by, and required if
-    ``verify_mode`` says so. All files are looked at every ``file_check_interval`` seconds; when
-    they have changed, they are loaded again, without any interruption.
+    :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
+        a ``host``, a ``certfile``, or a ``context``.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param host: the hostname under which the API server reaches this server. Default: the address.
+    :param cadata: the certificates that sign the certificate of this server, for the API server:
+        PEM.
+    :param cafile: a file with the same certificates. Default: the self-signed certificate, if Kopf
+        makes one; otherwise, the certificates of the API server's system apply.
+    :param cadump: a file to which Kopf writes the same certificates, e.g. for ``curl --cacert``.
+        Default: none.
+    :param context: a TLS context, instead of a new one.
+    :param insecure: whether to serve HTTP instead of HTTPS. API servers do not use HTTP, but
+        tunnels do.
+    :param certfile: a file with the certificate of this server. Default: Kopf makes a self-signed
+        certificate.
+    :param pkeyfile: a file with the private key of the certificate. Default: it is in the
+        ``certfile``.
+    :param password: the password of the private key. Default: none.
+    :param extra_sans: more hostnames and addresses for the self-signed certificate.
+    :param verify_mode: whether clients need a certificate. Default: optional, if there is something
+        to verify it with.
+    :param verify_cafile: a file with the certificates to verify clients' certificates with.
+    :param verify_capath: a folder with such certificates.
+    :param verify_cadata: such certificates as data.
+    :param file_check_interval: how often Kopf checks whether the files have changed, in seconds.
     """
 
     DEFAULT_HOST: ClassVar[str | None] = None
@@ -88,12 +104,12 @@ class WebhookServer(contexts.WebhookContextManager):
     async def _serve(
             self, fn: reviews.WebhookFn,
     ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
-        root = serving.normalise_root(self.path)
+        root = httpreviews.normalise_root(self.path)
         host = self.host or await self._guess_host()
         listener = self._open(fn, root=root, remote=host is not None)
         try:
             host = host or _get_reachable(self.addr)
-            url = serving.build_url(
+            url = httpreviews.build_url(
                 secure=not self.insecure, host=host, port=listener.port, root=root)
             own = self._make_pair(host)
             known: reviews.WebhookClientConfig | None = None
@@ -105,13 +121,13 @@ class WebhookServer(contexts.WebhookContextManager):
                 try:
                     context = self._make_context(own)
                     bundle = self._get_bundle(own)
-                    await listener.listen(context)
+                    listener.listen(context)
                 except (OSError, ValueError) as e:
                     if known is None:
                         raise
                     logger.warning(f"The certificates have changed, but they cannot be used: {e}")
                 else:
-                    config = serving.as_config(url, bundle)
+                    config = httpreviews.as_config(url, bundle)
                     if known is None:
                         logger.info(f"Listening for webhooks at {url}")
                     else:
@@ -132,16 +148,16 @@ class WebhookServer(contexts.WebhookContextManager):
         if addr is None and not remote and self.certfile is None and self.context is None:
             addr = 'localhost'
         try:
-            return serving.make_listener(
+            return httpreviews.make_listener(
                 fn, addr=addr, port=DEFAULT_PORT if self.port is None else self.port, root=root)
         except OSError as e:
             if self.port is not None or e.errno != errno.EADDRINUSE:
                 raise OSError(e.errno, f"Cannot listen at {addr or 'all addresses'}, port "
                                        f"{self.port or DEFAULT_PORT}: {e.strerror or e}") from e
-            return serving.make_listener(fn, addr=addr, port=0, root=root)
+            return httpreviews.make_listener(fn, addr=addr, port=0, root=root)
 
     def _make_pair(self, host: str) -> tuple[bytes, bytes] | None:
-        """A self-signed certificate, where one is needed, and its key."""
+        """Make a self-signed certificate and its key, or None if they are not needed."""
         if self.insecure or self.certfile is not None or (
                 self.context is not None and certificates.has_certificate(self.context)):
             return None
@@ -170,7 +186,7 @@ class WebhookServer(contexts.WebhookContextManager):
         return context
 
     def _get_bundle(self, own: tuple[bytes, bytes] | None) -> bytes | None:
-        """The authority for the clients; it is also written to the file for that."""
+        """Get the authority for the clients, and write it to the file ``cadump``."""
         bundle = self.cadata
         if bundle is None and self.cafile is not None:
             bundle = Path(self.cafile).read_bytes()
@@ -185,31 +201,45 @@ class WebhookServer(contexts.WebhookContextManager):
             hostnames: Iterable[str], password: str | None = None,
     ) -> tuple[bytes, bytes]:
         """
-        Make a self-signed certificate for these names & addresses, and its private key, in PEM.
+        Make a self-signed certificate and its private key.
 
-        The common name is the first name, or else the first address; ``0.0.0.0`` and the like
-        are left out. With a password, the key is encrypted.
+        The common name is the first hostname, or else the first address. Addresses such as
+        ``0.0.0.0`` are left out.
+
+        :param hostnames: the hostnames and the addresses of the server.
+        :param password: the password to encrypt the private key with. Default: the key is not
+            encrypted.
+        :returns: the certificate and the private key, in PEM.
         """
         return certificates.build_certificate(hostnames, password)
 
 
 class WebhookK3dServer(WebhookServer):
-    """A server for K3d/K3s on the same machine: they know it by a name of their own."""
+    """
+    A webhook server for a K3d or K3s cluster on the same machine, which the cluster knows as
+    ``host.k3d.internal``. `kopf.WebhookServer` describes the parameters.
+    """
     DEFAULT_HOST: ClassVar[str | None] = 'host.k3d.internal'
 
 
 class WebhookMinikubeServer(WebhookServer):
-    """A server for Minikube on the same machine: it knows it by a name of its own."""
+    """
+    A webhook server for a Minikube cluster on the same machine, which the cluster knows as
+    ``host.minikube.internal``. `kopf.WebhookServer` describes the parameters.
+    """
     DEFAULT_HOST: ClassVar[str | None] = 'host.minikube.internal'
 
 
 class WebhookDockerDesktopServer(WebhookServer):
-    """A server for Docker Desktop on the same machine: it knows it by a name of its own."""
+    """
+    A webhook server for the cluster of Docker Desktop on the same machine, which the cluster knows
+    as ``host.docker.internal``. `kopf.WebhookServer` describes the parameters.
+    """
     DEFAULT_HOST: ClassVar[str | None] = 'host.docker.internal'
 
 
 def _get_reachable(addr: str | None) -> str:
-    """How the address can be reached from the host itself."""
+    """Find the address for connections from the same host: e.g. 127.0.0.1 for ``0.0.0.0``."""
     try:
         parsed = ipaddress.ip_address((addr or '').strip('[]').partition('%')[0])
     except ValueError:

@@ -1,5 +1,5 @@
 """
-Tunnels: they make a local server reachable for clusters which are somewhere else.
+Tunnels: they make a local server reachable from remote clusters.
 """
 import asyncio
 import importlib
@@ -8,19 +8,25 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from kopf._cogs.structs import reviews
-from kopf._kits.webhooks import certificates, contexts, detection, servers, serving
+from kopf._kits.webhooks import certificates, contexts, detection, httpreviews, servers
 
 logger = logging.getLogger(__name__)
 
 
 class WebhookNgrokTunnel(contexts.WebhookContextManager):
     """
-    A tunnel by ngrok to a local server of HTTP at ``addr``, ``port`` (by default, any free one).
+    A tunnel by ngrok to a webhook server in the process of the operator, for remote clusters.
 
-    It needs the library ``pyngrok``, which comes with ``kopf[dev]``; that one finds or downloads
-    the program, unless ``binary`` is given. ``token`` is for accounts, ``region`` is where to enter
-    ngrok's network. Everyone on the Internet who knows the URL can send reviews to the operator: a
-    ``path`` that nobody can guess makes this a bit less likely.
+    It needs the library ``pyngrok``, which comes with ``kopf[dev]``. Everybody who knows the URL
+    can send reviews to the operator: use a ``path`` that is hard to guess. See "Validate and mutate
+    objects" in the documentation.
+
+    :param addr: the address of the local server. Default: ``localhost``.
+    :param port: the port of the local server. Default: any free port.
+    :param path: the path at the beginning of all URLs. Default: none.
+    :param token: the token of an ngrok account. Default: that of ngrok's own configuration.
+    :param region: the region where the tunnel enters ngrok's network. Default: ngrok's choice.
+    :param binary: the path of the program ``ngrok``. Default: the library finds or downloads it.
     """
 
     def __init__(
@@ -45,8 +51,8 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
             self, fn: reviews.WebhookFn,
     ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
         ngrok, pyngrok_config = _import_pyngrok()
-        root = serving.normalise_root(self.path)
-        listener = serving.make_listener(
+        root = httpreviews.normalise_root(self.path)
+        listener = httpreviews.make_listener(
             fn, addr=self.addr or 'localhost', port=self.port or 0, root=root)
         options: dict[str, Any] = {
             'ngrok_path': None if self.binary is None else str(self.binary),
@@ -54,11 +60,11 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
         config = pyngrok_config(**{key: val for key, val in options.items() if val is not None})
         tunnel: Any = None
         try:
-            await listener.listen(None)
+            listener.listen(None)
             tunnel = await asyncio.to_thread(
                 ngrok.connect, str(listener.port), pyngrok_config=config, bind_tls=True)
             url = f'{tunnel.public_url}{root}'
-            logger.info(f"Listening for webhooks at {url}")
+            logger.info(f"Listening for webhooks at {tunnel.public_url}")  # the path is a secret
             yield {'url': url}
             await asyncio.Event().wait()
         finally:
@@ -72,8 +78,16 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
 
 class WebhookAutoTunnel(detection.ClusterDetector, contexts.WebhookContextManager):
     """
-    A server if the cluster is of a sort that can reach it directly, as `kopf.WebhookAutoServer`
-    finds it out; or else a tunnel by ngrok.
+    A webhook server if the cluster can reach this machine directly, otherwise a tunnel by ngrok.
+
+    `kopf.WebhookAutoServer` describes which clusters can, `kopf.WebhookNgrokTunnel` what a tunnel
+    needs.
+
+    :param addr: the address of the server. Default: as in `kopf.WebhookServer`, or ``localhost``
+        for a tunnel.
+    :param port: the port of the server. Default: as in `kopf.WebhookServer`, or any free port for a
+        tunnel.
+    :param path: the path at the beginning of all URLs. Default: none.
     """
 
     def __init__(

@@ -72,14 +72,14 @@ async def test_after_an_error_of_one_the_others_are_woken_up(heap):
 @pytest.mark.looptime
 async def test_others_have_their_turns_while_thousands_are_woken_up(heap):
     log = []
-    for name in range(3 * wakeups.WAKEUPS_PER_TURN):
+    for name in range(3 * wakeups.WAKEUPS_PER_ITERATION):
         heap.sleep(Sleeper(name, log), 1)
     await asyncio.sleep(1)
     turns = []
-    while len(log) < 3 * wakeups.WAKEUPS_PER_TURN:
+    while len(log) < 3 * wakeups.WAKEUPS_PER_ITERATION:
         turns.append(len(log))
         await asyncio.sleep(0)
-    assert max(b - a for a, b in zip(turns, turns[1:])) <= wakeups.WAKEUPS_PER_TURN
+    assert max(b - a for a, b in zip(turns, turns[1:])) <= wakeups.WAKEUPS_PER_ITERATION
 
 
 @pytest.mark.looptime

@@ -3,6 +3,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import aresponses
 import pytest
 
 from kopf._cogs.clients import api, watching
@@ -41,6 +42,23 @@ async def client(
 
 
 @pytest.fixture()
+async def odd(
+        settings: configuration.OperatorSettings,
+) -> AsyncIterator[Callable[[bytes], contextlib.AbstractAsyncContextManager[api.Client]]]:
+    """A client whose next request to read anything gets this one odd answer."""
+    async with aresponses.ResponsesMockServer() as server:
+        @contextlib.asynccontextmanager
+        async def answer(body: bytes, *, status: int = 200) -> AsyncIterator[api.Client]:
+            server.add('api.test', response=server.Response(body=body, status=status))
+            info = credentials.ConnectionInfo(server='http://api.test')
+            async with api.Client(credentials=info, settings=settings) as client:
+                yield client
+            server.assert_plan_strictly_followed()
+
+        yield answer
+
+
+@pytest.fixture()
 def resource() -> references.Resource:
     return references.Resource('g.test', 'v1', 'things', kind='Thing', namespaced=True)
 
@@ -48,6 +66,7 @@ def resource() -> references.Resource:
 class Recorder(watching.Sink):
     """A sink that remembers what it got, and lets tests wait for it."""
     reached = None
+    listing = None
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []
@@ -67,6 +86,9 @@ class Recorder(watching.Sink):
     def changed(self, type: str, body: Any, line: bytes) -> None:
         self.bodies.append(body)
         self._add(type, body['metadata']['name'], body['metadata']['resourceVersion'])
+
+    def skipped(self, type: str | None, body: Any) -> None:
+        self._add('skipped', type, body['metadata']['name'])
 
     def _add(self, *item: Any) -> None:
         self.seen.append(item)

@@ -412,3 +412,53 @@ async def test_writes_do_not_bypass_proxies(settings):
     connection = connections.Connection(credentials.ConnectionInfo(server='http://host'))
     assert isinstance(connection.wire, wires.Wire)
     await connection.close()
+
+
+async def test_writes_are_encrypted_however_the_scheme_is_written(secure, ca, settings):
+    info = credentials.ConnectionInfo(
+        server=secure.url.replace('https', 'HTTPS'), token='s3cret',
+        ca_data=ca.cert_pem.bytes())
+    secure.script(say({'ok': True}))
+    async with api.Client(credentials=info, settings=settings) as client:
+        assert await client.request('PATCH', '/path', body=b'{}') == {'ok': True}
+        assert await client.request('GET', '/path') == {'ok': True}
+    assert [req.headers['Authorization'] for req in secure.requests] == ['Bearer s3cret'] * 2
+
+
+@pytest.mark.parametrize('server', ['ftp://host', 'https://host:port', 'host:80'])
+async def test_credentials_with_other_urls_are_of_no_use(settings, server):
+    info = credentials.ConnectionInfo(server=server)
+    async with api.Client(credentials=info, settings=settings) as client:
+        with pytest.raises(credentials.LoginError, match='The URL of the API server'):
+            await client.request('GET', '/path')
+
+
+@pytest.mark.parametrize('proxy', ['socks5://host', 'http://host:port', 'host:80'])
+async def test_proxies_with_other_urls_are_of_no_use(settings, proxy):
+    info = credentials.ConnectionInfo(server='http://host', proxy_url=proxy)
+    async with api.Client(credentials=info, settings=settings) as client:
+        with pytest.raises(credentials.LoginError, match='The URL of the proxy'):
+            await client.request('GET', '/path')
+
+
+async def test_tokens_that_cannot_be_sent_are_of_no_use(settings, server):
+    info = credentials.ConnectionInfo(server=server.url, token='s3cret-\u20ac')
+    async with api.Client(credentials=info, settings=settings) as client:
+        with pytest.raises(credentials.LoginError, match='Get another token') as e:
+            await client.request('PATCH', '/path', body=b'{}')
+    assert 's3cret' not in str(e.value)
+
+
+async def test_new_tokens_that_cannot_be_sent_do_not_replace_the_former_one(
+        settings, server, tmp_path, caplog):
+    path = tmp_path / 'token'
+    path.write_text('good')
+    info = credentials.ConnectionInfo(server=server.url, token_path=path)
+    server.script(say({}))
+    async with api.Client(credentials=info, settings=settings) as client:
+        await client.request('GET', '/path')
+        path.write_text('s3cret-\u20ac')
+        await client.request('GET', '/path')
+    assert [req.headers['Authorization'] for req in server.requests] == ['Bearer good'] * 2
+    assert 'The new token is of no use' in caplog.text
+    assert 's3cret' not in caplog.text

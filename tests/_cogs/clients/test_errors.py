@@ -109,3 +109,27 @@ def test_objects_too_large_for_the_database_are_too_large_also_if_the_api_calls_
     assert isinstance(error, errors.APITooLargeError)
     assert error.status == 413
     assert error.code == 500
+
+
+@pytest.mark.parametrize('depth', [900, 10_000])
+def test_answers_nested_too_deeply_are_errors_without_details(depth):
+    error = errors.make_error(404, b'{"kind":"Status","details":%s1%s}' % (
+        b'{"k":' * depth, b'}' * depth))
+    assert type(error) is errors.APINotFoundError
+    assert error.details == {}
+
+
+@pytest.mark.parametrize('header, seconds', [
+    ('2147483647', None), ('1e300', None), ('Wed, 21 Oct 9999 07:28:00 GMT', None),
+    (None, 2147483647), (None, 10 ** 400), ('1', 1e300), ('301', 301),
+])
+def test_retry_after_is_obeyed_for_minutes_but_no_longer(header, seconds):
+    raw = json.dumps({'kind': 'Status', 'details': {'retryAfterSeconds': seconds}}).encode()
+    assert errors.make_error(429, raw, retry_after=header).retry_after == 300
+
+
+@pytest.mark.parametrize('seconds', [-1, 0, False, '7', [], float('nan')])
+def test_retry_after_that_makes_no_sense_is_ignored(seconds):
+    raw = json.dumps({'kind': 'Status', 'details': {'retryAfterSeconds': seconds}}).encode()
+    assert errors.make_error(429, raw).retry_after is None
+    assert errors.make_error(429, raw, retry_after='3').retry_after == 3

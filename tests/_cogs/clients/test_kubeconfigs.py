@@ -250,3 +250,37 @@ def test_broken_certificates_are_found_when_connecting(config):
     config(cluster={'certificate-authority-data': base64.b64encode(b'x').decode()})
     with pytest.raises(LoginError):
         login().as_ssl_context()
+
+
+@pytest.mark.parametrize('value', ['false', 'true', '', 0, 1, ['x']])
+def test_verification_is_turned_off_only_by_a_boolean(config, value):
+    folder = config(cluster={'insecure-skip-tls-verify': value})
+    with pytest.raises(LoginError) as e:
+        login()
+    assert str(e.value) == (
+        f"The field insecure-skip-tls-verify must be true or false, without quotes, but it is "
+        f"{value!r} in the kubeconfig {folder}/config: clusters 'ctx-c'.")
+
+
+@pytest.mark.parametrize('value', [True, False, None])
+def test_verification_is_as_the_boolean_says(config, value):
+    config(cluster={'insecure-skip-tls-verify': value})
+    assert login().insecure is value
+
+
+def test_plugins_are_told_of_the_cluster_only_by_a_boolean(config):
+    config(user={'exec': {'command': 'x', 'provideClusterInfo': 'false'}})
+    with pytest.raises(LoginError, match='The field exec.provideClusterInfo must be true or false'):
+        login()
+
+
+def test_schemes_of_servers_are_normalised(config):
+    config(cluster={'server': 'HTTPS://host/'})
+    assert login().server == 'https://host'
+
+
+@pytest.mark.parametrize('server', ['https://host:port', 'ftp://host', 'host:6443', 5])
+def test_servers_without_proper_urls_are_errors(config, server):
+    config(cluster={'server': server})
+    with pytest.raises(LoginError, match='The URL of the cluster in kubeconfigs'):
+        login()

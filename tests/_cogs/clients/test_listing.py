@@ -147,3 +147,24 @@ async def test_metadata_alone_can_be_asked_for(server, client, settings):
     server.script(say({'metadata': {'resourceVersion': '1'}}))
     await collect(client, settings, metadata_only=True)
     assert 'PartialObjectMetadataList' in server.requests[0].headers['Accept']
+
+
+DEEP = json.dumps({'kind': 'Thing', 'metadata': {'name': 'bad'}, 'spec': '*'}).replace(
+    '"*"', '[' * 5000 + ']' * 5000)
+
+
+async def test_an_object_nested_too_deeply_is_an_error_for_those_who_need_it(
+        odd, settings):
+    answer = f'{{"items":[{DEEP}],"metadata":{{"resourceVersion":"1"}}}}'
+    async with odd(answer.encode()) as client:
+        with pytest.raises(errors.APITooDeepError, match='deeper than 250 levels'):
+            await collect(client, settings)
+
+
+async def test_objects_nested_too_deeply_are_skipped_if_that_is_wished(odd, settings):
+    skipped = []
+    answer = f'{{"items":[{DEEP},{DEEP}],"metadata":{{"resourceVersion":"1"}}}}'
+    async with odd(answer.encode()) as client:
+        assert await collect(client, settings, skip=skipped.append) == [('1', [], False)]
+    assert skipped == [{'apiVersion': 'g.test/v1', 'kind': 'Thing', 'metadata': {'name': 'bad'},
+                        'spec': [[[None]]]}] * 2

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.looptime
 
 async def take_turns(outages, count, times):
     async def take():
-        await outages.wait_turn(PATH)
+        await outages.wait(PATH)
         times.append(asyncio.get_running_loop().time())
     return [asyncio.create_task(take()) for _ in range(count)]
 
@@ -19,7 +19,7 @@ async def take_turns(outages, count, times):
 async def test_nobody_waits_while_there_is_no_outage(looptime):
     outages = Outages()
     for _ in range(BURST * 10):
-        await outages.wait_turn(PATH)
+        await outages.wait(PATH)
     assert looptime == 0
 
 
@@ -27,7 +27,7 @@ async def test_few_tries_do_not_wait(looptime):
     outages = Outages()
     outages.begin(PATH)
     for _ in range(BURST):
-        await outages.wait_turn(PATH)
+        await outages.wait(PATH)
     assert looptime == 0
 
 
@@ -78,7 +78,7 @@ async def test_other_kinds_do_not_wait(looptime):
     outages.begin(PATH)
     tasks = await take_turns(outages, BURST + 100, times)
     await asyncio.sleep(0)
-    await outages.wait_turn('/apis/g.test/v1/namespaces/ns/others/name')
+    await outages.wait('/apis/g.test/v1/namespaces/ns/others/name')
     assert looptime == 0
     outages.end_all()
     await asyncio.gather(*tasks)

@@ -166,3 +166,12 @@ def test_libraries_are_not_imported_before_they_are_needed():
     code = ('import sys, kopf, kopf.cli, kopf._core.reactor.running; '
             'sys.exit(len({"pykube", "kubernetes", "kubernetes_asyncio"} & set(sys.modules)))')
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
+
+
+def test_libraries_do_not_turn_verification_off_by_strings(login, kubeconfig):
+    pytest.importorskip(LIBRARIES[login])
+    config = copy.deepcopy(CONFIG)
+    config['clusters'][0]['cluster']['insecure-skip-tls-verify'] = 'false'
+    kubeconfig.write_text(yaml.safe_dump(config))
+    with pytest.raises(credentials.LoginError, match=r"insecure-skip-tls-verify must be true"):
+        log_in(login)

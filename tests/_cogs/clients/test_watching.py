@@ -1,4 +1,5 @@
 import asyncio
+import json
 import logging
 
 import pytest
@@ -13,6 +14,7 @@ from tests._cogs.clients.servers import (
     make_error,
     make_event,
     make_initial_end,
+    make_object,
     refuse,
     say,
     say_raw,
@@ -607,5 +609,89 @@ async def test_many_watches_share_no_connection_but_the_listing_pool(
 
 
 def test_passing_errors_are_the_ones_of_kinds_that_come_and_go():
-    assert errors.APINotFoundError in streaks.PASSING
-    assert errors.APITooManyRequestsError in streaks.PASSING
+    assert errors.APINotFoundError in streaks.TEMPORARY
+    assert errors.APITooManyRequestsError in streaks.TEMPORARY
+
+
+def make_deep(name, version='101', *, depth, metadata=None):
+    """An object of JSON that no recursive parser takes."""
+    body = {'apiVersion': 'g.test/v1', 'kind': 'Thing', **make_object(name, version=version)}
+    body['metadata'].update(metadata or {})
+    return json.dumps({**body, 'spec': '*'}).replace('"*"', '{"k":' * depth + '1' + '}' * depth)
+
+
+def make_deep_event(type, name, version='101', *, depth):
+    text = make_deep(name, version, depth=depth)
+    return f'{{"type":"{type}","object":{text}}}\n'.encode()
+
+
+def get_errors(caplog):
+    return [rec.getMessage() for rec in caplog.records if rec.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize('depth', [400, 900, 10_000])
+async def test_objects_nested_too_deeply_are_skipped_in_streams(server, watch, sink, caplog, depth):
+    server.script(show('a'))
+    server.script(flow(
+        make_deep_event('ADDED', 'bad', '101', depth=depth), make_event('ADDED', 'b', '102'),
+        make_deep_event('MODIFIED', 'bad', '103', depth=depth),
+        make_deep_event('DELETED', 'bad', '104', depth=depth), make_event('MODIFIED', 'b', '105'),
+    ), on=WATCH)
+    async with watch():
+        await sink.wait('MODIFIED', 'b', '105')
+        assert sink.seen[3:] == [
+            ('skipped', 'ADDED', 'bad'), ('ADDED', 'b', '102'), ('skipped', 'MODIFIED', 'bad'),
+            ('skipped', 'DELETED', 'bad'), ('MODIFIED', 'b', '105')]
+        assert len(server.requests) == 2
+    assert get_errors(caplog) == [
+        "The object bad of things.v1.g.test is skipped: it is nested deeper than 250 levels. "
+        "It is handled again when it is made flatter."]
+
+
+@pytest.mark.parametrize('metadata_last', [False, True])
+@pytest.mark.parametrize('depth', [400, 900, 10_000])
+async def test_objects_nested_too_deeply_do_not_spoil_the_list(
+        server, watch, sink, caplog, depth, metadata_last):
+    items = f'"items":[{make_deep("bad", depth=depth)},{json.dumps(make_object("b"))}]'
+    metadata = '"metadata":{"resourceVersion":"100"}'
+    parts = [items, metadata] if metadata_last else [metadata, items]
+    server.script(say_raw(f'{{{",".join(parts)}}}'.encode()))
+    server.script(
+        flow(make_deep_event('MODIFIED', 'bad', '101', depth=depth),
+             make_event('MODIFIED', 'b', '102')), on=WATCH)
+    async with watch():
+        await sink.wait('MODIFIED', 'b', '102')
+        assert sink.seen == [
+            ('begin',), ('skipped', None, 'bad'), ('listed', 'b'), ('end',),
+            ('skipped', 'MODIFIED', 'bad'), ('MODIFIED', 'b', '102')]
+    assert len(get_errors(caplog)) == 1
+
+
+async def test_objects_nested_too_deeply_are_skipped_in_streamed_lists(
+        server, watch, sink, settings, caplog):
+    settings.watching.initial_streaming = True
+    server.script(flow(
+        make_deep_event('ADDED', 'bad', '99', depth=3000), make_event('ADDED', 'b', '99'),
+        make_initial_end('100')), on=WATCH)
+    async with watch():
+        await sink.wait('end')
+        assert sink.seen == [
+            ('begin',), ('skipped', None, 'bad'), ('listed', 'b'), ('end',)]
+    assert len(get_errors(caplog)) == 1
+
+
+async def test_streams_go_on_after_what_was_skipped(server, watch, sink, until):
+    server.script(show())
+    server.script(
+        flow(make_deep_event('ADDED', 'bad', '123', depth=3000), then='end'), flow(), on=WATCH)
+    async with watch():
+        await until(lambda: len(server.watches) == 2)
+        assert server.watches[1].query['resourceVersion'] == '123'
+
+
+async def test_errors_in_the_stream_can_be_nested_deeply(server, watch, sink):
+    error = make_error(410).decode().replace('{}', '{"k":' * 3000 + '1' + '}' * 3000)
+    server.script(show())
+    server.script(flow(error.encode()), flow(), on=WATCH)
+    async with watch():
+        await sink.wait('end', count=2)

@@ -1,13 +1,13 @@
 import asyncio
 import contextlib
+import os
 import socket
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from kopf._cogs.clients.sockets import SILENCE
-from kopf._cogs.clients.wires import Wire, WireError, _Parser
+from kopf._cogs.clients import sockets, wires
+from kopf._cogs.clients.wires import Wire, WireError
+from kopf._cogs.helpers.parsing import Limits
 
 OK = b'HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'
 
@@ -19,6 +19,7 @@ class Server:
         self.answers = list(answers)
         self.requests = []
         self.connections = 0
+        self.writers = []
         self.peak = 0
         self._busy = 0
         self.gate = asyncio.Event()
@@ -26,6 +27,7 @@ class Server:
 
     async def __call__(self, reader, writer):
         self.connections += 1
+        self.writers.append(writer)
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 head = await reader.readuntil(b'\r\n\r\n')
@@ -153,7 +155,7 @@ async def test_a_half_response_is_an_error(answer):
     b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nclose',
     b'HTTP/1.1 200 OK\r\nX: ' + b'x' * 70_000 + b'close',
 ])
-async def test_garbage_is_an_error_of_the_connection(answer):
+async def test_what_is_no_response_is_an_error_of_the_connection(answer):
     async with serve(answer) as (_, wire):
         with pytest.raises(WireError):
             await send(wire)
@@ -227,38 +229,6 @@ async def test_line_breaks_in_headers_are_refused():
     assert not server.requests
 
 
-bodies = st.binary(max_size=200)
-
-
-def make_chunked(chunks, trailer):
-    parts = [b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n']
-    parts += [b'%x;ext=1\r\n%s\r\n' % (len(chunk), chunk) for chunk in chunks if chunk]
-    return b''.join([*parts, b'0\r\n', b'Trailer: 1\r\n' if trailer else b'', b'\r\n'])
-
-
-@given(st.lists(bodies, max_size=5), st.booleans(), st.lists(st.integers(1, 50), min_size=1))
-def test_chunked_responses_can_come_in_pieces_of_any_size(chunks, trailer, sizes):
-    parser, raw, results = _Parser(), make_chunked(chunks, trailer), []
-    while raw:
-        size = sizes[len(raw) % len(sizes)]
-        results.append(parser.feed(raw[:size]))
-        raw = raw[size:]
-    assert not any(results[:-1])
-    assert results[-1].body == b''.join(chunks)
-
-
-@given(bodies, st.lists(st.integers(1, 50), min_size=1))
-def test_responses_of_known_length_can_come_in_pieces_of_any_size(body, sizes):
-    parser, results = _Parser(), []
-    raw = b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s' % (len(body), body)
-    while raw:
-        size = sizes[len(raw) % len(sizes)]
-        results.append(parser.feed(raw[:size]))
-        raw = raw[size:]
-    assert not any(results[:-1])
-    assert results[-1].body == body
-
-
 async def test_after_a_request_without_an_answer_no_other_kept_connection_is_used():
     async with serve(limit=5) as (server, wire):
         server.gate.clear()
@@ -276,10 +246,127 @@ async def test_after_a_request_without_an_answer_no_other_kept_connection_is_use
         assert server.connections == 4
 
 
-async def test_connections_notice_that_the_other_side_is_gone():
+async def test_connections_notice_that_the_other_side_is_gone_from_the_beginning(monkeypatch):
+    options = []
+
+    async def connect(loop, sock, address):
+        options.append(sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+        if hasattr(socket, 'TCP_USER_TIMEOUT'):
+            options.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+        return await original(loop, sock, address)
+
+    original = asyncio.SelectorEventLoop.sock_connect
+    monkeypatch.setattr(asyncio.SelectorEventLoop, 'sock_connect', connect)
     async with serve() as (_, wire):
         await send(wire)
-        sock = next(iter(wire._open))._transport.get_extra_info('socket')
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
-        if hasattr(socket, 'TCP_USER_TIMEOUT'):
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == SILENCE * 1000
+    assert options in ([1], [1, sockets.SILENCE * 1000])
+
+
+CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n'
+UNASKED = b'HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nunasked'
+
+
+async def test_bytes_on_an_idle_connection_close_it():
+    async with serve() as (server, wire):
+        await send(wire)
+        server.writers[0].write(UNASKED[:20])
+        while wire._open:
+            await asyncio.sleep(0.001)
+        assert (await send(wire)).body == b'ok'
+    assert server.connections == 2
+
+
+@pytest.mark.parametrize('size', [20, len(UNASKED)])
+async def test_bytes_on_an_idle_connection_never_answer_a_request_though_nobody_has_read_them(size):
+    async with serve() as (server, wire):
+        await send(wire)
+        theirs = server.writers[0].get_extra_info('socket')
+        with socket.socket(fileno=os.dup(theirs.fileno())) as sock:
+            assert sock.send(UNASKED[:size]) == size
+        assert (await send(wire)).body == b'ok'  # the loop has not come to read in between
+    assert server.connections == 2
+
+
+async def test_a_post_is_not_sent_over_a_connection_that_the_server_has_just_closed():
+    async with serve() as (server, wire):
+        await send(wire)
+        theirs = server.writers[0].get_extra_info('socket')
+        with socket.socket(fileno=os.dup(theirs.fileno())) as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+        assert (await send(wire, method='POST')).body == b'ok'
+
+
+async def test_a_response_and_a_cancellation_in_one_turn_leave_no_connection_open(monkeypatch):
+    async with serve() as (_, wire):
+        task = asyncio.create_task(send(wire))
+        finish = wires._Connection._finish
+
+        def finish_and_cancel(connection, response):
+            finish(connection, response)
+            task.cancel()
+
+        monkeypatch.setattr(wires._Connection, '_finish', finish_and_cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert not wire._open
+
+
+async def test_after_closing_no_request_goes_out_again():
+    async with serve() as (server, wire):
+        await send(wire)
+        server.gate.clear()
+        task = asyncio.create_task(send(wire))
+        while len(server.requests) < 2:
+            await asyncio.sleep(0.001)
+        wire.close()
+        with pytest.raises(WireError, match='closed'):
+            await task
+        with pytest.raises(WireError, match='closed'):
+            await send(wire)
+    assert (len(server.requests), server.connections) == (2, 1)
+
+
+async def test_a_connection_made_while_closing_is_not_used():
+    async with serve() as (server, wire):
+        task = asyncio.create_task(send(wire))
+        await asyncio.sleep(0)
+        wire.close()
+        with pytest.raises(WireError, match='closed'):
+            await task
+        await asyncio.sleep(0.01)
+        assert not wire._open
+    assert not server.requests
+
+
+@pytest.mark.parametrize('answer', [
+    b'HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n' + b'x' * 1001,
+    CHUNKED + (b'1f4\r\n%s\r\n' % (b'x' * 500)) * 3,
+    b'HTTP/1.0 200 OK\r\n\r\nclose' + b'x' * 1001,
+])
+async def test_bodies_have_a_limit(answer, monkeypatch):
+    monkeypatch.setattr(wires, 'LIMITS', Limits(head=1000, fields=10, body=1000))
+    async with serve(answer) as (_, wire):
+        with pytest.raises(WireError, match='Content Too Large|Request Entity Too Large'):
+            await send(wire)
+
+
+async def test_an_address_that_swallows_everything_does_not_hold_up_the_others(monkeypatch):
+    async with serve() as (_, known):
+        port = known._address[1]
+        with socket.socket() as hole, contextlib.ExitStack() as stack:
+            hole.bind(('127.0.0.2', port))
+            hole.listen(0)
+            for _ in range(3):  # fill the backlog, so that nothing is answered any more
+                sock = stack.enter_context(socket.socket())
+                sock.setblocking(False)
+                sock.connect_ex(('127.0.0.2', port))
+            monkeypatch.setattr(socket, 'getaddrinfo', lambda *_, **__: [
+                (socket.AF_INET, socket.SOCK_STREAM, 6, '', (address, port))
+                for address in ('127.0.0.2', '127.0.0.1')])
+            wire = Wire(host='two.test', port=port, ssl=None, limit=1, keepalive=60)
+            async with asyncio.timeout(5):
+                assert (await send(wire)).body == b'ok'
+            wire.close()
+            await asyncio.sleep(0)

@@ -292,3 +292,30 @@ def without_marks(patch):
     annotations.pop(f"{'x' * 60}.my.dev/kopf-managed", None)
     return {'metadata': {'annotations': annotations}} if annotations else {
         key: val for key, val in patch.items() if key != 'metadata'}
+
+
+class Foreign(AnnotationsProgressStorage):
+    """Keeps the records elsewhere; all the rest is inherited."""
+
+    def __init__(self):
+        super().__init__()
+        self.records = {}
+
+    def fetch(self, *, key, body):
+        return self.records.get(key)
+
+    def store(self, *, key, record, body, patch):
+        self.records[key] = record
+
+    def purge(self, *, key, body, patch):
+        self.records.pop(key, None)
+
+
+def test_what_was_put_by_touching_is_removed_though_the_records_are_kept_elsewhere():
+    storage, patch = Foreign(), Patch()
+    storage.touch(body=Body({}), patch=patch, value='x')
+    body = Body(merge({}, patch))
+    assert storage.touched(body=body) == 'x'
+    patch = Patch()
+    storage.touch(body=body, patch=patch, value=None)
+    assert storage.touched(body=Body(merge(body, patch))) is None

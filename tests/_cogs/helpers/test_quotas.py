@@ -1,7 +1,8 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.helpers.quotas import Quotas
+from kopf._cogs.helpers.quotas import Bucket, Quotas
 
 
 def test_a_burst_is_given_at_once_and_then_nothing():
@@ -49,3 +50,26 @@ def test_never_more_is_given_than_the_burst_and_the_periods_passed(pauses):
         now += pause
         given_ += quotas.take('x', now) is not None
     assert given_ <= 5 + now / 10 + 1e-6
+
+
+@given(pauses=st.lists(st.floats(0, 100), min_size=1, max_size=20))
+def test_a_bucket_has_something_when_it_says_it_will(pauses):
+    bucket, now = Bucket(burst=2, period=3, now=0), 0
+    for pause in pauses:
+        now += pause
+        while bucket.take(now):
+            assert bucket.refused == 0
+        wait = bucket.get_wait(now)
+        assert 0 < wait <= 3
+        if wait > 1e-6:  # shorter ones are what the rounding leaves
+            assert not bucket.take(now + wait * 0.9)
+        now += wait
+        assert bucket.get_wait(now) == pytest.approx(0, abs=1e-6)
+
+
+def test_an_emptied_bucket_has_the_next_one_after_a_whole_period():
+    bucket = Bucket(burst=2, period=3, now=0)
+    bucket.empty(10)
+    assert bucket.get_wait(10) == 3
+    assert not bucket.take(12.9)
+    assert bucket.take(13)

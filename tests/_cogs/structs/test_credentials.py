@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 from kopf._cogs.structs import credentials
-from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError
+from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError, parse_url
 
 UTC = datetime.UTC
 EAST = datetime.timezone(datetime.timedelta(hours=2))
@@ -228,3 +228,62 @@ async def test_sessions_have_no_credentials_of_their_own():
 ])
 def test_urls_are_stripped_of_secrets(url, expected):
     assert credentials.strip_userinfo(url) == expected
+
+
+@pytest.mark.parametrize('url, expected', [
+    ('https://host', 'https://host'),
+    ('HTTPS://Host:6443/', 'https://host:6443'),
+    ('Http://host/a/B//', 'http://host/a/B'),
+    ('https://User:Pass@[2001:DB8::1]:1', 'https://User:Pass@[2001:db8::1]:1'),
+    ('https://host:', 'https://host'),
+    ('https://host:065535', 'https://host:65535'),
+])
+def test_urls_are_normalised(url, expected):
+    assert parse_url(url, 'server').geturl() == expected
+
+
+@pytest.mark.parametrize('url', [
+    '', 'host', 'host:6443', '//host', 'ftp://host', 'unix:///var/run', 'socks5://host', 'https://',
+    'https://:443', 'https://host:port', 'https://host:99999', 'https://host:-1', 'https://host:0',
+    'https://host:1_0', 'https://host:+5', 'https://[::1', 'https://host?x=y', 'https://host#x',
+    'https://ho st', 'https://host\\x', 'httpss://host', None, 5, b'https://host', ['https://host'],
+])
+def test_other_urls_are_refused(url):
+    with pytest.raises(LoginError, match='The URL of the server'):
+        parse_url(url, 'server')
+
+
+@pytest.mark.parametrize('url', [
+    'ftp://user:s3cret@host', 'user:s3cret@host', 'https://user:s3cret@[::1', 's3cret@host:x:y',
+    'https://user:s3cret@host:port',
+])
+def test_refused_urls_are_shown_without_passwords(url):
+    with pytest.raises(LoginError) as e:
+        parse_url(url, 'server')
+    assert 'host' in str(e.value) or '::1' in str(e.value)
+    assert 's3cret' not in str(e.value)
+    assert 's3cret' not in repr(ConnectionInfo(server=url))
+
+
+@pytest.mark.parametrize('value', ['false', 'true', '', 0, 1, []])
+def test_insecure_is_a_boolean(value):
+    with pytest.raises(TypeError, match='insecure= must be True, False, or None'):
+        ConnectionInfo(server=URL, insecure=value)
+
+
+@pytest.mark.parametrize('kwargs', [
+    {'token': 's3cret-\u20ac'}, {'token': 's3cret-\xe9'}, {'token': 's3cret\r\nX: y'},
+    {'token': 's3cret\0'}, {'token': 'ok', 'scheme': 's3cret-\u20ac'}, {'scheme': 's3cret\u20ac'},
+])
+def test_tokens_that_cannot_be_in_headers_are_refused_without_showing_them(kwargs):
+    with pytest.raises(LoginError, match='Get another token') as e:
+        ConnectionInfo(server=URL, **kwargs).as_http_headers()
+    assert 's3cret' not in str(e.value)
+    assert '\u20ac' not in str(e.value)
+
+
+def test_files_of_tokens_that_cannot_be_in_headers_are_refused(tmp_path):
+    path = tmp_path / 'token'
+    path.write_text('s3cret-\u20ac', encoding='utf-8')
+    with pytest.raises(LoginError, match='Get another token'):
+        ConnectionInfo(server=URL, token_path=path, token='fallback').as_http_headers()

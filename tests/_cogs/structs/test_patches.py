@@ -34,7 +34,7 @@ PATCHES = st.dictionaries(KEYS, st.recursive(
     ({}, {'a': {'bb': {'ccc': None}}}, {'a': {'bb': {}}}),
     (None, {'a': 1}, {'a': 1}),
 ])
-def test_merge_patches_are_applied_as_the_rfc_7386_has_it(target, patch, result):
+def test_merge_patches_are_applied_as_the_rfc_7396_has_it(target, patch, result):
     assert merge(target, patch) == result
 
 

@@ -42,6 +42,11 @@ def test_resources_differ_by_each_part_of_their_urls(other):
     assert Resource('g', 'v', 'p') != other
 
 
+def test_resources_are_unpacked_into_what_makes_their_urls():
+    group, version, plural = KEX
+    assert (group, version, plural) == (KEX.group, KEX.version, KEX.plural)
+
+
 def test_resources_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         PODS.group = 'x'  # type: ignore[misc]

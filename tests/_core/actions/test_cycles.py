@@ -1,414 +1,686 @@
 import copy
-import datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import kopf
-from kopf._cogs.aiokits.clocks import Moment
-from kopf._cogs.structs.bodies import Body
-from kopf._cogs.structs.patches import Patch, merge
-from kopf._core.actions.cycles import Cycle, advance, leaves, load_views
-from kopf._core.actions.progression import Outcome
+from kopf._cogs.structs.patches import Patch
+from kopf._core.actions.cycles import Conclusion, Cycle
+from kopf._core.actions.decisions import Call, Close, Nothing, Save, Sleep
+from kopf._core.actions.progression import HandlerState, Outcome, State
 from kopf._core.intents.causes import Reason
+from tests._core.actions.lives import Life, Plan, make_handler, make_moment
 
-START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
-PREFIX = 'op.example.com'
-
-STORAGES = {
-    'smart': lambda: kopf.SmartProgressStorage(),
-    'annotations': lambda: kopf.AnnotationsProgressStorage(prefix=PREFIX),
-    'status': lambda: kopf.StatusProgressStorage(),
-    'multi': lambda: kopf.MultiProgressStorage([
-        kopf.AnnotationsProgressStorage(prefix=PREFIX), kopf.StatusProgressStorage(name='op')]),
-}
-
-SCALARS = st.booleans() | st.integers(0, 3) | st.text(max_size=2)
-KEYS = st.sampled_from(['a', 'b', 'c'])
-SPECS = st.dictionaries(KEYS, st.recursive(
-    SCALARS, lambda values: st.dictionaries(KEYS, values, max_size=3), max_leaves=5), max_size=3)
-CHANGES = st.dictionaries(KEYS, st.recursive(
-    st.none() | SCALARS, lambda values: st.dictionaries(KEYS, values, max_size=3),
-    max_leaves=5), max_size=3)
-NAMES = st.dictionaries(KEYS, st.text(max_size=2))
-RAWS = st.fixed_dictionaries(
-    {'metadata': st.fixed_dictionaries({}, optional={'labels': NAMES, 'annotations': NAMES})},
-    optional={'spec': SPECS, 'status': SPECS, 'data': SPECS})
-PATCHES = st.fixed_dictionaries({}, optional={
-    'spec': CHANGES, 'status': CHANGES, 'data': st.none() | CHANGES,
-    'metadata': st.fixed_dictionaries({}, optional={
-        'labels': st.dictionaries(KEYS, st.none() | st.text(max_size=2)),
-        'annotations': st.dictionaries(
-            st.sampled_from(['a', 'b', 'kopf.zalando.org/x']), st.none() | st.text(max_size=2)),
-    })})
-
-storages = pytest.mark.parametrize('make', STORAGES.values(), ids=STORAGES)
+DONE = Outcome(final=True)
+FAILED = Outcome(final=True, exception=Exception(), message="No.")
+RETRY = Outcome(final=False, delay=10, exception=Exception(), message="Not yet.")
 
 
-def make_moment(seconds):
-    return Moment(100.0 + seconds, START + datetime.timedelta(seconds=seconds))
+def essence(f, **others):
+    return {'spec': {'f': f, **others}}
 
 
-def get_essence(raw):
-    return kopf.AnnotationsDiffBaseStorage().build(body=Body(raw))
+def recall_nothing(handler_id):
+    return None
 
 
-def make_settings(make):
-    settings = kopf.OperatorSettings()
-    settings.persistence.progress_storage = make()
-    return settings
+def make_cycle(*handler_ids, reason=Reason.UPDATE, **fields):
+    cycle = Cycle(reason=reason, **fields)
+    return cycle.join(
+        [make_handler(id) for id in handler_ids], recall=recall_nothing, now=make_moment(0))
 
 
-# What handlers saw, with the own changes since then.
+def note(cycle, handler_id, outcome=DONE, *, at=1, sees=None, patch=None):
+    return cycle.note(
+        handler_id, outcome._replace(patch=Patch(patch or {})), essence=sees or essence(1),
+        now=make_moment(at))
 
 
-@given(raw=RAWS, changes=st.lists(PATCHES, max_size=3))
-def test_what_was_seen_with_own_changes_is_the_new_state_if_nobody_else_has_changed_it(
-        raw, changes,
-):
-    newer = raw
-    for patch in changes:
-        newer = merge(newer, patch)
-    assert advance(get_essence(raw), changes, get_essence(newer)) == get_essence(newer)
+@pytest.fixture()
+def cycle():
+    return make_cycle('fn', 'other')
 
 
-@given(raw=RAWS, own=CHANGES, foreign=CHANGES)
-def test_what_was_seen_is_without_the_changes_of_others_beside_the_own_ones(raw, own, foreign):
-    own = {'spec': {f'own-{key}': val for key, val in own.items()}}
-    foreign = {'spec': {f'foreign-{key}': val for key, val in foreign.items()}}
-    before = merge(raw, {'spec': {'own-a': {'a': 1}, 'foreign-b': {'c': 1}}})
-    after = merge(merge(before, foreign), own)
-    advanced = advance(get_essence(before), [own], get_essence(after))
-    assert advanced == get_essence(merge(before, own))
+# The worked table of the module's docstring, row by row.
 
 
-@given(raw=RAWS, own=PATCHES, stored=PATCHES)
-def test_own_changes_are_seen_as_the_server_has_stored_them(raw, own, stored):
-    stored = {'spec': {'a': stored.get('spec')}}
-    own = {'spec': {'a': 'something'}}
-    after = merge(raw, stored)
-    advanced = advance(get_essence(raw), [own], get_essence(after))
-    assert advanced.get('spec', {}).get('a') == after.get('spec', {}).get('a')
+def make_life():
+    return Life({'one': Plan(), 'two': Plan(fails=1)}, spec={'f': 1}, old={'f': 0})
 
 
-@given(raw=RAWS, changes=st.lists(PATCHES, max_size=3))
-def test_what_was_seen_is_stored_in_the_order_of_the_server(raw, changes):
-    newer = raw
-    for patch in changes:
-        newer = merge(newer, patch)
-    newer = sort(newer)
-    advanced = advance(get_essence(raw), changes, get_essence(newer))
-    assert repr(advanced) == repr(get_essence(newer))
+@pytest.fixture()
+def life():
+    return make_life()
 
 
-@given(raw=RAWS, patch=PATCHES)
-def test_nothing_is_changed_in_place(raw, patch):
-    seen, newer = get_essence(raw), get_essence(merge(raw, patch))
-    before = copy.deepcopy((seen, newer, patch))
-    advance(seen, [patch], newer)
-    assert (seen, newer, patch) == before
+def step(life, *steps):
+    """Go these steps; returns the handlers called meanwhile, and the state afterwards."""
+    del life.calls[:]
+    for expected in steps:
+        assert isinstance(life.step(), expected)
+    return life.calls, life.base, life.divergent, life.old
 
 
-@pytest.mark.parametrize(('patch', 'fields'), [
-    ({}, []),
-    ({'a': 1}, [('a',)]),
-    ({'a': None}, [('a',)]),
-    ({'a': {}}, [('a',)]),
-    ({'a': {'b': 1, 'c': {'d': None}}, 'e': [{'f': 1}]}, [('a', 'b'), ('a', 'c', 'd'), ('e',)]),
-])
-def test_patches_touch_the_fields_that_they_set_or_remove(patch, fields):
-    assert list(leaves(patch)) == fields
+ZERO, ONE, TWO = {'f': 0}, {'f': 1}, {'f': 2}
+
+
+def test_row_edit_and_one_has_finished(life):
+    assert step(life, Call) == ([('one', ZERO, ONE)], ONE, None, ZERO)
+    assert step(life, Call, Save, Sleep) == ([('two', ZERO, ONE)], ONE, None, ZERO)
+
+
+def edit_again(life):
+    step(life, Call, Call, Save, Sleep)
+    life.edit(f=2)
+    life.seconds += 10
+
+
+def test_row_another_edit(life):
+    edit_again(life)
+    assert step(life, Call) == ([('two', ZERO, TWO)], ONE, TWO, ZERO)
+
+
+def close_once(life):
+    edit_again(life)
+    assert step(life, Call, Close) == ([('two', ZERO, TWO)], None, TWO, ONE)
+
+
+def test_row_two_has_finished_and_the_next_cycle_begins(life):
+    close_once(life)
+    assert step(life, Call) == ([('one', ONE, TWO)], TWO, None, ONE)
+    assert step(life, Call, Save, Sleep) == ([('two', ONE, TWO)], TWO, None, ONE)
+    life.seconds += 10
+    assert step(life, Call, Close, Nothing) == ([('two', ONE, TWO)], None, None, TWO)
+
+
+def test_row_or_a_revert_instead(life):
+    close_once(life)
+    life.edit(f=1)
+    assert step(life, Close) == ([], None, ONE, TWO)
+    life.finish()
+    assert life.done == [('one', ZERO, ONE), ('two', ZERO, TWO), ('one', TWO, ONE),
+                         ('two', TWO, ONE)]
+    assert life.old == ONE
+
+
+@pytest.mark.parametrize('row', [edit_again, close_once])
+@pytest.mark.parametrize('finally_', [1, 2])
+def test_row_after_a_restart(life, row, finally_):
+    undisturbed = make_life()
+    for each in [undisturbed, life]:
+        row(each)
+        if each is life:
+            each.restart()
+        each.edit(f=finally_)
+        each.finish()
+    assert (life.done, life.old) == (undisturbed.done, undisturbed.old)
+    assert life.old == {'f': finally_}
+    assert [new for id, _, new in life.done if id == 'one'][-1] == {'f': finally_}
+    assert [new for id, _, new in life.done if id == 'two'][-1] == {'f': finally_}
+
+
+def test_row_revert_while_two_waits(life):
+    step(life, Call, Call, Save, Sleep)
+    life.edit(f=0)
+    assert step(life, Close) == ([], None, ZERO, ONE)
+    life.finish()
+    assert life.calls == [('one', ONE, ZERO), ('two', ONE, ZERO), ('two', ONE, ZERO)]
+    assert life.old == ZERO
+
+
+def test_row_revert_while_none_has_finished():
+    life = Life({'one': Plan(fails=1), 'two': Plan(fails=1)}, spec={'f': 1}, old={'f': 0})
+    step(life, Call, Call, Save, Sleep)
+    life.edit(f=0)
+    assert step(life, Close, Nothing) == ([], None, None, ZERO)
+
+
+# What others than those of the table have seen.
+
+
+def test_a_field_that_only_the_last_one_has_seen_is_seen_to_return():
+    life = Life(
+        {'a': Plan(field='a'), 'b': Plan(field='b'), 'any': Plan(fails=3)},
+        spec={'a': 1, 'b': 0}, old={'a': 0, 'b': 0})
+    life.settle()
+    life.edit(b=5)
+    life.settle()
+    assert life.done == [('a', 0, 1), ('b', 0, 5)]
+    life.edit(a=0, b=0)
+    life.finish()
+    assert life.done[2:] == [
+        ('a', 1, 0), ('b', 5, 0), ('any', {'a': 1, 'b': 5}, {'a': 0, 'b': 0})]
+    assert life.old == {'a': 0, 'b': 0}
 
 
 # What is noted of attempts.
 
 
-@pytest.fixture()
-def cycle():
-    cycle = Cycle(Reason.CREATE)
-    for id in ('fn', 'other'):
-        cycle.load(id, body=Body({}), settings=kopf.OperatorSettings(), now=make_moment(0))
-    return cycle
-
-
 def test_nothing_is_to_be_written_at_first(cycle):
     assert not cycle.dirty
     assert cycle.oldest is None
+    assert not cycle.is_complete
+    assert cycle.results == []
+    assert cycle.horizon is None
 
 
 def test_an_outcome_is_to_be_written_since_it_is_there(cycle):
-    cycle.note('fn', Outcome(final=True), Patch(), essence={}, now=make_moment(1))
-    cycle.note('other', Outcome(final=True), Patch(), essence={}, now=make_moment(2))
+    cycle = note(cycle, 'fn', at=1)
+    cycle = note(cycle, 'other', at=2)
     assert cycle.dirty
     assert cycle.unsaved == {'fn', 'other'}
     assert cycle.oldest == make_moment(1).mono
 
 
+def test_the_progress_goes_on_by_outcomes(cycle):
+    cycle = note(cycle, 'fn', RETRY, at=1)
+    assert cycle.states['fn'].retries == 1
+    assert cycle.states['fn'].due == make_moment(11).mono
+    cycle = note(cycle, 'fn', at=11)
+    assert cycle.states['fn'].retries == 2
+    assert cycle.states['fn'].success
+    assert cycle.states['other'].retries == 0
+
+
 def test_results_are_contributed_to_the_status_by_the_ids_of_their_handlers(cycle):
-    patch = Patch({'status': {'phase': 'x'}})
-    cycle.note('fn', Outcome(final=True, result={'a': 1}), patch, essence={}, now=make_moment(1))
+    patch = {'status': {'phase': 'x'}}
+    cycle = note(cycle, 'fn', Outcome(final=True, result={'a': 1}), patch=patch)
     [contribution] = cycle.contributions
+    assert contribution.handler_id == 'fn'
     assert contribution.patch == {'status': {'phase': 'x', 'fn': {'a': 1}}}
-    assert cycle.unsent_results() == [{'status': {'fn': {'a': 1}}}]
+    assert cycle.results == [{'status': {'fn': {'a': 1}}}]
+
+
+@pytest.mark.parametrize('result', [0, '', False, {}])
+def test_empty_results_are_results_too(cycle, result):
+    cycle = note(cycle, 'fn', Outcome(final=True, result=result))
+    assert cycle.results == [{'status': {'fn': result}}]
+
+
+def test_handlers_without_results_and_patches_contribute_nothing(cycle):
+    cycle = note(cycle, 'fn')
+    assert cycle.contributions == ()
 
 
 def test_patches_of_failed_attempts_count_too(cycle):
-    outcome = Outcome(final=False, exception=Exception())
-    cycle.note('fn', outcome, Patch({'spec': {'a': 1}}), essence={}, now=make_moment(1))
+    cycle = note(cycle, 'fn', RETRY, patch={'spec': {'a': 1}})
     [contribution] = cycle.contributions
     assert contribution.patch == {'spec': {'a': 1}}
-    assert cycle.unsent_results() == []
+    assert cycle.results == []
 
 
-def test_the_earliest_finished_handler_tells_what_was_seen(cycle):
-    unfinished = Outcome(final=False, exception=Exception())
-    cycle.note('fn', unfinished, Patch(), essence={'spec': 1}, now=make_moment(1))
-    assert cycle.seen is None
-    cycle.note('other', Outcome(final=True), Patch(), essence={'spec': 2}, now=make_moment(2))
-    cycle.note('fn', Outcome(final=True), Patch(), essence={'spec': 3}, now=make_moment(3))
-    assert cycle.seen == {'spec': 2}
+def test_functions_of_patches_are_contributed_also_with_a_result(cycle):
+    patch = Patch(fns=[lambda body: None])
+    outcome = Outcome(final=True, result=1, patch=patch)
+    cycle = cycle.note('fn', outcome, essence={}, now=make_moment(1))
+    [contribution] = cycle.contributions
+    assert contribution.patch.fns == patch.fns
+    assert contribution.patch == {'status': {'fn': 1}}
+
+
+def test_contributions_are_in_the_order_in_which_they_were_made(cycle):
+    cycle = note(cycle, 'other', RETRY, patch={'spec': {'a': 1}})
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 2}})
+    cycle = note(cycle, 'other', patch={'spec': {'a': 3}})
+    assert [item.patch['spec']['a'] for item in cycle.contributions] == [1, 2, 3]
+    assert [item.handler_id for item in cycle.contributions] == ['other', 'fn', 'other']
+
+
+# What handlers have seen.
+
+
+def test_the_earliest_finished_handler_tells_the_base(cycle):
+    cycle = note(cycle, 'fn', RETRY, sees=essence(1))
+    assert (cycle.base, cycle.divergent) == (None, None)
+    cycle = note(cycle, 'other', sees=essence(2))
+    assert (cycle.base, cycle.divergent) == (essence(2), None)
+    assert cycle.horizon == essence(2)
+
+
+def test_those_that_have_not_finished_have_seen_nothing(cycle):
+    cycle = note(cycle, 'other', sees=essence(2))
+    cycle = note(cycle, 'fn', RETRY, sees=essence(3))
+    assert (cycle.base, cycle.divergent) == (essence(2), None)
+
+
+@pytest.mark.parametrize('outcome', [DONE, FAILED])
+def test_the_later_ones_that_have_seen_something_else_diverge(cycle, outcome):
+    cycle = note(cycle, 'other', sees=essence(2))
+    cycle = note(cycle, 'fn', outcome, sees=essence(3))
+    assert (cycle.base, cycle.divergent) == (essence(2), essence(3))
+    assert cycle.horizon == essence(2)
+
+
+def test_the_later_ones_that_have_seen_the_same_do_not_diverge(cycle):
+    cycle = note(cycle, 'other', sees=essence(2))
+    cycle = note(cycle, 'fn', sees=essence(2))
+    assert (cycle.base, cycle.divergent) == (essence(2), None)
+
+
+def test_what_diverged_in_the_previous_cycle_is_over_when_one_finishes():
+    cycle = make_cycle('fn', divergent=essence(5))
+    assert cycle.horizon == essence(5)
+    assert note(cycle, 'fn', RETRY).divergent == essence(5)
+    cycle = note(cycle, 'fn', sees=essence(2))
+    assert (cycle.base, cycle.divergent) == (essence(2), None)
+
+
+def test_several_divergent_states_are_one_in_which_no_field_is_as_in_the_base():
+    cycle = make_cycle('a', 'b', 'c')
+    cycle = note(cycle, 'a', sees=essence(0, g=0))
+    cycle = note(cycle, 'b', sees=essence(0, g=5))
+    cycle = note(cycle, 'c', sees=essence(7, g=0))
+    assert cycle.base == essence(0, g=0)
+    assert cycle.divergent == essence(7, g=5)
+
+
+# Writing.
+
+
+def test_what_was_sent_is_not_sent_again(cycle):
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
+    cycle = note(cycle, 'other', patch={'spec': {'a': 1}})
+    first, second = cycle.contributions
+    assert cycle.sent([first]).contributions == (second,)
+    assert cycle.sent([first, second]).contributions == ()
+    assert cycle.sent([]).contributions == (first, second)
+    assert cycle.sent([first]).unsaved == {'fn', 'other'}
+
+
+def test_the_base_goes_along_with_the_own_changes_only(cycle):
+    cycle = note(cycle, 'fn', sees=essence(1, g=1), patch={'spec': {'f': 2}})
+    cycle = cycle.sent(
+        cycle.contributions, effect=Patch({'spec': {'f': 2}}), stored=essence(2, g=5))
+    assert cycle.base == essence(2, g=1)
+
+
+def test_without_an_answer_or_an_effect_the_base_stays(cycle):
+    cycle = note(cycle, 'fn', sees=essence(1), patch={'spec': {'f': 2}})
+    effect = Patch({'spec': {'f': 2}})
+    assert cycle.sent(cycle.contributions, effect=effect, stored=None).base == essence(1)
+    assert cycle.sent(cycle.contributions, effect=None, stored=essence(2)).base == essence(1)
+    assert cycle.sent(cycle.contributions, effect=Patch(), stored=essence(2)).base == essence(1)
+
+
+def test_there_is_still_no_base_after_writing_what_unfinished_ones_have_changed(cycle):
+    cycle = note(cycle, 'fn', RETRY, patch={'spec': {'f': 2}})
+    effect = Patch({'spec': {'f': 2}})
+    assert cycle.sent(cycle.contributions, effect=effect, stored=essence(2)).base is None
+
+
+def test_what_was_saved_is_clean(cycle):
+    cycle = note(cycle, 'fn')
+    saved = cycle.saved(dict(cycle.states), now=50.0)
+    assert not saved.dirty
+    assert (saved.unsaved, saved.oldest) == (frozenset(), None)
+
+
+def test_what_has_become_newer_while_it_was_being_saved_is_not_saved(cycle):
+    cycle = note(note(cycle, 'fn', RETRY), 'other')
+    carried = dict(cycle.states)
+    saved = note(cycle, 'fn', at=11).saved(carried, now=50.0)
+    assert saved.unsaved == {'fn'}
+    assert saved.oldest == 50.0
+    assert note(saved, 'fn', at=60).oldest == 50.0
+
+
+def test_what_was_not_carried_is_not_saved(cycle):
+    cycle = note(note(cycle, 'fn'), 'other')
+    assert cycle.saved({'fn': cycle.states['fn']}, now=50.0).unsaved == {'other'}
+
+
+def test_what_is_still_to_be_sent_is_as_old_as_the_latest_writing(cycle):
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
+    saved = cycle.saved(dict(cycle.states), now=50.0)
+    assert saved.dirty
+    assert (saved.unsaved, saved.oldest) == (frozenset(), 50.0)
+
+
+def test_a_recorded_cycle_stays_recorded(cycle):
+    assert not cycle.stored
+    recorded = cycle.recorded()
+    assert recorded.stored
+    assert recorded.recorded() is recorded
+
+
+def test_the_committed_conclusion_is_remembered_until_there_is_another(cycle):
+    conclusion = Conclusion(essence(1), None)
+    assert cycle.commit is None
+    assert cycle.committing(conclusion).commit is conclusion
+    assert cycle.committing(conclusion).committing(None).commit is None
 
 
 def test_a_refused_patch_makes_its_handler_failed(cycle):
-    cycle.note('fn', Outcome(final=True), Patch(), essence={}, now=make_moment(1))
-    cycle.unsaved.clear()
-    cycle.refuse('fn', "No way.")
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
+    cycle = note(cycle, 'other', patch={'spec': {'b': 1}})
+    first, second = cycle.contributions
+    cycle = cycle.saved(dict(cycle.states), now=50.0).refuse(first, "No way.")
     state = cycle.states['fn']
     assert (state.success, state.failure, state.message) == (False, True, "No way.")
-    assert state.stopped is not None
+    assert state.stopped == make_moment(1).wall
     assert cycle.unsaved == {'fn'}
+    assert cycle.contributions == (second,)
+    assert cycle.states['other'].success
 
 
-def test_records_for_other_purposes_do_not_count():
-    settings = kopf.OperatorSettings()
-    raw = save(settings, Cycle(Reason.CREATE), {'metadata': {}}, attempted=['fn'])
-    cycle = Cycle(Reason.DELETE, stored=True)
-    state = cycle.load('fn', body=Body(raw), settings=settings, now=make_moment(1))
-    assert (state.purpose, state.retries, state.finished) == ('delete', 0, False)
+def test_a_refused_patch_makes_its_unfinished_handler_failed_for_good(cycle):
+    cycle = note(cycle, 'fn', RETRY, patch={'spec': {'a': 1}})
+    cycle = cycle.refuse(cycle.contributions[0], "No way.")
+    state = cycle.states['fn']
+    assert (state.finished, state.failure, state.delayed) == (True, True, None)
+    assert state.stopped == state.started
 
 
-def test_records_for_other_purposes_count_where_any_do():
-    settings = kopf.OperatorSettings()
-    raw = save(settings, Cycle(Reason.CREATE), {'metadata': {}}, attempted=['fn'])
-    cycle = Cycle(Reason.UPDATE, stored=True)
-    state = cycle.load(
-        'fn', body=Body(raw), settings=settings, now=make_moment(1), any_purpose=True)
-    assert (state.purpose, state.retries, state.finished) == ('create', 1, True)
+# Who takes part.
 
 
-@storages
-def test_the_sub_handlers_of_finished_handlers_leave_no_records_either(make):
-    settings = make_settings(make)
-    cycle = Cycle(Reason.CREATE)
-    for id, subrefs in [('fn/a/b', ()), ('fn/a', ['fn/a/b']), ('fn', ['fn/a'])]:
-        cycle.load(id, body=Body({}), settings=settings, now=make_moment(0))
-        outcome = Outcome(final=True, subrefs=subrefs)
-        cycle.note(id, outcome, Patch(), essence={}, now=make_moment(1))
-    raw = merge({}, cycle.progress_patch(
-        body=Body({}), settings=settings, expected={}, contributed=()))
-
-    cycle = Cycle(Reason.CREATE, stored=True)
-    cycle.load('fn', body=Body(raw), settings=settings, now=make_moment(2))
-    raw = merge(raw, cycle.closing_patch(['fn'], body=Body(raw), settings=settings))
-    assert not any(
-        settings.persistence.progress_storage.fetch(key=id, body=Body(raw))
-        for id in ('fn', 'fn/a', 'fn/a/b'))
+def test_those_who_join_are_not_tried_yet():
+    cycle = make_cycle('fn', reason=Reason.CREATE)
+    assert cycle.states == {'fn': HandlerState.new(now=make_moment(0), purpose=Reason.CREATE)}
+    assert cycle.roots == {'fn'}
+    assert not cycle.dirty
 
 
-@storages
-@given(essence=RAWS.map(get_essence))
-def test_what_was_seen_survives_restarts(make, essence):
-    settings = make_settings(make)
-    cycle = Cycle(Reason.CREATE)
-    raw = save(settings, cycle, {'metadata': {}}, attempted=['fn'], essence=essence)
-    assert load_views(Body(raw), settings) == [essence]
+def join(cycle, *handlers, records=None, at=5, **options):
+    recall = (records or {}).get
+    return cycle.join(handlers, recall=recall, now=make_moment(at), **options)
 
 
-def test_values_of_other_versions_in_the_place_of_what_was_seen_are_ignored():
-    settings = kopf.OperatorSettings()
-    patch = Patch()
-    settings.persistence.progress_storage.touch(
-        body=Body({}), patch=patch, value='2020-01-01T00:00:00')
-    assert load_views(Body(patch), settings) == []
+def test_those_who_have_joined_go_on(cycle):
+    cycle = note(cycle, 'fn', RETRY)
+    assert join(cycle, make_handler('fn')) is cycle
+    joined = join(cycle, make_handler('fn'), make_handler('new'))
+    assert joined.states['fn'] is cycle.states['fn']
+    assert joined.states['new'].started == make_moment(5).wall
+    assert joined.roots == {'fn', 'other', 'new'}
 
 
-def save(settings, cycle, raw, *, attempted, essence=None):
-    """Make successful attempts of the handlers, and write it down."""
-    for id in attempted:
-        cycle.load(id, body=Body(raw), settings=settings, now=make_moment(0))
-        cycle.note(
-            id, Outcome(final=True), Patch(), essence=essence or {}, now=make_moment(1))
-    return merge(raw, cycle.progress_patch(
-        body=Body(raw), settings=settings, expected=essence or {}, contributed=()))
+def test_sub_handlers_are_no_roots(cycle):
+    cycle = join(cycle, make_handler('fn/sub'), as_roots=False)
+    assert cycle.roots == {'fn', 'other'}
+    assert 'fn/sub' in cycle.states
 
 
-def sort(value):
-    return {key: sort(value[key]) for key in sorted(value)} if isinstance(value, dict) else value
+def test_the_known_ones_can_become_roots():
+    cycle = join(Cycle(reason=Reason.UPDATE), make_handler('fn'), as_roots=False)
+    state = cycle.states['fn']
+    cycle = join(cycle, make_handler('fn'))
+    assert cycle.roots == {'fn'}
+    assert cycle.states['fn'] is state
 
 
-# Cycles with crashes at any moment.
+def make_state(purpose):
+    return HandlerState.new(now=make_moment(0), purpose=purpose).after(DONE, now=make_moment(1))
 
 
-class World:
-    """
-    An object, and a process that handles it in the simplest possible way: handlers one by one.
-
-    Everything in `cycle` is lost in a crash, `raw` is not. The rest is what the test knows.
-    """
-
-    def __init__(self, make, plans):
-        self.settings = make_settings(make)
-        self.plans = plans
-        """How many attempts of each handler fail, and how it ends."""
-        self.raw = {'metadata': {'name': 'name1', 'annotations': {'a': 'b'}}, 'spec': {'size': 1}}
-        self.cycle = None
-        self.seconds = 0.0
-        self.attempts = []
-        """All attempts, as the handlers saw them."""
-        self.saved = dict.fromkeys(plans, 0)
-        """How many attempts of each handler were written down."""
-        self.closed = False
-        self.restart()
-
-    @property
-    def now(self):
-        return make_moment(self.seconds)
-
-    def restart(self):
-        """Forget everything that is not on the object."""
-        body = Body(self.raw)
-        storage = self.settings.persistence.progress_storage
-        stored = any(storage.fetch(key=id, body=body) for id in self.plans)
-        self.cycle = Cycle(Reason.CREATE, stored=stored)
-        for id in self.plans:
-            self.cycle.load(id, body=body, settings=self.settings, now=self.now)
-
-    def attempt(self):
-        """Try the handler that is due, if there is one."""
-        states = self.cycle.states
-        due = [id for id in self.plans
-               if not states[id].finished and states[id].due <= self.now.mono]
-        if due and not self.closed:
-            id = min(due, key=states.retries_of)
-            self.attempts.append((id, states[id].retries))
-            failures, is_successful = self.plans[id]
-            outcome = (
-                Outcome(final=False, delay=10, exception=Exception(), message="not yet")
-                if states[id].retries < failures else
-                Outcome(final=True, result={'tried': failures}) if is_successful else
-                Outcome(final=True, exception=Exception(), message="no way"))
-            self.cycle.note(
-                id, outcome, Patch(), essence=get_essence(self.raw), now=self.now)
-
-    def wait(self):
-        self.seconds += 6
-
-    def save(self):
-        """Write down what is done, and close the cycle if that is all."""
-        if self.closed:
-            return
-        if all(state.finished for state in self.cycle.states.values()):
-            own = self.cycle.closing_patch(
-                self.plans, body=Body(self.raw), settings=self.settings)
-            self.closed = True
-        else:
-            own = self.cycle.progress_patch(
-                body=Body(self.raw), settings=self.settings, expected=get_essence(self.raw),
-                contributed=[item.patch for item in self.cycle.contributions])
-        for contribution in self.cycle.contributions:
-            self.raw = merge(self.raw, contribution.patch)
-        self.raw = merge(self.raw, own)
-        self.cycle.contributions.clear()
-        self.cycle.unsaved.clear()
-        self.saved = {id: state.retries for id, state in self.cycle.states.items()}
-
-    def crash(self):
-        if not self.closed:
-            self.restart()
-
-    def finish(self):
-        for _ in range(100):
-            self.attempt()
-            self.wait()
-            self.save()
+@pytest.mark.parametrize('purpose', [Reason.UPDATE, None])
+def test_records_of_a_stored_cycle_count(purpose):
+    state = make_state(purpose)
+    handler = make_handler('fn')
+    stored = Cycle(reason=Reason.UPDATE, stored=True)
+    assert join(stored, handler, records={'fn': state}).states['fn'] is state
+    unstored = Cycle(reason=Reason.UPDATE)
+    assert not join(unstored, handler, records={'fn': state}).states['fn'].finished
 
 
-PLANS = st.dictionaries(
-    st.sampled_from(['fn', 'other', 'parent/child', 'long' * 20]),
-    st.tuples(st.integers(0, 3), st.booleans()), min_size=1)
-STEPS = st.lists(st.sampled_from(['attempt', 'attempt', 'wait', 'save', 'crash']), max_size=40)
+def test_what_is_known_is_newer_than_the_records(cycle):
+    cycle = note(cycle.recorded(), 'fn', RETRY)
+    joined = join(cycle, make_handler('fn'), records={'fn': make_state(Reason.UPDATE)})
+    assert joined.states['fn'] is cycle.states['fn']
 
 
-@storages
-@given(plans=PLANS, steps=STEPS)
-def test_crashes_make_handlers_repeat_only_what_was_not_saved(make, plans, steps):
-    world = World(make, plans)
-    expected = []
-    for step in steps:
-        before, tried = dict(world.saved), len(world.attempts)
-        getattr(world, step)()
-        for id, retry in world.attempts[tried:]:
-            assert retry >= before[id]
-            unsaved = [known for known, retry in expected if known == id and retry >= before[id]]
-            assert retry == before[id] + len(unsaved)
-            expected.append((id, retry))
-        if step == 'crash':
-            expected = [(id, retry) for id, retry in expected if retry < world.saved[id]]
+def test_the_progress_for_other_purposes_does_not_count():
+    stored = Cycle(reason=Reason.DELETE, stored=True)
+    known = stored._replace(states=State({'fn': make_state(Reason.CREATE)}))
+    for cycle, records in [(stored, {'fn': make_state(Reason.CREATE)}), (known, {})]:
+        state = join(cycle, make_handler('fn'), records=records).states['fn']
+        assert (state.purpose, state.retries, state.finished) == ('delete', 0, False)
 
 
-@storages
-@given(plans=PLANS, steps=STEPS)
-def test_after_any_crashes_all_handlers_finish_as_if_there_were_none(make, plans, steps):
-    world, peaceful = World(make, plans), World(make, plans)
-    for step in steps:
-        getattr(world, step)()
-    world.finish()
-    peaceful.finish()
-    assert world.closed
-    assert world.saved == peaceful.saved == {id: n + 1 for id, (n, _) in plans.items()}
-    assert without_marks(world.raw) == without_marks(peaceful.raw)
+def test_the_progress_of_resuming_handlers_counts_for_any_purpose():
+    stored = Cycle(reason=Reason.UPDATE, stored=True)
+    handler = make_handler('fn', reason=None, initial=True)
+    state = join(stored, handler, records={'fn': make_state(Reason.RESUME)}).states['fn']
+    assert (state.purpose, state.retries, state.finished) == ('resume', 1, True)
 
 
-@storages
-@given(plans=PLANS, steps=STEPS)
-def test_after_any_crashes_nothing_is_left_but_the_results(make, plans, steps):
-    world = World(make, plans)
-    for step in steps:
-        getattr(world, step)()
-    world.finish()
-    results = {id: {'tried': n} for id, (n, is_successful) in plans.items() if is_successful}
-    assert without_marks(world.raw) == without_empty({
-        'metadata': {'name': 'name1', 'annotations': {'a': 'b'}}, 'spec': {'size': 1},
-        'status': results})
+def test_a_cycle_is_complete_when_all_its_roots_have_finished(cycle):
+    cycle = join(cycle, make_handler('fn/sub'), as_roots=False)
+    cycle = note(cycle, 'fn')
+    assert not cycle.is_complete
+    assert note(cycle, 'other', FAILED).is_complete
+    assert not note(cycle, 'other', RETRY).is_complete
 
 
-def without_marks(raw):
-    """Without the mark of the own prefix, which stays, and without the emptied stanzas."""
-    unmarking = {'metadata': {'annotations': {f'{PREFIX}/kopf-managed': None}}}
-    return without_empty(merge(raw, unmarking))
+def test_roots_that_nothing_is_known_of_have_not_finished():
+    assert not Cycle(reason=Reason.UPDATE, roots=frozenset({'fn'})).is_complete
 
 
-def without_empty(value):
-    if not isinstance(value, dict):
-        return value
-    cleaned = {key: without_empty(val) for key, val in value.items()}
-    return {key: val for key, val in cleaned.items() if val != {}}
+# Other causes.
 
 
-@pytest.mark.parametrize('ahead', [None, {'spec': {'f': 3}}])
-@pytest.mark.parametrize('new', [{'spec': {'f': 1}}, {'spec': {'f': 2}}])
-def test_a_commit_is_recognised_once_it_has_arrived_unless_it_was_there_before(new, ahead):
-    settings = kopf.OperatorSettings()
-    old, cycle = {'spec': {'f': 1}}, Cycle(Reason.UPDATE)
-    before = Body({'metadata': {}})
-    cycle.begin_closing(new, ahead, old=old, body=before, settings=settings)
-    assert not cycle.is_closed(old=old, body=before, settings=settings)
+def test_for_the_same_cause_it_goes_on_as_it_is(cycle):
+    assert cycle.enter(Reason.UPDATE) is cycle
 
-    patch = cycle.closing_patch([], body=before, settings=settings, ahead=ahead)
-    after = Body(merge({'metadata': {}}, patch))
-    is_change = new != old or ahead is not None
-    assert cycle.is_closed(old=new, body=after, settings=settings) is is_change
-    again = Cycle(Reason.UPDATE)
-    again.begin_closing(new, ahead, old=new, body=after, settings=settings)
-    assert not again.is_closed(old=new, body=after, settings=settings)
+
+def test_for_another_cause_nobody_has_finished_but_nothing_is_lost(cycle):
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 1}}, sees=essence(1))
+    cycle = note(cycle, 'other', sees=essence(2)).recorded()
+    entered = cycle.enter(Reason.DELETE)
+    assert entered.reason == Reason.DELETE
+    assert (entered.roots, entered.base, entered.divergent) == (frozenset(), None, None)
+    assert entered.contributions == cycle.contributions
+    assert entered.unsaved == {'fn', 'other'}
+    assert entered.oldest == cycle.oldest
+    assert entered.states == cycle.states
+    assert entered.stored
+
+
+def test_for_another_cause_what_the_previous_cycle_has_left_is_kept():
+    cycle = Cycle(reason=Reason.UPDATE, divergent=essence(2))
+    assert cycle.enter(Reason.RESUME).divergent == essence(2)
+
+
+def test_forgotten_handlers_are_called_again_and_their_records_overwritten(cycle):
+    cycle = note(note(cycle.recorded(), 'fn', RETRY, patch={'spec': {'a': 1}}), 'other')
+    cycle = cycle._replace(divergent=essence(2))
+    forgotten = cycle.saved(dict(cycle.states), now=50.0).forget_finished(now=make_moment(7))
+    assert (forgotten.base, forgotten.divergent) == (None, None)
+    assert forgotten.states['fn'] is cycle.states['fn']
+    assert forgotten.states['other'] == HandlerState.new(
+        now=make_moment(7), purpose=Reason.UPDATE)
+    assert forgotten.unsaved == {'other'}
+    assert forgotten.contributions == cycle.contributions
+    assert forgotten.roots == cycle.roots
+    assert not forgotten.is_complete
+
+
+def test_forgotten_handlers_are_not_recalled_from_their_records(cycle):
+    cycle = note(cycle.recorded(), 'other').forget_finished(now=make_moment(7))
+    joined = join(cycle, make_handler('other'), records={'other': make_state(Reason.UPDATE)})
+    assert not joined.states['other'].finished
+
+
+def test_sub_handlers_of_forgotten_handlers_are_forgotten_as_well(cycle):
+    cycle = note(cycle.recorded(), 'fn', DONE._replace(subrefs=['fn/a', 'fn/b']))
+    forgotten = cycle.forget_finished(now=make_moment(7))
+    for handler_id in ('fn', 'fn/a', 'fn/b'):
+        assert not forgotten.states[handler_id].finished
+        assert handler_id in forgotten.unsaved
+
+
+# Before the next handler.
+
+
+def is_to_be_saved(cycle, now=1.0, delay=10.0, is_status_essential=False):
+    return cycle.must_be_saved(
+        now=make_moment(now).mono, delay=delay, is_status_essential=is_status_essential)
+
+
+def test_where_nothing_is_done_nothing_has_to_be_saved(cycle):
+    assert not is_to_be_saved(cycle, delay=0)
+
+
+@pytest.mark.parametrize(('now', 'delay', 'expected'), [
+    (1, 0, True), (1, 0.5, False), (1.4, 0.5, False), (1.5, 0.5, True), (2, 0.5, True),
+])
+def test_outcomes_wait_only_for_the_delay(cycle, now, delay, expected):
+    assert is_to_be_saved(note(cycle, 'fn', at=1), now=now, delay=delay) is expected
+
+
+def test_outcomes_of_unknown_age_wait_unless_nothing_may(cycle):
+    cycle = note(cycle, 'fn')._replace(oldest=None)
+    assert not is_to_be_saved(cycle)
+    assert is_to_be_saved(cycle, delay=0)
+
+
+@pytest.mark.parametrize(('patch', 'is_status_essential', 'expected'), [
+    (Patch({'status': {'a': 1}}), False, False),
+    (Patch({'status': {'a': 1}}), True, True),
+    (Patch({'spec': {'a': 1}}), False, True),
+    (Patch({'status': {'a': 1}, 'metadata': {'labels': {'a': 'b'}}}), False, True),
+    (Patch(fns=[lambda body: None]), False, True),
+])
+def test_the_next_handler_sees_the_changes_of_what_matters(
+        cycle, patch, is_status_essential, expected,
+):
+    cycle = cycle.note('fn', DONE._replace(patch=patch), essence={}, now=make_moment(1))
+    assert is_to_be_saved(cycle, is_status_essential=is_status_essential) is expected
+
+
+def test_any_of_the_contributions_can_matter(cycle):
+    cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
+    cycle = note(cycle, 'other', patch={'status': {'a': 1}})
+    assert is_to_be_saved(cycle)
+
+
+# The end.
+
+
+def test_the_state_without_any_base_is_handled(cycle):
+    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == (essence(3), None)
+
+
+@pytest.mark.parametrize('reason', [Reason.CREATE, Reason.UPDATE])
+def test_a_complete_cycle_leaves_its_base_and_what_diverges(cycle, reason):
+    cycle = cycle._replace(reason=reason)
+    cycle = note(note(cycle, 'fn', sees=essence(1)), 'other', sees=essence(2))
+    assert cycle.conclude(reason, essence=essence(2)) == (essence(1), essence(2))
+
+
+@pytest.mark.parametrize('reason', [Reason.RESUME, Reason.NOOP])
+def test_causes_that_are_no_changes_leave_nothing_that_diverges(cycle, reason):
+    cycle = note(note(cycle, 'fn', sees=essence(1)), 'other', sees=essence(2))
+    assert cycle.conclude(reason, essence=essence(2)) == (essence(1), None)
+
+
+def test_what_the_previous_cycle_has_left_ends_with_this_one(cycle):
+    cycle = cycle._replace(divergent=essence(5))
+    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == (essence(3), None)
+
+
+def test_those_who_wait_know_only_the_state_that_it_has_returned_to(cycle):
+    cycle = note(cycle, 'fn', sees=essence(1))
+    assert cycle.conclude(Reason.NOOP, essence=essence(0), returned_from=essence(1)) == (
+        essence(1), essence(0))
+
+
+def test_those_who_wait_matter_only_if_the_base_is_another_state(cycle):
+    cycle = note(cycle, 'fn', sees=essence(1))
+    assert cycle.conclude(Reason.UPDATE, essence=essence(1)) == (essence(1), None)
+
+
+def test_those_who_wait_and_those_who_have_seen_more_diverge_together(cycle):
+    cycle = join(cycle, make_handler('third'))
+    cycle = note(note(cycle, 'fn', sees=essence(0, g=0)), 'other', sees=essence(0, g=5))
+    assert cycle.conclude(Reason.UPDATE, essence=essence(7, g=0)) == (
+        essence(0, g=0), essence(7, g=5))
+
+
+# The return to a state that is handled.
+
+
+def find_return(cycle, reason, *, old, now):
+    return cycle.find_return(reason, old=old, essence=now)
+
+
+@pytest.mark.parametrize('reason', [Reason.NOOP, Reason.RESUME])
+def test_a_handled_object_has_returned_if_others_have_seen_another_state(cycle, reason):
+    zero, one, two = essence(0), essence(1), essence(2)
+    assert find_return(cycle, reason, old=zero, now=zero) is None
+    for seen in [{'base': one}, {'divergent': one}]:
+        cycle = Cycle(reason=Reason.UPDATE, **seen)
+        assert find_return(cycle, reason, old=zero, now=zero) == one
+        assert find_return(cycle, reason, old=one, now=one) is None
+    cycle = Cycle(reason=Reason.UPDATE, base=one, divergent=two)
+    assert find_return(cycle, reason, old=zero, now=zero) == one
+
+
+def test_a_return_is_from_the_divergent_fields_where_the_base_shows_none():
+    cycle = Cycle(reason=Reason.UPDATE, base=essence(1, g=0), divergent=essence(1, g=5))
+    zero = essence(0, g=0)
+    assert find_return(cycle, Reason.NOOP, old=zero, now=zero) == essence(1, g=5)
+
+
+def test_a_return_of_some_fields_is_found_before_anyone_has_finished():
+    cycle = Cycle(reason=Reason.UPDATE, divergent=essence(5, g=0))
+    old, now = essence(0, g=0), essence(0, g=7)
+    assert find_return(cycle, Reason.UPDATE, old=old, now=now) == essence(5, g=0)
+    assert find_return(cycle, Reason.UPDATE, old=old, now=essence(5, g=7)) is None
+    assert find_return(cycle, Reason.CREATE, old=None, now=now) is None
+    assert find_return(cycle, Reason.UPDATE, old=None, now=now) is None
+    based = cycle._replace(base=essence(0, g=1))
+    assert find_return(based, Reason.UPDATE, old=old, now=now) is None
+    nothing = Cycle(reason=Reason.UPDATE)
+    assert find_return(nothing, Reason.UPDATE, old=old, now=now) is None
+
+
+# A cycle is a value.
+
+
+SPECS = st.integers(0, 3).map(essence)
+PATCHES = st.sampled_from([None, {'spec': {'f': 1}}, {'status': {'a': 1}}])
+IDS = st.sampled_from(['fn', 'other', 'fn/sub'])
+RESULTS = st.sampled_from([DONE, FAILED, RETRY, Outcome(final=True, result={'a': 1})])
+NOTES = st.tuples(IDS, RESULTS, SPECS, PATCHES)
+
+
+@given(notes=st.lists(NOTES, max_size=6), essences=st.tuples(SPECS, SPECS, SPECS))
+def test_no_transition_changes_the_cycle_in_place(notes, essences):
+    one, two, three = essences
+    cycle = make_cycle('fn', 'other', 'fn/sub')
+    for id, outcome, sees, patch in notes:
+        cycle = note(cycle, id, outcome, sees=sees, patch=patch)
+    before = snapshot(cycle)
+    note(cycle, 'fn', DONE, sees=one, patch={'status': {'x': 1}})
+    cycle.enter(Reason.DELETE)
+    join(cycle, make_handler('fn'), make_handler('new'), records={'new': make_state(None)})
+    cycle.sent(cycle.contributions, effect=Patch({'spec': {'f': 3}}), stored=two)
+    cycle.saved(dict(cycle.states), now=50.0)
+    cycle.recorded()
+    for contribution in cycle.contributions:
+        cycle.refuse(contribution, "No.")
+    conclusion = cycle.conclude(Reason.UPDATE, essence=one, returned_from=three)
+    cycle.committing(conclusion)
+    cycle.forget_finished(now=make_moment(9))
+    find_return(cycle, Reason.NOOP, old=one, now=one)
+    assert snapshot(cycle) == before
+
+
+def snapshot(cycle):
+    return copy.deepcopy({
+        name: value for name, value in cycle._asdict().items() if name != 'contributions'
+    }), [(item.handler_id, copy.deepcopy(item.patch)) for item in cycle.contributions]
+
+
+def test_what_handlers_put_to_their_patches_is_not_changed_by_their_results(cycle):
+    patch = Patch({'status': {'a': 1}})
+    outcome = Outcome(final=True, result=2, patch=patch)
+    cycle.note('fn', outcome, essence={}, now=make_moment(1))
+    assert patch == {'status': {'a': 1}}
+
+
+@pytest.mark.parametrize('status', [None, 'text'])
+def test_results_replace_a_status_that_is_no_stanza(cycle, status):
+    cycle = note(cycle, 'fn', Outcome(final=True, result=2), patch={'status': status})
+    assert cycle.contributions[0].patch == {'status': {'fn': 2}}

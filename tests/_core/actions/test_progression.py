@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.aiokits.clocks import Moment
-from kopf._core.actions.progression import HandlerState, Outcome, State, count
+from kopf._cogs.aiokits.clocks import PRECISION, Moment
+from kopf._core.actions.progression import (
+    HandlerState,
+    Outcome,
+    State,
+    count,
+    survey,
+)
 from kopf._core.intents.causes import Reason
 
 START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -21,9 +27,13 @@ def make_moment(seconds):
 DELAYS = st.none() | st.integers(0, 10_000) | st.floats(0, 100)
 IDS = st.sampled_from(['fn', 'parent/child', 'parent/child/grandchild', '<lambda>'])
 ERRORS = st.builds(Exception)
-SUCCESSES = st.builds(lambda result: Outcome(final=True, result=result), st.none() | st.integers())
+SUCCESSES = st.builds(
+    lambda result, message, delay: Outcome(
+        final=True, result=result, message=message, delay=delay),
+    st.none() | st.integers(), st.none() | st.text(), DELAYS)
 FAILURES = st.builds(
-    lambda e, message: Outcome(final=True, exception=e, message=message), ERRORS, st.text())
+    lambda e, message, delay: Outcome(final=True, exception=e, message=message, delay=delay),
+    ERRORS, st.text(), DELAYS)
 RETRIES = st.builds(
     lambda e, message, delay, ids: Outcome(
         final=False, exception=e, message=message, delay=delay, subrefs=ids),
@@ -157,3 +167,55 @@ def test_only_the_known_ones_of_the_named_handlers_are_counted():
         'unnamed': new.after(Outcome(final=True), now=make_moment(1)),
     })
     assert count(states, ['succeeded', 'failed', 'unfinished', 'unknown']) == (1, 1)
+
+
+def make_waiting(delay, *, at=0):
+    return HandlerState.new(now=make_moment(at)).after(
+        Outcome(final=False, delay=delay), now=make_moment(at))
+
+
+FINISHED = HandlerState.new(now=make_moment(0)).after(Outcome(final=True), now=make_moment(0))
+FAILED = FINISHED._replace(success=False, failure=True)
+
+
+@pytest.mark.parametrize(('states', 'seconds', 'expected'), [
+    ([], 0, None),
+    ([FINISHED, FAILED], 0, None),
+    ([FINISHED, HandlerState.new(now=make_moment(0))], 0, 0),
+    ([make_waiting(30), make_waiting(10), FINISHED, make_waiting(20)], 4, 6),
+    ([make_waiting(30), make_waiting(10)], 10, 0),
+    ([make_waiting(30), make_waiting(10)], 15, 0),
+    ([make_waiting(10)], 10 - 0.0005, 0),
+    ([make_waiting(10)], 10 - 0.5, 0.5),
+])
+def test_the_first_unfinished_handler_that_is_due_is_waited_for(states, seconds, expected):
+    assert survey(states, now=BOOT + seconds) == expected
+
+
+@pytest.mark.parametrize(('state', 'seconds', 'expected'), [
+    (HandlerState.new(now=make_moment(0)), 0, True),
+    (make_waiting(10), 5, False),
+    (make_waiting(10), 10 - 0.002, False),
+    (make_waiting(10), 10 - 0.0005, True),
+    (make_waiting(10), 10, True),
+    (FINISHED, 10, False),
+    (FAILED, 10, False),
+])
+def test_handlers_are_due_when_their_delay_is_over_but_for_a_millisecond(
+        state, seconds, expected,
+):
+    assert state.is_due(BOOT + seconds) is expected
+
+
+def test_a_millisecond_before_is_in_time():
+    state = make_waiting(10)._replace(due=PRECISION)
+    assert state.is_due(0.0)
+    assert survey([state], now=0.0) == 0
+
+
+@given(states=st.lists(st.builds(make_waiting, DELAYS) | st.just(FINISHED)),
+       seconds=st.floats(0, 200))
+def test_someone_is_due_exactly_if_there_is_nothing_to_wait_for(states, seconds):
+    wait = survey(states, now=BOOT + seconds)
+    assert any(state.is_due(BOOT + seconds) for state in states) is (wait == 0)
+    assert (wait is None) is all(state.finished for state in states)

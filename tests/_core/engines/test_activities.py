@@ -7,6 +7,7 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._core.actions.execution import Context
 from kopf._core.engines.activities import ActivityError, run_activity
 from kopf._core.intents.causes import Activity
 
@@ -27,8 +28,8 @@ def registry():
 def run(registry):
     async def run(activity=Activity.STARTUP, indices={}, **kwargs):
         return await run_activity(
-            registry=registry, settings=kopf.OperatorSettings(), activity=activity, clock=Clock(),
-            memo=kopf.Memo(), indices=indices, **kwargs)
+            registry=registry, activity=activity, memo=kopf.Memo(), context=Context(
+                settings=kopf.OperatorSettings(), clock=Clock(), indices=indices), **kwargs)
     return run
 
 
@@ -169,6 +170,6 @@ async def test_an_executor_set_by_an_async_handler_is_for_all_sync_ones_after_it
 
     with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='of-the-test') as executor:
         await run_activity(
-            registry=registry, settings=settings, activity=Activity.STARTUP, clock=Clock(),
-            memo=kopf.Memo(), indices={})
+            registry=registry, activity=Activity.STARTUP, memo=kopf.Memo(), context=Context(
+                settings=settings, clock=Clock(), indices={}))
     assert names == ['of-the-test_0']

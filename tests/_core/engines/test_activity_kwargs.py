@@ -7,6 +7,7 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._core.actions.execution import Context
 from kopf._core.engines.activities import run_activity
 from kopf._core.intents.causes import Activity
 
@@ -37,8 +38,8 @@ def memo():
 def run(registry, settings, memo):
     async def run(activity):
         await run_activity(
-            registry=registry, settings=settings, activity=activity, clock=Clock(), memo=memo,
-            indices={'index': {'key': 'value'}})
+            registry=registry, activity=activity, memo=memo, context=Context(
+                settings=settings, clock=Clock(), indices={'index': {'key': 'value'}}))
     return run
 
 

@@ -11,7 +11,7 @@ import kopf
 from kopf._cogs.clients import errors
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.admission.managing import Manager
-from kopf._core.engines.admission.serving import ServerError, Service
+from kopf._core.engines.admission.services import ServerError, Service
 from kopf._core.engines.admission.webhooks import Directory
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', namespaced=True)
@@ -118,6 +118,7 @@ async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client,
     assert client.get(V) == [{'name': 'x'}]
 
 
+@pytest.mark.looptime
 async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
     client.faults += [errors.APIForbiddenError("no", status=403)] * 6
     task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validate': [{'a': 'b'}]}))
@@ -178,7 +179,7 @@ async def test_without_handlers_nothing_is_served(make_service, settings, client
     assert not waiting.done()
     waiting.cancel()
     await asyncio.wait([waiting])
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
 
 
@@ -199,7 +200,7 @@ async def test_webhooks_are_in_the_cluster_while_served_and_the_persistent_ones_
     service.start(fn)
     await until(lambda: client.get(V))
     assert [record['name'] for record in client.get(V)] == ['kept.auto.test', 'passing.auto.test']
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert [record['name'] for record in client.get(V)] == ['kept.auto.test']
     assert ended == [1]  # the server ends last
 
@@ -213,7 +214,7 @@ async def test_unmanaged_configurations_are_left_alone(make_service, settings, r
     service = make_service(registry)
     service.start(fn)
     await asyncio.sleep(0.01)
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
 
 
@@ -234,7 +235,7 @@ async def test_every_client_config_is_applied(make_service, settings, registry, 
     assert client.get(V)[0]['clientConfig'] == {'url': 'https://host/first/kept'}
     more.set()
     await until(lambda: 'service' in client.get(V)[0]['clientConfig'])
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
 
 
 async def test_nothing_is_written_before_the_resources_are_known(
@@ -248,7 +249,7 @@ async def test_nothing_is_written_before_the_resources_are_known(
     service = make_service(registry, bound=False)
     service.start(fn)
     await asyncio.sleep(0.01)
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
 
 
@@ -264,7 +265,7 @@ async def test_an_unreachable_cluster_does_not_hold_the_exit(
     service.start(fn)
     await until(lambda: client.get(V))
     client.faults += [errors.APIConnectionError("gone")] * 10
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert "The webhooks are left in the cluster" in caplog.text
 
 
@@ -281,7 +282,7 @@ async def test_a_server_that_ends_is_an_error(make_service, settings, registry, 
     service.start(fn)
     with pytest.raises(ServerError, match=text):
         await service.wait()
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
 
 
 async def test_servers_are_used_as_context_managers_if_they_are(make_service, settings, registry):
@@ -305,5 +306,5 @@ async def test_servers_are_used_as_context_managers_if_they_are(make_service, se
     service = make_service(registry)
     service.start(fn)
     await until(lambda: 'called' in log)
-    await service.stop()
+    await service.stop(asyncio.get_running_loop().time() + 5)
     assert log == ['entered', 'called', 'exited']

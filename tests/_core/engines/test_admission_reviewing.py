@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
+from kopf._core.actions.execution import Context
 from kopf._core.engines.admission import answers, questions, webhooks
-from kopf._core.engines.admission.reviewing import Reviewer, Surroundings, make_changes
+from kopf._core.engines.admission.reviewing import Dependencies, Reviewer, make_changes
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
 ABSENT = object()
@@ -48,8 +49,9 @@ def review(registry):
 
     async def call(request, **kwargs):
         handlers = list(registry._webhooks)
-        reviewer = Reviewer(webhooks.Directory(handlers), Surroundings(
-            settings=settings, clock=Clock(), indices={'index': {'key': 'value'}},
+        reviewer = Reviewer(webhooks.Directory(handlers), Dependencies(
+            context=Context(
+                settings=settings, clock=Clock(), indices={'index': {'key': 'value'}}),
             find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None,
             get_memo=lambda resource, uid: kopf.Memo(uid=uid)))
         response = await reviewer(request, **kwargs)
@@ -337,7 +339,7 @@ objects = st.dictionaries(st.sampled_from(['spec', 'status', 'metadata', 'data',
 
 
 def merge(target, patch):
-    """The rules of RFC 7386, independently."""
+    """The rules of RFC 7396, independently."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}

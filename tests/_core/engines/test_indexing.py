@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
+from kopf._core.actions.execution import Context
 from kopf._core.engines.indexing import OperatorIndex, OperatorIndexers
 
 UIDS = st.sampled_from(['u1', 'u2', 'u3'])
@@ -116,7 +117,8 @@ class Indexing:
         raw = {'metadata': {'name': name, 'uid': name, 'namespace': 'default'}, **fields}
         return await self.indexers.index(
             self.registry._indexing, uid=name, resource=RESOURCE, raw=raw, memo=kopf.Memo(),
-            settings=kopf.OperatorSettings(), clock=Clock())
+            context=Context(
+                settings=kopf.OperatorSettings(), clock=Clock(), indices=self.indexers))
 
     def gone(self, name='x'):
         self.indexers.discard(name, self.registry._indexing)
@@ -195,6 +197,38 @@ async def test_indexing_functions_get_the_indices_themselves():
     await indexing.put('x')
     await indexing.put('y')
     assert [len(index) for index in seen] == [0, 1]
+
+
+def test_an_index_of_a_field_has_the_name_of_the_function():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.index('kopfexamples', field='spec.a', registry=registry)
+    @kopf.index('kopfexamples', field='spec.b', id='named', registry=registry)
+    def idx(**_):
+        pass
+
+    assert [handler.id for handler in registry._indexing] == ['named', idx.__qualname__]
+
+
+async def test_functions_with_the_same_name_fill_the_same_index():
+    indexing = Indexing(lambda **_: {'a': 1, 'b': 1}, field='spec.a')
+    calls = []
+
+    @kopf.index('kopfexamples', id='idx', field='spec.b', registry=indexing.registry)
+    @kopf.index('kopfexamples', id='idx', field='spec.c', registry=indexing.registry)
+    def fn(spec, **_):
+        calls.append(spec)
+        return {'b': 2, 'c': 2}
+
+    await indexing.put(spec={'a': 1, 'b': 1, 'c': 1})
+    assert len(calls) == 1
+    assert indexing.content == {'b': [2], 'c': [2]}
+    await indexing.put(spec={'a': 1})
+    assert indexing.content == {'a': [1], 'b': [1]}
+    await indexing.put(spec={'c': 1})
+    assert indexing.content == {'b': [2], 'c': [2]}
+    await indexing.put(spec={})
+    assert indexing.content == {}
 
 
 async def test_an_index_wins_over_a_kwarg_of_the_same_name():

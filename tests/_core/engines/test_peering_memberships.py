@@ -15,7 +15,8 @@ from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.peering.memberships import FROZEN, Membership, Standing
+from kopf._core.engines.peering import judging
+from kopf._core.engines.peering.memberships import PAUSED, Membership, Standing
 from tests._core.reactor.worlds import run_virtually
 
 RESOURCE = Resource('kopf.dev', 'v1', 'clusterkopfpeerings', namespaced=False)
@@ -113,7 +114,7 @@ class Member:
 
     async def leave(self):
         self.api.watchers.discard(self)
-        await self.membership.leave()
+        await self.membership.leave(now() + 5)
         self.membership.standing = Standing.ABSENT
 
 
@@ -208,7 +209,9 @@ async def test_lower_one_that_says_nothing_is_not_waited_for_long():
     api.patch({'old': {'priority': -1, 'lifetime': 60, 'lastseen': WALL.isoformat()}})
     high = Member(api, 'high', 0)
     async with meet(high):
-        await asyncio.sleep(1.1)
+        await asyncio.sleep(judging.GRACE - 0.1)
+        assert high.standing is not Standing.ACTIVE
+        await asyncio.sleep(0.2)
         assert high.standing is Standing.ACTIVE
 
 
@@ -269,6 +272,26 @@ async def test_reached_again_it_goes_on_when_the_others_have_yielded():
 
 
 @play
+async def test_reached_again_it_removes_nobody_and_waits_for_the_handlers_of_the_others():
+    api = Api()
+    high, low = Member(api, 'high', 2), Member(api, 'low', 1)
+    async with meet(low, high):
+        await asyncio.sleep(2)
+        high.cut = True
+        await asyncio.sleep(100)
+        low.busy = True
+        high.cut = False  # its own record goes out before it has seen anything of the others
+        await asyncio.sleep(LIFETIME * 0.8)
+        assert low.standing is Standing.YIELDING
+        assert high.standing is Standing.LOST
+        assert all('low' not in write or write['low'] for _, write in api.writes)
+        low.busy = False
+        low.membership.judge()
+        await asyncio.sleep(0.1)
+        assert high.standing is Standing.ACTIVE
+
+
+@play
 async def test_equal_ones_freeze_both_until_one_of_them_leaves():
     api = Api()
     a, b = Member(api, 'a', 1), Member(api, 'b', 1)
@@ -288,7 +311,7 @@ async def test_dead_records_are_removed():
     async with meet(me):
         await asyncio.sleep(4.9)
         assert 'old' in api.status  # its clock can be wrong
-        await asyncio.sleep(10)
+        await asyncio.sleep(2 * LIFETIME)
         assert 'old' not in api.status
 
 
@@ -405,7 +428,7 @@ def test_with_wrong_clocks_and_crashes_never_two_are_active_and_in_the_end_the_h
                 until = now() + pause
                 while now() < until:
                     active = [key for key, item in members.items()
-                              if item.standing not in FROZEN and (
+                              if item.standing not in PAUSED and (
                                   item.standing is not Standing.UNKNOWN)]
                     assert len(active) <= 1
                     await asyncio.sleep(0.005 if now() < until - pause + 0.3 else 0.25)

@@ -1,13 +1,22 @@
 import datetime
 import getpass
+import math
 import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopf._cogs.aiokits.clocks import Moment
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.peering.records import Peer, is_peering, make_identity, parse_peers
+from kopf._core.engines.peering import judging
+from kopf._core.engines.peering.records import (
+    MAX_LIFETIME,
+    Peer,
+    is_peering,
+    make_identity,
+    parse_peers,
+)
 
 TIME = datetime.datetime(2020, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
 
@@ -98,3 +107,43 @@ def test_cluster_scoped_kind_of_very_old_versions_is_not_used():
     old = Resource('zalando.org', 'v1', 'kopfpeerings', namespaced=False)
     assert not is_peering(old, clusterwide=True)
     assert not is_peering(old, clusterwide=False)
+
+
+@pytest.mark.parametrize('lifetime, expected', [
+    (10 ** 400, MAX_LIFETIME), ('1e400', MAX_LIFETIME), (float('inf'), MAX_LIFETIME),
+    (1e308, MAX_LIFETIME), (-1, 0), (-10 ** 400, 0), ('-inf', 0), ('7.5', 7.5), (True, 1), (0, 0),
+], ids=lambda value: str(value)[:8])
+def test_strange_lifetimes_are_within_bounds(lifetime, expected):
+    assert parse_peers({'x': {'priority': 1, 'lifetime': lifetime}})['x'].lifetime == expected
+
+
+@pytest.mark.parametrize('lifetime', [float('nan'), 'nan', '1' * 5000 + 'x', [], {}, None])
+def test_lifetimes_that_are_no_numbers_make_no_sense(lifetime):
+    assert parse_peers({'x': {'priority': 1, 'lifetime': lifetime}}) == {}
+
+
+@pytest.mark.parametrize('lastseen', [
+    '2020-01-02T03:04:05Z', '2020-01-02 03:04:05+00', '20200102T030405Z',
+    '2020-01-02T05:04:05.000000000+0200', '2020-01-02T03:04:05,0',
+])
+def test_times_can_be_in_any_notation_of_the_standard(lastseen):
+    assert parse_peers({'x': {'lastseen': lastseen}})['x'].lastseen == TIME
+
+
+strange = st.sampled_from([
+    10 ** 400, -10 ** 400, 1e308, '1e400', '-1e400', 'nan', '0001-01-01T00:00:00+14:00',
+    '9999-12-31T23:59:59-14:00', '9' * 5000]) | st.text() | st.integers() | st.floats()
+
+
+@given(st.dictionaries(st.sampled_from('abc'), st.dictionaries(
+    st.sampled_from(['priority', 'lifetime', 'lastseen', 'message', 'paused']), strange)),
+    st.booleans())
+def test_no_records_are_errors_when_they_are_judged(status, live):
+    now = Moment(1000.0, TIME)
+    roster = judging.observe({}, parse_peers(status), now=now, live=live)
+    verdict = judging.judge(roster, identity='a', priority=0, now=now.mono)
+    assert verdict.until is None or math.isfinite(verdict.until)
+    end = judging.get_yielding_end(
+        roster, identity='a', priority=0, since=now.mono, patience=60, now=now.mono)
+    assert end is None or math.isfinite(end)
+    assert repr(verdict)

@@ -424,3 +424,41 @@ async def test_calls_do_not_wait_for_the_api(operating, server, settings):
     async with operating():
         for _ in range(1000):
             kopf.info(OBJ, reason='SomeReason')
+
+
+@pytest.mark.parametrize('post, setting', [
+    (lambda **_: kopf.info(OBJ, reason='SomeReason'), 'default_backoffs'),
+    (lambda settings: kopf.ObjectLogger(body=kopf.Body(OBJ), settings=settings).error("message"),
+     'logging_backoffs'),
+])
+async def test_calls_and_lines_have_backoffs_of_their_own(
+        operating, server, settings, post, setting):
+    settings.posting.default_backoffs = settings.posting.logging_backoffs = ()
+    setattr(settings.posting, setting, (0.01, 0.01, 0.01))
+    server.script(refuse(500))
+    async with operating():
+        post(settings=settings)
+    assert len(server.requests) == 4
+
+
+class Sink:
+    """A client whose API takes everything at once."""
+
+    async def fetch(self, *_, **__):
+        pass
+
+
+@pytest.mark.looptime
+async def test_what_posts_ends_when_it_has_been_idle(settings, queue):
+    settings.posting.idle_timeout = 100
+    posting_task = asyncio.create_task(
+        posting.poster(client=Sink(), settings=settings, queue=queue))
+    await asyncio.sleep(0)
+    before = asyncio.all_tasks()
+    kopf.info(OBJ, reason='SomeReason')
+    await asyncio.sleep(99)
+    assert asyncio.all_tasks() - before
+    await asyncio.sleep(2)
+    assert not asyncio.all_tasks() - before
+    posting_task.cancel()
+    await asyncio.wait([posting_task])

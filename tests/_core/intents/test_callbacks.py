@@ -1,8 +1,10 @@
+import functools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._core.intents.callbacks import all_, any_, none_, not_
+from kopf._core.intents.callbacks import all_, any_, none_, not_, verify_kwargs
 
 
 def truth(*_, **__):
@@ -36,3 +38,20 @@ def test_arguments_are_passed_through(combine):
 
 def test_combinations_can_be_combined():
     assert all_([not_(falsehood), any_([falsehood, truth]), none_([falsehood])])()
+
+
+@pytest.mark.parametrize('fn', [
+    lambda **_: None, lambda spec, **kwargs: None, lambda *args, **kwargs: None,
+    lambda logger, memo, param, retry, runtime, started: None, functools.partial(print), print])
+def test_functions_that_take_all_kwargs_are_accepted(fn):
+    verify_kwargs(fn)
+
+
+def test_functions_that_cannot_take_all_kwargs_are_refused_with_what_to_write():
+    def fn(spec, name='x'):
+        pass
+
+    with pytest.raises(TypeError) as e:
+        verify_kwargs(fn)
+    assert "(logger, memo, param, retry, runtime, started, and others)" in str(e.value)
+    assert str(e.value).endswith("Add **_: def fn(spec, name='x', **_)")

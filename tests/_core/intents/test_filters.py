@@ -10,7 +10,7 @@ from kopf._cogs.structs.patches import Patch
 from kopf._cogs.structs.references import Resource
 from kopf._core.intents import filters
 from kopf._core.intents.causes import ChangingCause, Reason, WatchingCause
-from kopf._core.intents.filters import FilterError, concerns, matches, prematches, select, survey
+from kopf._core.intents.filters import FilterError, concerns, is_in_scope, matches, survey
 from kopf._core.intents.handlers import ABSENT, PRESENT, ChangingHandler, WatchingHandler
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples')
@@ -52,6 +52,10 @@ def make_field_change(old, new, reason=Reason.UPDATE, **kwargs):
 FIELD = ('spec', 'field')
 
 
+def select(candidates, cause):
+    return list(survey(candidates, cause).matching)
+
+
 @pytest.mark.parametrize('reason', list(Reason))
 @pytest.mark.parametrize('declared', HANDLED)
 def test_handlers_are_for_their_reason(declared, reason):
@@ -78,8 +82,9 @@ def test_resume_handlers_are_not_for_what_is_resumed_already(reason):
 
 
 @pytest.mark.parametrize('reason, expected', [
-    (Reason.CREATE, True), (Reason.UPDATE, True), (Reason.RESUME, True), (Reason.DELETE, False)])
-def test_field_handlers_are_for_everything_but_deletions(reason, expected):
+    (Reason.CREATE, True), (Reason.UPDATE, True), (Reason.RESUME, False), (Reason.DELETE, False),
+    (Reason.NOOP, False)])
+def test_field_handlers_are_for_creations_and_updates(reason, expected):
     handler = make_handler(field=FIELD, field_needs_change=True)
     assert concerns(handler, make_change(reason=reason)) == expected
 
@@ -253,8 +258,7 @@ def test_callbacks_get_other_kwargs_if_asked_for():
     {'field': FIELD, 'value': fail},
     {'field': FIELD, 'old': fail, 'field_needs_change': True},
 ])
-@pytest.mark.parametrize('check', [
-    matches, prematches, lambda handler, cause: select([handler], cause)])
+@pytest.mark.parametrize('check', [matches, is_in_scope])
 def test_failing_callbacks_are_errors_of_their_handlers(check, kwargs):
     handler = make_handler(**kwargs)
     with pytest.raises(FilterError) as info:
@@ -266,14 +270,14 @@ def test_failing_callbacks_are_errors_of_their_handlers(check, kwargs):
 
 @pytest.mark.parametrize('reason', HANDLED)
 def test_objects_are_in_the_scope_of_unfiltered_handlers(reason):
-    assert prematches(make_handler(reason=reason), make_change(reason=Reason.NOOP))
+    assert is_in_scope(make_handler(reason=reason), make_change(reason=Reason.NOOP))
 
 
 @pytest.mark.parametrize('kwargs', [
     {'labels': {'a': 'b'}}, {'annotations': {'a': 'b'}}, {'when': lambda **_: False}])
 def test_objects_are_out_of_scope_if_their_metadata_mismatch(kwargs):
     handler = make_handler(field=FIELD, field_needs_change=True, **kwargs)
-    assert not prematches(handler, make_field_change('x', 'y'))
+    assert not is_in_scope(handler, make_field_change('x', 'y'))
 
 
 @pytest.mark.parametrize('kwargs, old, new, expected', [
@@ -303,7 +307,7 @@ def test_objects_are_out_of_scope_if_their_metadata_mismatch(kwargs):
 ])
 def test_objects_are_in_scope_by_their_fields(kwargs, old, new, expected):
     cause = make_field_change(old, new, Reason.NOOP)
-    assert prematches(make_handler(field=FIELD, **kwargs), cause) == expected
+    assert is_in_scope(make_handler(field=FIELD, **kwargs), cause) == expected
 
 
 def test_handlers_are_selected_in_the_order_of_declaration():
@@ -335,14 +339,14 @@ def test_surveys_tell_the_scope_apart_from_the_handlers_to_be_called():
     created = make_handler(id='created', reason=Reason.CREATE)
     updated = make_handler(id='updated', reason=Reason.UPDATE)
     result = survey([created, updated], make_change(reason=Reason.UPDATE))
-    assert list(result.scoped) == [created, updated]
     assert list(result.matching) == [updated]
+    assert survey([created], make_change(reason=Reason.UPDATE)).in_scope
 
 
 def test_surveys_keep_failing_filters_away_from_other_handlers():
     failing, working = make_handler(id='failing', when=fail), make_handler(id='working')
     result = survey([failing, working], make_change())
-    assert list(result.matching) == list(result.scoped) == [working]
+    assert list(result.matching) == [working]
     assert [error.handler for error in result.errors] == [failing]
 
 
@@ -355,6 +359,59 @@ def test_surveys_call_every_callback_once():
 
     survey([make_handler(when=when)], make_change())
     assert calls == ['when']
+
+
+def make_spied(calls, result, **kwargs):
+    """A handler with a filter that is noted when it is called."""
+    def when(**_):
+        calls.append(kwargs['id'])
+        return result
+    return make_handler(when=when, **kwargs)
+
+
+def test_callbacks_of_other_reasons_are_not_called_in_surveys():
+    calls = []
+    handlers = [
+        make_spied(calls, True, id=reason.value, reason=reason, initial=reason == Reason.RESUME)
+        for reason in HANDLED]
+    handlers += [make_spied(calls, True, id='field', field=FIELD, field_needs_change=True)]
+    for reason, names in [
+            (Reason.CREATE, ['create', 'field']), (Reason.UPDATE, ['update', 'field']),
+            (Reason.DELETE, ['delete'])]:
+        calls.clear()
+        survey(handlers, make_change({'x': 1}, {'x': 2}, reason=reason))
+        assert calls == names
+
+
+def test_callbacks_of_other_reasons_are_called_as_far_as_the_finalizer_depends_on_them():
+    calls = []
+    handlers = [
+        make_spied(calls, False, id='not', reason=Reason.DELETE, requires_finalizer=True),
+        make_spied(calls, True, id='optional', reason=Reason.DELETE),
+        make_spied(calls, True, id='needed', reason=Reason.DELETE, requires_finalizer=True),
+        make_spied(calls, True, id='more', reason=Reason.DELETE, requires_finalizer=True),
+    ]
+    result = survey([*handlers, make_handler(reason=Reason.CREATE)], make_change())
+    assert result.needs_finalizer
+    assert calls == ['not', 'needed']
+
+
+@pytest.mark.parametrize('result', [True, False])
+def test_callbacks_of_other_reasons_are_called_if_nothing_else_tells_the_scope(result):
+    calls = []
+    handlers = [
+        make_spied(calls, False, id='create', reason=Reason.CREATE),
+        make_spied(calls, result, id='update', reason=Reason.UPDATE),
+    ]
+    assert survey(handlers, make_change(reason=Reason.CREATE)).in_scope == result
+    assert calls == ['create', 'update']
+
+
+def test_failing_callbacks_of_other_reasons_are_no_failures():
+    failing = make_handler(when=fail, reason=Reason.DELETE, requires_finalizer=True)
+    result = survey([failing], make_change())
+    assert not result.errors
+    assert result.in_scope and result.needs_finalizer
 
 
 values = st.sampled_from([None, 'x', 'y', ''])
@@ -374,6 +431,7 @@ handlers = st.builds(
     reason=st.none() | st.sampled_from(HANDLED),
     initial=st.none() | st.just(True),
     deleted=st.none() | st.just(True),
+    requires_finalizer=st.none() | st.just(True),
     field=st.none() | st.just(FIELD),
     field_needs_change=st.none() | st.just(True),
     labels=st.none() | st.dictionaries(st.just('a'), criteria),
@@ -396,7 +454,7 @@ def test_matching_is_as_in_a_plain_model(handler, cause):
             return handler.reason == cause.reason and (cause.initial or not handler.initial)
         if handler.initial:
             return cause.initial and (handler.deleted or cause.reason != Reason.DELETE)
-        return not (handler.field_needs_change and cause.reason == Reason.DELETE)
+        return not handler.field_needs_change or cause.reason in (Reason.CREATE, Reason.UPDATE)
 
     def is_in_metadata():
         return all(meets(labels.get(key), value) for key, value in (handler.labels or {}).items())
@@ -414,15 +472,17 @@ def test_matching_is_as_in_a_plain_model(handler, cause):
 
 @given(handler=handlers, cause=causes)
 def test_what_matches_is_in_scope(handler, cause):
-    assert not matches(handler, cause) or prematches(handler, cause)
+    assert not matches(handler, cause) or is_in_scope(handler, cause)
 
 
 @given(candidates=st.lists(handlers, max_size=4), cause=causes)
 def test_surveys_agree_with_single_checks(candidates, cause):
     result = survey(candidates, cause)
-    assert list(result.matching) == select(candidates, cause)
-    assert list(result.scoped) == [
-        handler for handler in candidates if prematches(handler, cause)]
+    assert list(result.matching) == filters.deduplicate([
+        handler for handler in candidates if matches(handler, cause)])
+    scoped = [handler for handler in candidates if is_in_scope(handler, cause)]
+    assert result.in_scope == bool(scoped)
+    assert result.needs_finalizer == any(handler.requires_finalizer for handler in scoped)
 
 
 def test_deduplication_keeps_the_first():

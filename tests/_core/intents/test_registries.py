@@ -1,4 +1,3 @@
-import logging
 import threading
 
 import pytest
@@ -19,7 +18,6 @@ from kopf._core.intents.handlers import (
 from kopf._core.intents.registries import (
     OperatorRegistry,
     ResourceHandlers,
-    bind,
     get_default_registry,
     resolve,
     set_default_registry,
@@ -222,15 +220,6 @@ def test_resources_with_unknown_verbs_are_served(registry):
     registry._changing.append(make_handler(ChangingHandler, 'x'))
     resource = Resource('g', 'v', 'x')
     assert set(resolve(registry, [resource]).handlers) == {resource}
-
-
-def test_binding_warns_of_what_cannot_be_served(registry, caplog):
-    registry._watching.append(make_handler(WatchingHandler, 'unknown'))
-    assert bind(registry, [PODS], logger=logging.getLogger('x')) == {}
-    assert caplog.record_tuples == [(
-        'x', logging.WARNING,
-        "Unresolved resources cannot be served (try creating their CRDs): "
-        "unknown")]
 
 
 @given(

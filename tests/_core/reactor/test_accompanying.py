@@ -402,6 +402,24 @@ def test_patches_survive_an_outage():
     assert run_virtually(live())['status'] == {'fn': 'done'}
 
 
+@pytest.mark.parametrize('decorate', [kopf.timer, kopf.daemon])
+def test_patches_are_put_to_the_object_even_if_the_api_denies_for_a_moment_that_it_is_there(
+        decorate):
+    def declare(registry):
+        @decorate('kopfexamples', id='fn', registry=registry)
+        async def fn(**_):
+            return 'done'
+
+    async def live():
+        api, operator = await accompany(declare)
+        api.faults[:] = [None, 'absent', None, 'absent', 'absent']
+        await asyncio.sleep(100)
+        await operator.stop()
+        return api.objects['obj']
+
+    assert run_virtually(live())['status'] == {'fn': 'done'}
+
+
 def test_bodies_are_live():
     seen = []
 
@@ -423,15 +441,16 @@ def test_bodies_are_live():
     assert seen == [(None, None, None), (1, 1, 'x')]
 
 
-STOPPED = DaemonStoppingReason.RESOURCE_DELETED | DaemonStoppingReason.DAEMON_SIGNALLED
+DELETED = DaemonStoppingReason.RESOURCE_DELETED
+SIGNALLED = DELETED | DaemonStoppingReason.DAEMON_SIGNALLED
+CANCELLED = DELETED | DaemonStoppingReason.DAEMON_CANCELLED
 
 
 @pytest.mark.parametrize('options, duration, reason', [
-    ({}, 30, STOPPED),
-    ({'cancellation_backoff': 5}, 30, STOPPED),
-    ({'cancellation_timeout': 7}, 0, STOPPED | DaemonStoppingReason.DAEMON_CANCELLED),
-    ({'cancellation_backoff': 5, 'cancellation_timeout': 7}, 5,
-     STOPPED | DaemonStoppingReason.DAEMON_CANCELLED),
+    ({}, 30, DELETED),
+    ({'cancellation_backoff': 5}, 30, SIGNALLED),
+    ({'cancellation_timeout': 7}, 0, CANCELLED),
+    ({'cancellation_backoff': 5, 'cancellation_timeout': 7}, 5, SIGNALLED | CANCELLED),
 ])
 def test_deletions_wait_for_daemons_by_their_stages(options, duration, reason):
     reasons = []
@@ -457,6 +476,37 @@ def test_deletions_wait_for_daemons_by_their_stages(options, duration, reason):
         return took
 
     assert run_virtually(live()) == pytest.approx(duration, abs=0.3)
+    assert reasons == [reason]
+
+
+@pytest.mark.parametrize('options', [
+    {}, {'cancellation_backoff': 5}, {'cancellation_timeout': 7},
+    {'cancellation_backoff': 5, 'cancellation_timeout': 7},
+])
+@pytest.mark.parametrize('event, reason', [
+    (lambda api, operator: api.delete(), DaemonStoppingReason.RESOURCE_DELETED),
+    (lambda api, operator: api.edit({'metadata': {'labels': {'on': None}}}),
+     DaemonStoppingReason.FILTERS_MISMATCH),
+    (lambda api, operator: operator.spawner.pause(), DaemonStoppingReason.OPERATOR_PAUSING),
+    (lambda api, operator: None, DaemonStoppingReason.OPERATOR_EXITING),
+], ids=['deletion', 'mismatch', 'pause', 'exit'])
+def test_what_has_happened_is_the_only_reason_at_first(options, event, reason):
+    reasons = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', labels={'on': 'yes'}, registry=registry, **options)
+        async def fn(stopped, **_):
+            await stopped.wait()
+            reasons.append(stopped.reason)
+
+    async def live():
+        api, operator = await accompany(declare, metadata={'labels': {'on': 'yes'}})
+        await asyncio.sleep(1)
+        event(api, operator)
+        await asyncio.sleep(1)
+        await operator.stop()
+
+    run_virtually(live())
     assert reasons == [reason]
 
 
@@ -529,7 +579,8 @@ def test_at_exit_daemons_without_limits_are_cancelled_after_a_while():
         return asyncio.get_running_loop().time() - start
 
     assert run_virtually(live()) == pytest.approx(5, abs=0.1)
-    assert DaemonStoppingReason.OPERATOR_EXITING in ends[0]
+    assert ends == [
+        DaemonStoppingReason.OPERATOR_EXITING | DaemonStoppingReason.DAEMON_CANCELLED]
 
 
 def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long():
@@ -730,7 +781,7 @@ def test_the_state_of_an_object_is_kept_as_bytes_while_only_its_timer_looks_at_i
         api.create('late')
         api.edit({'spec': {'size': 1}}, 'late')
         await asyncio.sleep(30)
-        kept = [type(line.kept) for line in operator.stream.by_uid.values()]
+        kept = [type(item.inbox._kept) for item in operator.informer]
         await operator.stop()
         return kept
 

@@ -1,6 +1,7 @@
 """
 What reviews take from the rest of the operator.
 """
+import asyncio
 import types
 
 import pytest
@@ -9,8 +10,7 @@ import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
-from kopf._core.intents import registries
-from kopf._core.reactor import observation, queueing
+from kopf._core.reactor import observation
 from kopf._core.reactor.admitting import Admission
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',
@@ -37,11 +37,11 @@ def insights():
 @pytest.fixture()
 def admission(registry, insights):
     settings = kopf.OperatorSettings()
-    lines = {'uid1': types.SimpleNamespace(memo=kopf.Memo(known=True))}
+    known = {'uid1': types.SimpleNamespace(memo=kopf.Memo(known=True))}
     env = types.SimpleNamespace(
         settings=settings, clock=Clock(), indices={}, memo=kopf.Memo(shared=True))
-    yield Admission(env=env, registry=registry, insights=insights, lines=types.SimpleNamespace(
-        find=lambda resource, uid: lines.get(uid) if resource == RESOURCE else None))
+    yield Admission(env=env, registry=registry, insights=insights, informers=types.SimpleNamespace(
+        find=lambda resource, uid: known.get(uid) if resource == RESOURCE else None))
     settings.execution.executor.shutdown()
 
 
@@ -79,23 +79,4 @@ def test_memos_are_those_of_the_objects_or_passing_ones(admission):
 async def test_the_absence_of_a_server_is_a_failure_of_the_startup(admission):
     with pytest.raises(ActivityError, match="need a server"):
         admission.start(None)
-    await admission.stop()
-
-
-async def test_lines_are_found_by_the_uids_of_their_objects():
-    settings = kopf.OperatorSettings()
-
-    async def process(line):
-        pass
-
-    lines = queueing.Lines(settings=settings, process=process)
-    for namespace in ('ns1', 'ns2'):
-        stream = lines.sink(RESOURCE, namespace, registries.ResourceHandlers())
-        stream.begin(restored=False)
-        stream.listed({'metadata': {'name': 'x', 'namespace': namespace, 'uid': namespace}})
-        stream.end()
-    assert lines.find(RESOURCE, 'ns1').stream is not lines.find(RESOURCE, 'ns2').stream
-    assert lines.find(RESOURCE, 'ns3') is None
-    assert lines.find(OTHER, 'ns1') is None
-    await lines.stop()
-    settings.execution.executor.shutdown()
+    await admission.stop(asyncio.get_running_loop().time() + 1)

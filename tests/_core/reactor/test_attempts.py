@@ -72,6 +72,24 @@ def test_sync_handlers_are_not_interrupted_by_their_timeouts():
     assert live(declare).objects['obj']['status'] == {'fn': 'result'}
 
 
+def test_handlers_whose_filters_fail_are_tried_again_as_if_they_had_failed():
+    calls = []
+
+    def is_wanted(**_):
+        calls.append(('filter', now()))
+        if now() < 2:
+            raise ValueError("not now")
+        return True
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', when=is_wanted, backoff=3, registry=registry)
+        async def fn(retry, **_):
+            calls.append((retry, now()))
+
+    live(declare)
+    assert [call for call in calls if call[0] != 'filter'] == [(1, 3)]
+
+
 def test_handlers_can_wait_for_the_results_of_others():
     calls = []
 
@@ -144,3 +162,32 @@ def test_memos_are_copies_of_the_operators_one_from_when_the_objects_appeared():
 
     run_virtually(run())
     assert seen == [('old', ['old', 'new'])] * 2
+
+
+@pytest.mark.parametrize('where', ['patch', 'result'])
+@pytest.mark.parametrize('depth', [300, 900, 10_000])
+def test_what_is_nested_too_deeply_fails_its_handler_only(where, depth):
+    calls = []
+    deep = {}
+    for _ in range(depth):
+        deep = {'k': deep}
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def bad(patch, **_):
+            calls.append('bad')
+            if where == 'result':
+                return deep
+            patch.status['deep'] = deep
+            return None
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def good(**_):
+            calls.append('good')
+            return 'ok'
+
+    api = live(declare)
+    assert calls == ['bad', 'good']
+    status = api.objects['obj']['status']
+    assert [val for key, val in status.items() if key.endswith('good')] == ['ok']
+    assert len(status) == 1

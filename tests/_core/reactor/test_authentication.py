@@ -9,6 +9,7 @@ import kopf
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import serviceaccounts, vaults
 from kopf._cogs.structs import credentials, memos
+from kopf._core.actions import execution
 from kopf._core.engines import activities
 from kopf._core.intents import causes
 from kopf._core.reactor import authentication
@@ -37,8 +38,9 @@ def prepare(registry, settings):
     def make(vault=None):
         async def run(registry):
             return await activities.run_activity(
-                registry=registry, settings=settings, clock=clocks.Clock(), memo=memos.Memo(),
-                activity=causes.Activity.AUTHENTICATION, indices={})
+                registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
+                context=execution.Context(
+                    settings=settings, clock=clocks.Clock(), indices={}))
 
         vault = vaults.Vault() if vault is None else vault
         authentication.prepare(vault, registry=registry, run=run)
@@ -202,7 +204,7 @@ async def test_a_handler_in_a_thread_that_hangs_is_left_to_itself(
         registry, prepare, monkeypatch,
 ):
     monkeypatch.setattr(authentication, 'PATIENCE', 0.1)
-    monkeypatch.setattr(authentication, 'LEAVING', 0.1)
+    monkeypatch.setattr(authentication, 'CANCELLATION_TIMEOUT', 0.1)
     unlocking = threading.Event()
 
     @kopf.on.login(registry=registry)

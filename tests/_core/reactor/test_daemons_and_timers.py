@@ -2,6 +2,7 @@
 What the options of daemons and timers mean: one rule each, in virtual time.
 """
 import asyncio
+import functools
 import logging
 import threading
 
@@ -129,11 +130,11 @@ def test_daemons_begin_again_after_temporary_errors(delay, times):
 
 ENDS = {
     'by-itself': ({}, None, 1),
-    'permanent-error': ({}, kopf.PermanentError("never"), 1),
-    'any-error-is-permanent': ({'errors': kopf.ErrorsMode.PERMANENT}, Exception("boo"), 1),
-    'any-error-is-ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception("boo"), 1),
-    'retries': ({'retries': 3, 'backoff': 1}, Exception("boo"), 3),
-    'timeout': ({'timeout': 5, 'backoff': 2}, Exception("boo"), 3),
+    'permanent-error': ({}, kopf.PermanentError, 1),
+    'any-error-is-permanent': ({'errors': kopf.ErrorsMode.PERMANENT}, Exception, 1),
+    'any-error-is-ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception, 1),
+    'retries': ({'retries': 3, 'backoff': 1}, Exception, 3),
+    'timeout': ({'timeout': 5, 'backoff': 2}, Exception, 3),
 }
 
 
@@ -146,7 +147,7 @@ def test_daemons_that_have_ended_are_not_started_again(options, error, count):
         async def fn(retry, **_):
             calls.append(retry)
             if error is not None:
-                raise error
+                raise error("boo")
 
     live(declare, *((20 * size, edit) for size in range(1, 4)), lasts=80)
     assert calls == [*range(count)]
@@ -202,10 +203,10 @@ def test_the_initial_delay_is_for_the_first_time_only():
 
 
 FAILURES = {
-    'arbitrary': ({'backoff': 5}, Exception("boo"), [0, 5, 15, 25]),
-    'temporary': ({'backoff': 5}, kopf.TemporaryError("boo", delay=2), [0, 2, 12, 22]),
-    'ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception("boo"), [0, 10, 20]),
-    'permanent': ({}, kopf.PermanentError("boo"), [0]),
+    'arbitrary': ({'backoff': 5}, Exception, [0, 5, 15, 25]),
+    'temporary': ({'backoff': 5}, functools.partial(kopf.TemporaryError, delay=2), [0, 2, 12, 22]),
+    'ignored': ({'errors': kopf.ErrorsMode.IGNORED}, Exception, [0, 10, 20]),
+    'permanent': ({}, kopf.PermanentError, [0]),
 }
 
 
@@ -218,7 +219,7 @@ def test_errors_overrule_the_interval_of_a_timer(options, error, times):
         async def fn(**_):
             calls.append(now())
             if len(calls) == 1:
-                raise error
+                raise error("boo")
 
     live(declare, lasts=29)
     assert calls == times
@@ -272,17 +273,20 @@ def test_results_put_to_the_object_are_changes_that_an_idle_timer_waits_after():
     assert times == pytest.approx([10, 20, 30], abs=0.3)
 
 
-def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to_time(caplog):
+@pytest.mark.parametrize('own, default', [(10, 60), (None, 10)])
+def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to_time(
+        caplog, own, default):
     caplog.set_level(logging.DEBUG)
 
     def declare(registry):
-        @kopf.daemon('kopfexamples', id='fn', cancellation_polling=10, registry=registry)
+        @kopf.daemon('kopfexamples', id='fn', cancellation_polling=own, registry=registry)
         async def fn(stopped, **_):
             await stopped.wait()
             await asyncio.sleep(95)
 
     async def run():
         api, operator = await accompany(declare)
+        operator.settings.background.cancellation_polling = default
         await asyncio.sleep(1)
         api.delete()
         await asyncio.sleep(94)
@@ -315,6 +319,41 @@ def test_at_exit_daemons_are_cancelled_by_their_stages_or_after_a_while(options,
         return asyncio.get_running_loop().time() - start
 
     assert run_virtually(run()) == pytest.approx(duration, abs=0.1)
+
+
+@pytest.mark.parametrize('option, value, turns, seconds, cancelled', [
+    ('instant_exit_timeout', 5, 0, 4, False),
+    ('instant_exit_timeout', 5, 0, 6, True),
+    ('instant_exit_zero_time_cycles', 20, 15, 0, False),
+    ('instant_exit_zero_time_cycles', 10, 15, 0, True),
+    ('instant_exit_zero_time_cycles', None, 5, 0, True),
+])
+def test_daemons_that_end_at_once_are_not_cancelled(option, value, turns, seconds, cancelled):
+    ends = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', cancellation_timeout=20, registry=registry)
+        async def fn(stopped, **_):
+            try:
+                await stopped.wait()
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                if seconds:
+                    await asyncio.sleep(seconds)
+                ends.append('by itself')
+            except asyncio.CancelledError:
+                ends.append('cancelled')
+
+    async def run():
+        api, operator = await accompany(declare)
+        setattr(operator.settings.background, option, value)
+        await asyncio.sleep(1)
+        api.delete()
+        await asyncio.sleep(20)
+        await operator.stop()
+
+    run_virtually(run())
+    assert ends == ['cancelled' if cancelled else 'by itself']
 
 
 OBJECT_KWARGS = {

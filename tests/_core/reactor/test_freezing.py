@@ -162,8 +162,8 @@ async def test_those_who_were_there_before_are_resumed_also_if_frozen_while_list
     api.create('a')
     api.create('b')
     operator = Operator(api, registry)
-    operator.stream.begin(restored=False)
-    operator.stream.listed(api.objects['a'])
+    operator.informer.begin(restored=False)
+    operator.informer.listed(api.objects['a'])
     await operator.freeze()
     operator.thaw()
     await operator.rest()
@@ -393,3 +393,80 @@ def test_operators_that_take_turns_handle_every_state_that_lasts_and_none_twice(
         await operators[active].stop()
 
     run_virtually(live())
+
+
+@pytest.mark.parametrize('annotation', ['kopf.zalando.org/last-handled-configuration',
+                                        'kopf.zalando.org/handle'])
+@pytest.mark.parametrize('value', ['{bad', '[' * 100_000, '[1]', '{"a":' * 900 + '1' + '}' * 900])
+def test_annotations_damaged_during_the_freeze_are_errors_of_their_object(
+        registry, calls, caplog, annotation, value):
+    @kopf.on.create('kopfexamples', registry=registry, id='handle')
+    async def handle(name, retry, **_):
+        calls.append((name, retry))
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=5)
+
+    async def run():
+        api = Api()
+        operator = Operator(api, registry)
+        operator.start()
+        api.create('bad')
+        api.create('good')
+        await asyncio.sleep(1)
+        await operator.freeze()
+        api.edit({'metadata': {'annotations': {annotation: value}}}, 'bad')
+        operator.thaw()
+        await asyncio.sleep(100)
+        assert calls == [('bad', 0), ('good', 0), ('good', 1)]
+        assert "Throttling for" in caplog.text
+        api.edit({'metadata': {'annotations': {annotation: None}}}, 'bad')
+        await operator.rest()
+        assert calls[3][0] == 'bad'
+        await operator.stop()
+
+    run_virtually(run())
+
+
+@play
+async def test_objects_too_deep_to_be_listed_are_not_gone(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def watch(type, spec, **_):
+        calls.append((type, spec['field']))
+
+    api = Api()
+    api.create(spec={'field': 1})
+    operator = Operator(api, registry)
+    operator.start()
+    await operator.rest()
+    skimmed = {**api.objects['obj'], 'spec': None}
+    operator.informer.skipped('MODIFIED', skimmed)
+    operator.informer.begin(restored=False)
+    operator.informer.skipped(None, skimmed)
+    operator.informer.end()
+    await asyncio.sleep(1)
+    assert calls == [(None, 1)]
+    operator.informer.skipped('DELETED', skimmed)
+    await asyncio.sleep(1)
+    assert calls == [(None, 1), ('DELETED', 1)]
+
+
+@play
+async def test_write_that_outlasts_the_freeze_is_followed_by_the_newest_state(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(spec, **_):
+        calls.append(spec['n'])
+
+    api = Api()
+    api.latency = 5
+    operator = Operator(api, registry)
+    operator.start()
+    api.create(spec={'n': 1})
+    await asyncio.sleep(1)
+    operator.informers.pause()
+    await operator.lose_sight()
+    api.edit({'spec': {'n': 2}})
+    operator.thaw()
+    await operator.rest()
+    assert calls == [1, 2]
+    await operator.stop()

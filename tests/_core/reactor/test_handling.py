@@ -2,6 +2,7 @@
 Whole lives of objects, with edits at bad moments, failures, lost replies, stops and crashes.
 """
 import asyncio
+import itertools
 import json
 
 import hypothesis.strategies as st
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 
 import kopf
 from kopf._core.intents.registries import OperatorRegistry
-from tests._core.reactor.worlds import Api, Operator, run_virtually
+from tests._core.reactor.worlds import Api, Operator, accompany, now, run_virtually
 
 HANDLED = 'kopf.zalando.org/last-handled-configuration'
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
@@ -220,6 +221,55 @@ def test_lost_replies_and_outages_repeat_no_handler(registry, journal):
     assert is_settled(api.objects['obj'])
 
 
+@pytest.mark.parametrize('faults', [
+    ['absent'], ['absent', None, 'absent'], ['absent', 'absent'], [None, 'absent']])
+@pytest.mark.parametrize('subresource', [False, True])
+def test_objects_are_handled_even_if_the_api_denies_for_a_moment_that_they_are_there(
+        registry, journal, faults, subresource):
+    journal.declare(registry, kopf.on.create, 'c', patch={'f': 7})
+    journal.declare(registry, kopf.on.update, 'u', fails=1)
+    api = Api()
+    api.faults = faults
+    run_virtually(handle(registry, api=api, subresource=subresource))
+    assert journal.done == [('c', 'create', 0), ('u', 'update', 7)]
+    assert api.objects['obj']['status'] == {'c': 1, 'u': 2}
+    assert is_settled(api.objects['obj'])
+
+
+@pytest.mark.parametrize('faults', [['absent'], ['absent', 'absent']])
+@pytest.mark.parametrize('patch', [None, {'f': 7}])
+def test_objects_are_let_go_even_if_the_api_denies_for_a_moment_that_they_are_there(
+        registry, journal, faults, patch):
+    journal.declare(registry, kopf.on.delete, 'd', patch=patch)
+    api = Api()
+
+    def delete(api):
+        api.faults = faults
+        api.delete()
+
+    run_virtually(handle(registry, (1, delete), api=api))
+    assert journal.done == [('d', 'delete', 0)]
+    assert not api.objects
+
+
+@pytest.mark.parametrize('faults', [['absent'], ['absent', 'absent']])
+def test_finalizers_are_added_even_if_the_api_denies_for_a_moment_that_the_object_is_there(
+        registry, journal, faults):
+    journal.declare(registry, kopf.on.delete, 'd')
+    api = Api()
+    api.faults = faults
+    run_virtually(handle(registry, api=api))
+    assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+
+
+def test_an_object_that_is_gone_costs_one_more_request(registry, journal, caplog):
+    journal.declare(registry, kopf.on.create, 'c', lasts=5)
+    api = run_virtually(handle(registry, (1, lambda api: api.delete()), watch_delay=10))
+    assert journal.done == [('c', 'create', 0)]
+    assert len(api.requests) == 2
+    assert not [record for record in caplog.records if record.levelname == 'ERROR']
+
+
 def test_deletion_costs_two_patches_from_creation_to_gone(registry, journal):
     journal.declare(registry, kopf.on.delete, 'd')
     api = run_virtually(handle(registry, (1, lambda api: api.delete())))
@@ -326,13 +376,108 @@ def test_the_states_of_handled_objects_are_not_kept_in_memory(registry, journal)
         api.edit({'spec': {'f': 1}})
         await asyncio.sleep(1)
         await operator.rest()
-        line, = operator.stream.by_uid.values()
+        item, = operator.informer
         await operator.stop()
-        return line
+        return item
 
-    line = run_virtually(scenario())
+    item = run_virtually(scenario())
     assert journal.done == [('created', 'create', 0), ('updated', 'update', 1)]
-    assert (line.kept, line.pending, line.cycle) == (None, None, None)
+    assert (item.recall(), item.inbox.pending, item.cycle) == (None, None, None)
+
+
+@pytest.mark.parametrize('subresource', [False, True])
+def test_results_and_patches_of_event_handlers_are_one_patch_and_none_where_nothing_changes(
+        registry, subresource):
+    calls = []
+
+    @kopf.on.event('kopfexamples', id='returning', registry=registry)
+    async def returning(spec, **_):
+        calls.append(spec['f'])
+        return {'f': spec['f']}
+
+    @kopf.on.event('kopfexamples', id='patching', registry=registry)
+    async def patching(spec, patch, **_):
+        patch.status['patched'] = spec['f']
+
+    @kopf.on.event('kopfexamples', id='silent', registry=registry)
+    async def silent(**_):
+        pass
+
+    @kopf.on.event('kopfexamples', id='failing', registry=registry)
+    async def failing(**_):
+        raise Exception("boo")
+
+    touch = (2, lambda api: api.edit({'metadata': {'labels': {'a': 'b'}}}))
+    api = run_virtually(handle(registry, (1, edit(5)), touch, subresource=subresource))
+    assert api.objects['obj']['status'] == {'returning': {'f': 5}, 'patched': 5}
+    assert calls == [0, 0, 5, 5, 5]  # each edit, and the own patches after the first and second one
+    assert len(api.requests) == 2
+
+
+def test_results_of_event_handlers_are_compared_with_the_newest_state(registry):
+    @kopf.on.event('kopfexamples', id='seen', registry=registry)
+    async def fn(spec, **_):
+        return spec['f']
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0}, status={'seen': 0})
+        operator = Operator(api, registry, watch_delay=0.5, watch_step=1)
+        operator.start()
+        await asyncio.sleep(1)
+        for value in (1, 0):
+            api.edit({'spec': {'f': value}})
+        await operator.rest()
+        await operator.stop()
+        return [raw['status']['seen'] for _, raw in api.history]
+
+    assert run_virtually(scenario()) == [0, 0, 0, 1, 0]
+
+
+def test_results_of_event_handlers_for_deleted_objects_go_nowhere(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def fn(type, **_):
+        return type
+
+    api = run_virtually(handle(registry, (1, lambda api: api.delete())))
+    assert not api.requests
+
+
+def get_superseded(caplog):
+    return [record.message for record in caplog.records if 'superseded' in record.message]
+
+
+def test_a_creation_that_is_overtaken_by_a_deletion_is_told_of(registry, journal, caplog):
+    caplog.set_level('INFO')
+    journal.declare(registry, kopf.on.create, 'done')
+    journal.declare(registry, kopf.on.create, 'failing', fails=100)
+    journal.declare(registry, kopf.on.delete, 'd', fails=1)
+    run_virtually(handle(registry, (1, edit(5)), (3, lambda api: api.delete())))
+    assert get_superseded(caplog) == [
+        "Creation is superseded by deletion: 1 succeeded; 0 failed; 1 left to the moment."]
+
+
+def test_resuming_and_updating_that_are_overtaken_are_told_of(registry, journal, caplog):
+    caplog.set_level('INFO')
+    journal.declare(registry, kopf.on.create, 'c')
+    run_virtually(handle(registry, api=(api := Api())))
+    journal.declare(registry, kopf.on.resume, 'r', fails=100)
+    journal.declare(registry, kopf.on.update, 'failing', fails=100)
+    journal.declare(registry, kopf.on.update, 'done')
+    journal.declare(registry, kopf.on.delete, 'd', fails=1)
+    run_virtually(handle(registry, (1, edit(5)), (4, lambda api: api.delete()), api=api))
+    assert get_superseded(caplog) == [
+        "Resuming is superseded by updating: 0 succeeded; 0 failed; 1 left to the moment.",
+        "Updating is superseded by deletion: 1 succeeded; 0 failed; 2 left to the moment."]
+
+
+def test_causes_that_are_not_overtaken_are_not_told_of(registry, journal, caplog):
+    caplog.set_level('INFO')
+    for decorator in [kopf.on.create, kopf.on.update, kopf.on.delete]:
+        journal.declare(registry, decorator, 'one')
+        journal.declare(registry, decorator, 'two', fails=1)
+    run_virtually(handle(registry, (5, edit(5)), (10, lambda api: api.delete())))
+    assert get_superseded(caplog) == []
 
 
 times = st.floats(0, 12).map(lambda value: round(value, 3))
@@ -351,7 +496,8 @@ designs = st.lists(st.tuples(
 @given(
     plan=st.lists(moves, max_size=8).map(sorted),
     design=designs,
-    faults=st.lists(st.sampled_from([None, None, None, 'before', 'after']), max_size=12),
+    faults=st.lists(
+        st.sampled_from([None, None, None, 'before', 'after', 'absent']), max_size=12),
     delay=st.sampled_from([0.001, 0.005, 0.5]),
     flush_delay=st.sampled_from([0, 1.0]),
     subresource=st.booleans(),
@@ -368,6 +514,9 @@ designs = st.lists(st.tuples(
     plan=[(0.0, 'edit', 2), (0.0, 'stop', 0), (4.795, 'edit', 0)],
     design=[(0, 0.0, None), (0, 0.0, None), (2, 0.0, None)],
     faults=[None] * 9 + ['after'], delay=0.001, flush_delay=0, subresource=True)
+@example(  # it stops while it backs off with something that is not written
+    plan=[(1.345, 'edit', 3), (2.19, 'edit', 0), (2.489, 'stop', 0)], design=[(0, 0.0, None)],
+    faults=['after', 'after', None, None, 'after'], delay=0.001, flush_delay=0, subresource=True)
 def test_whatever_happens_every_handler_sees_the_state_that_lasts(
         plan, design, faults, delay, flush_delay, subresource):
     registry, journal = OperatorRegistry(), Journal()
@@ -384,7 +533,7 @@ def test_whatever_happens_every_handler_sees_the_state_that_lasts(
             'flush_delay': flush_delay, 'subresource': subresource, 'watch_delay': delay}
         operator = Operator(api, registry, **options)
         operator.start()
-        now, crashes, edits = 0.0, 0, 0
+        now, crashes, edits, lost = 0.0, 0, 0, set()
         for when, move, value in plan:
             await asyncio.sleep(when - now)
             now = when
@@ -396,20 +545,23 @@ def test_whatever_happens_every_handler_sees_the_state_that_lasts(
                     api.edit({'status': {'other': value}})
                 case 'stop' | 'crash':
                     crashes += 1
+                    if move == 'crash':
+                        lost |= operator.get_unwritten()
                     await (operator.stop() if move == 'stop' else operator.crash())
                     journal.busy = 0
                     operator = Operator(api, registry, **options)
                     operator.start()
         await operator.rest()
         await operator.stop()
-        return api, crashes, edits
+        return api, crashes, edits, lost
 
-    api, crashes, edits = run_virtually(scenario())
+    api, crashes, edits, lost = run_virtually(scenario())
     raw = api.objects['obj']
     assert is_settled(raw)
     for index in range(len(design)):
         last = [value for id, _, value in journal.done if id == f'h{index}'][-1]
-        assert last == raw['spec']['f']
+        if f'h{index}' not in lost:  # otherwise, nothing says what it saw before it was reverted
+            assert last == raw['spec']['f']
         if not crashes:
             own = sum(1 for _, _, patch in design if patch)
             calls = [value for id, _, value in journal.done if id == f'h{index}']
@@ -439,3 +591,56 @@ def test_a_parent_is_called_as_often_as_its_subhandler_is_tried(delay, started):
 
     run_virtually(live())
     assert calls == ['parent', 'child'] * 6
+
+
+def test_an_object_that_changes_during_each_write_pauses_for_the_batch_window():
+    times = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def fn(**_):
+            times.append(now())
+
+    async def run():
+        api, operator = await accompany(declare)
+        operator.settings.queueing._batch_window = 2
+        for number in range(2500):
+            await asyncio.sleep(0.004)
+            api.edit({'spec': {'number': number}})
+        await operator.stop()
+
+    run_virtually(run())
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert max(pauses[:2]) < 0.1
+    assert min(pauses[2:]) > 1.9
+
+
+def test_an_object_is_indexed_then_shown_then_accompanied_then_handled():
+    order = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def create(**_):
+            await asyncio.sleep(1)  # the daemon runs in a task of its own
+            order.append('handled')
+
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def daemon(**_):
+            order.append('accompanied')
+
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def event(**_):
+            order.append('shown')
+
+        @kopf.index('kopfexamples', registry=registry)
+        async def index(**_):
+            order.append('indexed')
+
+    async def run():
+        _, operator = await accompany(declare)
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(run())
+    assert list(dict.fromkeys(order)) == ['indexed', 'shown', 'accompanied', 'handled']

@@ -228,6 +228,19 @@ async def test_an_unreachable_api_is_waited_for(
     assert len([rec for rec in caplog.records if rec.levelname == 'WARNING']) == 1
 
 
+@pytest.mark.parametrize('path', ['/api', '/apis'])
+async def test_rights_for_discovery_are_waited_for(
+        cluster, observe_resources, insights, until, caplog, settings, path,
+):
+    settings.networking.error_backoffs = (0.01,)
+    answer = aggregate(('', [serve('v1', NODE)]), ('g.test', [serve('v1', THING)]))
+    cluster.script(refuse(403, 'not yet'), refuse(403, 'not yet'), answer, on=path)
+    async with observe_resources():
+        await until(lambda: {'nodes', 'things'} <= name(insights))
+    assert caplog.messages == [
+        "Scanning of the resources has failed, and will be tried again: not yet"]
+
+
 async def test_without_rights_for_crds_it_is_scanned_once(
         cluster, observe_resources, insights, until, caplog,
 ):
@@ -284,6 +297,17 @@ async def test_existing_namespaces_that_match_are_known(
 ):
     async with observe_namespaces(*patterns):
         await until(lambda: insights.namespaces == expected)
+
+
+async def test_absent_namespaces_are_warned_of_once(
+        cluster, observe_namespaces, insights, until, caplog,
+):
+    cluster.script(flow(0.05, make_event('ADDED', 'ns3', '101')), on='watch')
+    async with observe_namespaces('ns1', 'absent', 'ns3', 'ab*'):
+        await until(lambda: insights.namespaces == {'ns1', 'ns3'})
+    warnings = [record.getMessage() for record in caplog.records if 'No such' in record.msg]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("No such namespace: absent, ns3. ")
 
 
 async def test_new_namespaces_are_noticed(cluster, observe_namespaces, insights, until):

@@ -28,15 +28,19 @@ class Lines:
         self.calls = []
         self.sinks = {}
 
-    def sink(self, resource, namespace, handlers):
+    def open(self, resource, namespace, handlers):
         self.calls.append(('sink', resource.plural, namespace))
         self.sinks[resource.plural, namespace] = Recorder()
         return self.sinks[resource.plural, namespace]
 
-    def drop(self, resource, namespace):
+    def narrow(self, resource, namespace, handlers):
+        self.calls.append(('narrow', resource.plural, namespace))
+        self.left = handlers
+
+    def close(self, resource, namespace):
         self.calls.append(('drop', resource.plural, namespace))
 
-    def known(self):
+    def seal(self):
         pass
 
     def shows(self, name, plural, namespace):
@@ -71,7 +75,7 @@ def serve_all(client, settings, registry, lines):
     @contextlib.asynccontextmanager
     async def run(*namespaces, **kwargs):
         task = asyncio.create_task(orchestration.serve(
-            client=client, settings=settings, registry=registry, lines=lines,
+            client=client, settings=settings, registry=registry, informers=lines,
             namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'),
             **kwargs))
         try:
@@ -208,6 +212,25 @@ async def test_changed_details_make_a_new_sink_but_drop_nothing(
     assert lines.calls == [('sink', 'things', None), ('sink', 'things', None)]
 
 
+async def test_while_a_kind_is_being_deleted_its_stream_goes_on(
+        watched, serve_all, handle, lines, until,
+):
+    watched.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    watched.script(say({'name': 'g.test', 'versions': [{'version': 'v1'}]}), on='/apis/g.test')
+    watched.script(say({'resources': [
+        {'name': 'things', 'singularName': 'thing', 'namespaced': True, 'kind': 'Thing',
+         'shortNames': ['th'], 'categories': ['all'], 'verbs': ['list', 'watch']},
+        {'name': 'things/status', 'verbs': []}, {'name': 'things/scale', 'verbs': []},
+    ]}), on='/apis/g.test/v1')
+    handle('g.test', 'things')
+    handle('g.test', 'things', decorator=kopf.on.update)
+    async with serve_all():
+        await until(lambda: len(lines.calls) == 2)
+        await lines.sinks['things', None].wait('listed', 'obj')
+    assert lines.calls == [('sink', 'things', None), ('narrow', 'things', None)]
+    assert lines.left.watching and not lines.left.changing
+
+
 async def test_what_cannot_be_served_is_warned_of_once(
         watched, serve_all, handle, lines, until, caplog,
 ):
@@ -298,3 +321,16 @@ async def test_watches_without_progress_are_told_of(
         assert checks['watching'](now + timeout - 1) is None
         assert checks['watching'](now + timeout + 1) == (
             "no progress: things.v1.g.test in 'ns1'.")
+
+
+@pytest.mark.parametrize('namespaces, where', [
+    ((), "all namespaces"), (('ns*',), "ns1, ns2")])
+async def test_it_is_said_once_what_is_watched(
+        watched, serve_all, handle, until, caplog, namespaces, where):
+    caplog.set_level('INFO')
+    handle('g.test', 'things')
+    handle('g.test', 'things', decorator=kopf.on.create)
+    async with serve_all(*namespaces):
+        await until(lambda: any('Watching' in text for text in caplog.messages))
+    texts = [text for text in caplog.messages if text.startswith("Watching ")]
+    assert texts == [f"Watching things.v1.g.test in {where}, 2 handlers."]

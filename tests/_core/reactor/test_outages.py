@@ -184,3 +184,97 @@ def test_credentials_that_expire_in_an_outage_are_renewed_after_it(registry):
 
     live()
     assert len(logins) > 10
+
+
+@pytest.mark.parametrize('outage', [
+    {'action': 'delay', 'seconds': HOUR},
+    {'action': 'delay', 'seconds': HOUR, 'verb': 'patch'},
+    {'action': 'drop'},
+    {'action': 'refuse', 'status': 503},
+    {'action': 'refuse', 'status': 403},
+], ids=lambda outage: ' '.join(map(str, outage.values())))
+def test_leaving_takes_5_seconds_whatever_the_api_does_and_tells_what_is_not_written(outage):
+    registry = kopf.OperatorRegistry()
+    cleaned = []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.persistence.flush_delay = 0
+
+    @kopf.on.create('kopfexamples', id='first', registry=registry)
+    async def first(**_):
+        return 'done'
+
+    @kopf.on.create('kopfexamples', id='second', registry=registry)
+    async def second(spec, **_):
+        await asyncio.sleep(spec['takes'])
+
+    @kopf.daemon('kopfexamples', id='daemon', registry=registry)
+    async def daemon(stopped, patch, **_):
+        await stopped.wait()
+        patch.status['daemon'] = 'done'
+
+    @kopf.on.cleanup(registry=registry)
+    async def clean(**_):
+        cleaned.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(20)
+
+    @virtual_time
+    async def live():
+        loop = asyncio.get_running_loop()
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            operator = api.operator(registry=registry)
+            await operator.start()
+            await create(api, 'running', takes=600)
+            await create(api, 'writing', takes=30)
+            await create(api, 'resting', takes=10)
+            await asyncio.sleep(9)
+            api.sandbox.faults.add(Fault(**outage))
+            await asyncio.sleep(22)
+            begun = loop.time()
+            await operator.stop()
+            took = loop.time() - begun
+            api.sandbox.faults.clear()
+        return operator.log, cleaned[0] - begun, took
+
+    log, handling, total = live()
+    assert handling <= 4.1
+    assert total <= 20 + 5
+    lines = [line for line in log if "could not be written before the exit" in line]
+    for name in ['writing', 'resting']:
+        line, = [line for line in lines if f"[default/{name}]" in line]
+        assert "call these handlers again: 'second'." in line
+    assert sum("The patch of Daemon 'daemon' is lost" in line for line in log) == 3
+
+
+def test_threads_that_return_late_do_not_wait_for_the_api_any_longer():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('kopfexamples', id='fn', registry=registry)
+    async def fn(**_):
+        end = asyncio.get_running_loop().time() + 30
+        while asyncio.get_running_loop().time() < end:  # as threads, it cannot be interrupted
+            try:
+                await asyncio.sleep(end - asyncio.get_running_loop().time())
+            except asyncio.CancelledError:
+                pass
+
+    @virtual_time
+    async def live():
+        loop = asyncio.get_running_loop()
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            operator = api.operator(registry=registry)
+            await operator.start()
+            await create(api, 'obj')
+            await operator.wait_log("Handler 'fn' is invoked")
+            api.sandbox.faults.add(Fault(action='delay', seconds=HOUR, verb='patch'))
+            begun = loop.time()
+            await operator.stop()
+            api.sandbox.faults.clear()
+        return operator.log, loop.time() - begun
+
+    log, took = live()
+    assert 30 <= took <= 30 + 5
+    assert any("could not be written before the exit" in line for line in log)

@@ -8,12 +8,11 @@ from kopf._core.intents.registries import ChangingRegistry
 from tests._core.reactor.worlds import Api, Operator, run_virtually
 
 
-def handle(registry, *, api=None):
+def handle(registry, **spec):
     """Run an operator over an object until all is handled; returns the object."""
     async def main():
-        nonlocal api
-        api = api or Api()
-        api.create(spec={})
+        api = Api()
+        api.create(spec=spec)
         operator = Operator(api, registry)
         operator.start()
         await operator.rest()
@@ -83,6 +82,37 @@ def test_registries_of_handlers_can_be_executed(registry):
     kopf.on.create('kopfexamples', id='create', registry=registry)(run_children(registry=children))
     handle(registry)
     assert seen == ['one', 'two']
+
+
+@pytest.mark.parametrize('decorator', [kopf.on.field, kopf.on.create])
+def test_the_subhandlers_of_a_field_get_its_change_as_their_parent_does(registry, decorator):
+    seen = {}
+
+    def note(name):
+        def fn(old, new, diff, **_):
+            seen[name] = old, new, tuple(diff)
+        return fn
+
+    def check(old, new, diff, **_):
+        seen['filter'] = old, new, tuple(diff)
+        return True
+
+    def child(**kwargs):
+        note('child')(**kwargs)
+        kopf.subhandler(id='grandchild')(note('grandchild'))
+        kopf.subhandler(id='of-another-field', field='spec.other')(note('of-another-field'))
+
+    @decorator('kopfexamples', field='spec.field', registry=registry)
+    def parent(**kwargs):
+        note('parent')(**kwargs)
+        kopf.subhandler(id='child', when=check)(child)
+
+    handle(registry, field={'a': 1}, other=2)
+    of_the_field = None, {'a': 1}, (('add', (), None, {'a': 1}),)
+    assert seen == {
+        **dict.fromkeys(['parent', 'filter', 'child', 'grandchild'], of_the_field),
+        'of-another-field': (None, 2, (('add', (), None, 2),)),
+    }
 
 
 def test_only_one_source_of_subhandlers_is_executed_at_once(registry):

@@ -7,48 +7,28 @@ which can be late. Requests can fail before or after they are committed.
 """
 import asyncio
 import copy
-import heapq
 import json
-import logging
 import urllib.parse
 
+from kopf._cogs.aiokits import wakeups
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
+from kopf._core.actions import observers
 from kopf._core.engines import indexing
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import processing, queueing, turns
+from kopf._core.reactor import informers, processing, queueing, saving, switches
+from kopf._kits.testing.virtual import run as run_virtually
 
+LATE = 1.0
+"""How much later (seconds) than the others some responses come."""
 
-class VirtualLoop(asyncio.SelectorEventLoop):
-    """The time jumps to the next timer as soon as there is nothing else to do."""
-
-    def __init__(self):
-        super().__init__()
-        self._now = 0.0
-
-    def time(self):
-        return self._now
-
-    def _run_once(self):
-        while self._scheduled and self._scheduled[0]._cancelled:
-            heapq.heappop(self._scheduled)._scheduled = False
-            self._timer_cancelled_count -= 1
-        if not self._ready and self._scheduled:
-            self._now = max(self._now, self._scheduled[0]._when)
-        super()._run_once()
-
-
-def run_virtually(coro):
-    loop = VirtualLoop()
-    try:
-        return loop.run_until_complete(coro)
-    finally:
-        loop.close()
+EXIT_TIMEOUT = 5
+"""How long an operator has for leaving, in seconds."""
 
 
 class Api:
@@ -61,7 +41,10 @@ class Api:
         self.history = []
         self.requests = []
         self.faults = []
-        """What happens to the next requests: None, "before" or "after" the commit."""
+        """
+        What happens to the next requests: None; they are lost "before" or "after" the commit;
+        the response comes "late"; or it is 404, as if the resource were "absent".
+        """
         self.latency = 0.01
 
     def create(self, name='obj', **fields):
@@ -170,10 +153,15 @@ class Client:
         if fault == 'before':
             raise errors.APIConnectionError("lost on the way", status=0)
         self.api.requests.append(path)
+        if fault == 'absent':
+            await self._travel()
+            raise errors.APINotFoundError("the server could not find it", status=404)
         result = act()
         await self._travel()
         if fault == 'after':
             raise errors.APIConnectionError("the reply is lost", status=0)
+        if fault == 'late':
+            await asyncio.sleep(LATE)
         return result
 
     async def _travel(self):
@@ -190,7 +178,9 @@ def parse_path(path):
 class Operator:
     """One run of an operator: it lists, then sees what comes, until it stops or crashes."""
 
-    def __init__(self, api, registry, *, subresource=False, watch_delay=0.005, **persistence):
+    def __init__(self, api, registry, *, subresource=False, watch_delay=0.005, watch_step=None,
+                 observer=None, **persistence):
+        """The watch shows so many changes at a time, by default all that there are."""
         self.api = api
         self.settings = OperatorSettings()
         self.settings.posting.enabled = False
@@ -200,32 +190,38 @@ class Operator:
         self.client = Client(api, self.settings)
         self.memo = Memo()
         self.watch_delay = watch_delay
+        self.watch_step = watch_step
         self.indexers = indexing.OperatorIndexers()
         self.indexers.ensure(registry._indexing)
-        env = turns.Environment(
+        env = saving.Environment(
             client=self.client, settings=self.settings, clock=Clock(), memo=self.memo,
-            indices=self.indexers)
-        self.processor = processing.Processor(env, self.indexers)
+            indices=self.indexers,
+            observer=None if observer is None else observers.Telling(observer))
+        self.switch = switches.Switch()
+        self.alarms = wakeups.Wakeups()
+        self.processor = processing.Processor(
+            env, switch=self.switch, alarms=self.alarms, indexers=self.indexers)
         self.spawner = self.processor.spawner
-        self.lines = queueing.Lines(
-            settings=self.settings, process=self.processor.process, settle=self.processor.settle,
-            index=self.processor.index, discard=self.processor.discard,
-            reconsider=self.processor.reconsider)
+        self.queue = queueing.WorkQueue(
+            settings=self.settings, switch=self.switch, alarms=self.alarms,
+            processor=self.processor)
+        self.informers = informers.InformerFactory(
+            self.queue, reconsider=self.processor.reconsider)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,
             subresources=frozenset({'status'} if subresource else ()))
-        bound = registries.bind(registry, [resource], logger=logging.getLogger())
-        self.stream = self.lines.sink(resource, None, bound[resource])
-        self.lines.known()
+        binding = registries.resolve(registry, [resource])
+        self.informer = self.informers.open(resource, None, binding.handlers[resource])
+        self.informers.seal()
         self._seen = 0
         self._watching = None
 
     def start(self):
-        self.stream.begin(restored=False)
+        self.informer.begin(restored=False)
         for raw in self.api.objects.values():
-            self.stream.listed(copy.deepcopy(raw))
+            self.informer.listed(copy.deepcopy(raw))
         self._seen = len(self.api.history)
-        self.stream.end()
+        self.informer.end()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
     async def lose_sight(self):
@@ -235,30 +231,31 @@ class Operator:
 
     async def freeze(self):
         """Let others work, as soon as this one has finished what is under way."""
-        self.lines.pause()
+        self.informers.pause()
         self.spawner.pause()
         if self._watching is not None:
             await self.lose_sight()
-        await self.lines.rest()
+        await self.informers.rest()
         await self.spawner.rest()
 
     def thaw(self):
-        self.lines.resume()
+        self.informers.resume()
         self.spawner.resume()
         self.start()
 
     async def _watch(self):
         while True:
             await asyncio.sleep(self.watch_delay)
-            events, self._seen = self.api.history[self._seen:], len(self.api.history)
+            events = self.api.history[self._seen:][:self.watch_step]
+            self._seen += len(events)
             for type, raw in events:
-                self.stream.changed(type, copy.deepcopy(raw))
+                self.informer.changed(type, copy.deepcopy(raw))
 
     def is_at_rest(self):
-        return self._seen == len(self.api.history) and not self.lines._tasks and all(
-            line.timer is None and line.pending is None and
-            (line.cycle is None or not line.cycle.dirty)
-            for line in self.stream.by_uid.values())
+        return self._seen == len(self.api.history) and self.queue.is_idle and all(
+            item.due is None and item.inbox.pending is None and
+            (item.cycle is None or not item.cycle.dirty)
+            for item in self.informer)
 
     async def rest(self, limit=10_000):
         """Wait until everything is handled."""
@@ -271,20 +268,24 @@ class Operator:
         """As by a signal."""
         self._watching.cancel()
         await asyncio.wait([self._watching])
-        await self.lines.stop()
-        await self.spawner.stop(DaemonStoppingReason.OPERATOR_EXITING)
+        deadline = asyncio.get_running_loop().time() + EXIT_TIMEOUT
+        await self.informers.stop(deadline)
+        await self.spawner.stop(DaemonStoppingReason.OPERATOR_EXITING, deadline)
+
+    def get_unwritten(self):
+        """The handlers whose outcomes would be lost in a crash."""
+        return {id for item in self.informer if item.cycle for id in item.cycle.unwritten}
 
     async def crash(self):
         """As by kill -9: what is not written is lost, nothing gets out any more."""
         self._watching.cancel()
         self.client.dead = True
-        self.lines.stopping = True
-        for stream in [self.stream]:
-            for line in stream.by_uid.values():
-                line.cancel_timer()
-                line.cycle = None
+        self.switch.stop(asyncio.get_running_loop().time())
+        self.alarms.close()
+        for item in self.informer:
+            item.proceed(None)
         self.spawner.stopping = DaemonStoppingReason.OPERATOR_EXITING
-        tasks = [*self.lines._tasks, *self.spawner.tasks]
+        tasks = [*self.queue._workers, *self.spawner.tasks]
         for companion in list(self.spawner.alive):
             companion.stopper.set(DaemonStoppingReason.OPERATOR_EXITING)
         for task in tasks:
@@ -292,7 +293,7 @@ class Operator:
         await asyncio.wait([self._watching, *tasks])
         for companion in list(self.spawner.alive):
             companion._cancel_timer()
-        await self.lines.stop()
+        await self.informers.stop(asyncio.get_running_loop().time())
 
 
 async def accompany(declare, **fields):

@@ -1,3 +1,4 @@
+import os
 import ssl
 
 import aiohttp
@@ -185,3 +186,48 @@ async def test_over_tls_certificates_tell_who_asks(secure, tmp_path):
 async def test_over_tls_there_are_three_contexts(secure):
     assert [context['name'] for context in secure.kubeconfig()['contexts']] == [
         'admin', 'plain', 'cert']
+
+
+@pytest.mark.parametrize('host', [
+    '127.0.0.1', '127.0.0.1:1', 'localhost:80', 'LOCALHOST', '[::1]:5'])
+async def test_it_is_served_under_addresses_and_as_localhost(sandbox, session, host):
+    async with session.get(f'{sandbox.url}{CMS}', headers={'Host': host}) as response:
+        assert response.status == 200
+
+
+@pytest.mark.parametrize('host', [
+    'evil.example', 'evil.example:8001', 'localhost.evil.example', '127.0.0.1.evil.example', '[',
+    'user@evil.example', ''])
+async def test_pages_whose_names_point_here_are_refused(sandbox, session, host):
+    async with session.get(f'{sandbox.url}{CMS}', headers={'Host': host}) as response:
+        assert response.status == 403
+        assert 'as localhost' in (await response.json())['message']
+
+
+async def test_over_tls_any_name_will_do(secure, session):
+    headers = {'Host': 'name'}
+    async with session.get(f'{secure.url}/healthz', headers=headers, ssl=False) as response:
+        assert response.status == 200
+
+
+async def test_the_kubeconfig_is_for_its_owner_also_where_there_was_a_file(sandbox, tmp_path):
+    path = tmp_path / 'kubeconfig'
+    path.write_text('old')
+    path.chmod(0o644)
+    with path.open() as reader:
+        sandbox.write_kubeconfig(path)
+        assert reader.read() == 'old'  # replaced at once, not overwritten
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [item.name for item in tmp_path.iterdir()] == ['kubeconfig']
+
+
+async def test_the_kubeconfig_is_written_through_links_and_to_pipes(sandbox, tmp_path):
+    target, link, pipe = tmp_path / 'target', tmp_path / 'link', tmp_path / 'pipe'
+    link.symlink_to(target)
+    sandbox.write_kubeconfig(link)
+    assert link.is_symlink()
+    assert yaml.safe_load(target.read_text())['current-context'] == 'admin'
+    os.mkfifo(pipe)
+    with open(os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)) as reader:
+        sandbox.write_kubeconfig(pipe)
+        assert yaml.safe_load(reader.read())['current-context'] == 'admin'

@@ -5,7 +5,7 @@ import json
 import pytest
 from aiohttp import web
 
-from kopf._kits.sandbox import certificates
+from kopf._kits.sandbox import tls
 from kopf._kits.sandbox.statuses import APIError
 from tests._kits.sandbox.conftest import cm
 
@@ -37,13 +37,13 @@ class Hook:
 @pytest.fixture()
 async def hook():
     pytest.importorskip('cryptography')
-    hook, made = Hook(), certificates.make('127.0.0.1')
+    hook, made = Hook(), tls.make('127.0.0.1')
     server = web.Server(hook, handler_cancellation=True)
     runner = web.ServerRunner(server, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, '127.0.0.1', 0, ssl_context=made.context()).start()
     hook.url = f'https://127.0.0.1:{runner.addresses[0][1]}/'
-    hook.ca = certificates.encoded(made.authority)
+    hook.ca = tls.encoded(made.authority)
     yield hook
     await runner.cleanup()
 
@@ -156,7 +156,7 @@ async def test_failures_are_ignored_if_told(sandbox, register):
 
 
 async def test_foreign_certificates_are_failures(sandbox, hook, register):
-    hook.ca = certificates.encoded(certificates.make('127.0.0.1').authority)
+    hook.ca = tls.encoded(tls.make('127.0.0.1').authority)
     await register()
     with pytest.raises(APIError, match='failed to call webhook'):
         await sandbox.create(cm('a'))

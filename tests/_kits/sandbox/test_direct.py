@@ -66,12 +66,15 @@ items:
         await sandbox.load(path)
 
 
-@pytest.mark.parametrize(('text', 'error'), [
-    ('[1]', ValueError), ('{', ValueError), ('kind: Unknown', BadRequest)])
-async def test_files_that_are_none_are_refused(tmp_path, text, error):
+@pytest.mark.parametrize(('text', 'error', 'message'), [
+    ('{kind: List, items: []}\n--- [1]', ValueError, 'yaml: document 2 is not a Kubernetes object'),
+    ('{', ValueError, 'yaml is not valid YAML'),
+    ('kind: Unknown', BadRequest, 'no matches for kind'),
+])
+async def test_files_that_are_none_are_refused(tmp_path, text, error, message):
     path = tmp_path / 'objects.yaml'
     path.write_text(text)
-    with pytest.raises(error):
+    with pytest.raises(error, match=message):
         await Sandbox(load=[path]).start()
 
 

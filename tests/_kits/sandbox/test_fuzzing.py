@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from kopf._kits.testing.threads import run_sandbox
+from kopf._kits.testing.sandboxthreads import run_sandbox
 
 CRD = {
     'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',

@@ -173,14 +173,48 @@ async def test_the_same_port_cannot_be_taken_twice(sandbox):
         await Sandbox(port=port).start()
 
 
-@pytest.mark.parametrize('levels', [300, 700, 3000, 20_000])
+def nest(levels):
+    return b'{"a":' * levels + b'1' + b'}' * levels
+
+
+@pytest.mark.parametrize('levels', [148, 149, 150, 151, 240, 300, 700, 3000, 9990])
+async def test_objects_are_as_deep_as_the_api_takes_them(http, toys, levels):
+    head = b'{"apiVersion":"sandbox.test/v1","kind":"Toy","metadata":{"name":"%s"},"spec":'
+    deep = nest(levels)
+    for method, path, body, type in [
+            ('POST', toys, head % b'a' + deep + b'}', 'application/json'),
+            ('PATCH', f'{toys}/a', b'{"spec":{"b":' + deep + b'}}', 'application/merge-patch+json'),
+            ('PATCH', f'{toys}/a', b'[{"op":"add","path":"/spec/c","value":' + deep + b'}]',
+             'application/json-patch+json'),
+            ('PATCH', f'{toys}/b?fieldManager=x', head % b'b' + deep + b'}',
+             'application/apply-patch+yaml')]:
+        answer = await http(method, path, body, type=type)
+        assert answer.status in (200, 201), answer.raw[:300]
+        assert deep in answer.raw
+    stored = await http('GET', f'{toys}/a')
+    assert stored.raw.count(deep) == 2
+    updated = await http('PUT', f'{toys}/a', stored.raw.strip().replace(b'"a":1}', b'"a":2}'))
+    assert deep.replace(b'1', b'2') in updated.raw
+    unchanged = await http('PUT', f'{toys}/a', updated.raw)
+    assert unchanged.raw == updated.raw
+    assert (await http('GET', toys)).raw.count(deep) == 1
+    assert (await http('DELETE', f'{toys}/a')).status == 200
+
+
+async def test_deep_objects_are_checked_for_being_json(http, toys):
+    head = b'{"apiVersion":"sandbox.test/v1","kind":"Toy","metadata":{"name":"a"},"spec":'
+    for wrong in (b'x', b'NaN', b'[1,]', b'{"a"}', b'"'):
+        answer = await http('POST', toys, head + nest(1000).replace(b'1', wrong) + b'}')
+        assert answer.status == 400, wrong
+
+
+@pytest.mark.parametrize('levels', [10_001, 20_000, 100_000])
 async def test_too_deep_bodies_are_bad_requests(http, toys, levels):
-    deep = b'{"a":' * levels + b'1' + b'}' * levels
+    deep = nest(levels)
     await http('POST', toys, toy('a'))
     head = b'{"apiVersion":"sandbox.test/v1","kind":"Toy","metadata":{"name":"b"},"spec":'
     for method, path, body, type in [
             ('POST', toys, head + deep + b'}', 'application/json'),
-            ('POST', toys, head + deep + b'}', 'application/yaml'),
             ('PATCH', f'{toys}/a', b'{"spec":' + deep + b'}', 'application/merge-patch+json'),
             ('PATCH', f'{toys}/b?fieldManager=x', head + deep + b'}',
              'application/apply-patch+yaml'),

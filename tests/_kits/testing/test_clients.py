@@ -75,13 +75,13 @@ def test_waiting_in_vain_tells_the_object_as_it_is(client):
     client.create('kopfexamples', 'obj', spec={'a': 1})
     with pytest.raises(AssertionError) as info:
         client.wait('kopfexamples', 'obj', lambda obj: obj['spec']['a'] == 2, timeout=5)
-    assert "kopfexamples 'obj' has not become so in 5 seconds" in str(info.value)
+    assert "kopfexamples 'obj' has not met the condition in 5 seconds" in str(info.value)
     assert "obj['spec']['a'] == 2" in str(info.value)
     assert "spec:\n  a: 1" in str(info.value)
 
 
 def test_waiting_in_vain_for_what_is_absent_says_so(client):
-    with pytest.raises(AssertionError, match="It was at last: there is none"):
+    with pytest.raises(AssertionError, match="Last seen: no such object"):
         client.wait('kopfexamples', 'obj', timeout=5)
 
 

@@ -171,6 +171,48 @@ async def test_admission_is_denied_by_errors(registry):
     assert (str(done.error), done.error.code) == ("no", 418)
 
 
+@pytest.mark.parametrize(('given', 'expected'), [
+    ({}, ['CREATE', None, {'size': 2}]),
+    ({'old': {'spec': {'size': 1}}}, ['UPDATE', {'size': 1}, {'size': 2}]),
+    ({'operation': 'DELETE'}, ['DELETE', {'size': 2}, None]),
+])
+async def test_admission_handlers_get_whole_objects_before_and_after(registry, given, expected):
+    @kopf.on.validate('things', field='spec.size', registry=registry)
+    def fn(operation, old, new, **kwargs):
+        return [operation, old and old['spec'], new and new['spec'], 'reason' in kwargs]
+
+    done = await testing.invoke(fn, {'spec': {'size': 2}}, registry=registry, **given)
+    assert done.result == [*expected, False]
+
+
+async def test_sub_handlers_are_for_changes_only(registry):
+    @kopf.timer('things', registry=registry)
+    async def fn(**_):
+        await kopf.execute(fns={'sub': lambda **_: None})
+
+    done = await testing.invoke(fn, registry=registry)
+    assert isinstance(done.error, RuntimeError)
+
+
+async def test_patches_of_sub_handlers_are_kept_too(registry):
+    def fn(patch, **_):
+        patch.spec['size'] = 2
+
+        @kopf.subhandler(id='sub')
+        def sub(patch, **_):
+            patch.spec['color'] = 'red'
+
+    assert (await testing.invoke(fn)).patch == {'spec': {'size': 2, 'color': 'red'}}
+
+
+async def test_patches_that_are_not_json_are_failures():
+    def fn(patch, **_):
+        patch.spec['size'] = object()
+
+    done = await testing.invoke(fn, {'spec': {'size': 1}})
+    assert (done.failed, done.patch, done.body['spec']) == (True, {}, {'size': 1})
+
+
 async def test_daemons_see_that_they_are_not_stopped(registry):
     @kopf.daemon('things', registry=registry)
     async def fn(stopped, **_):

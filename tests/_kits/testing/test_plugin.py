@@ -101,7 +101,7 @@ def test_an_operator_is_tested_in_virtual_time(out):
 
 def test_a_failure_shows_the_object_and_the_log(out):
     assert "FAILED test_it.py::test_failing" in out
-    assert "kopfexamples 'obj' has not become so in 9000 seconds" in out
+    assert "kopfexamples 'obj' has not met the condition in 9000 seconds" in out
     assert "size: 5" in out
     assert "Handler 'create_fn' failed temporarily: not yet" in out
 

@@ -1,9 +1,20 @@
+"""
+The README is followed to the letter, by a reader who has Python, and nothing else.
+"""
+import ast
+import os
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
-README = (pathlib.Path(__file__).parents[3] / 'README.md').read_text()
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[3]
+README = (ROOT / 'README.md').read_text()
+SHELL = re.findall(r'^```bash\n(.*?)^```$', README, re.MULTILINE | re.DOTALL)
+DEMO, INSTALL, RUN, TEST, DEVELOP = SHELL
 
 
 def get_block(language):
@@ -11,11 +22,71 @@ def get_block(language):
     return block
 
 
-def test_the_test_of_the_first_operator_passes(tmp_path):
-    (tmp_path / 'crd.yaml').write_text(get_block('yaml'))
-    (tmp_path / 'handlers.py').write_text(get_block('python'))
-    (tmp_path / 'test_it.py').write_text(get_block('py'))
-    process = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', 'test_it.py'],
-        cwd=tmp_path, capture_output=True, text=True, timeout=30)
-    assert process.returncode == 0, process.stdout
+@pytest.fixture()
+def checkout(tmp_path):
+    """A copy of the repository, without anything that was made there."""
+    made = shutil.ignore_patterns('.*', 'build', 'dist', '__pycache__')
+    return shutil.copytree(ROOT, tmp_path / 'checkout', ignore=made)
+
+
+@pytest.fixture()
+def shell(tmp_path, checkout):
+    """A terminal of a reader, in which commands are typed one after another."""
+    programs = tmp_path / 'bin'
+    programs.mkdir()
+    (programs / 'python3').symlink_to(sys._base_executable)
+    env = {name: val for name, val in os.environ.items()
+           if re.fullmatch(r'HOME|PIP_\w+|https?_proxy|no_proxy', name, re.IGNORECASE)}
+    env['PATH'] = f"{programs}:{os.environ['PATH']}"
+    before = []
+
+    def run(commands, *, folder=tmp_path, keep=False):
+        commands = commands.replace('path/to/kopf', str(checkout))
+        process = subprocess.run(
+            ['bash', '-ec', '\n'.join([*before, commands])], cwd=folder, env=env,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        assert process.returncode == 0, process.stdout
+        return process.stdout
+
+    def enter():
+        before.append('cd my-operator; source .venv/bin/activate')
+
+    run.enter = enter
+    return run
+
+
+def test_the_handlers_are_those_of_the_demo():
+    example = ast.parse((ROOT / 'examples' / '01-minimal' / 'example.py').read_text())
+    del example.body[0]  # the docstring
+    assert ast.unparse(example) == ast.unparse(ast.parse(get_block('python')))
+
+
+def test_the_demo_runs_in_a_fresh_checkout(shell, checkout):
+    output = shell(DEMO, folder=checkout)
+    assert "Welcome, kopf-example-1!" in output
+    assert "Good-bye, kopf-example-1." in output
+
+
+def test_the_first_operator_and_its_test_run_in_their_own_folder(shell, tmp_path):
+    shell(INSTALL)
+    shell.enter()
+    folder = tmp_path / 'my-operator'
+    (folder / 'handlers.py').write_text(get_block('python'))
+    (folder / 'test_handlers.py').write_text(get_block('py'))
+    output = shell(f'''
+        {RUN.strip()} > log 2>&1 & operator=$!
+        until grep "Creation is processed" log; do kill -0 $operator; sleep 0.1; done
+        kill -INT $operator; wait $operator; cat log
+    ''')
+    assert "Welcome, kopf-example-1!" in output
+    assert "1 passed" in shell(TEST)
+
+
+def test_the_command_for_contributors_exists():
+    assert os.access(ROOT / DEVELOP.strip(), os.X_OK)
+
+
+def test_the_links_lead_somewhere():
+    links = re.findall(r'\]\(([^)#]+)', README)
+    assert {'docs/takeover.md', 'docs/exceptions.md', 'docs/guarantees.md'} <= set(links)
+    assert [link for link in links if not (ROOT / link).exists()] == []

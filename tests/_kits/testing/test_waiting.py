@@ -64,7 +64,7 @@ async def test_the_failure_tells_what_was_seen_instead():
     text = str(info.value)
     assert "in 5 seconds" in text
     assert "sum(numbers) == 7" in text
-    assert "It was at last: False" in text
+    assert "Last seen: False" in text
     assert "with numbers = [1, 2]" in text
 
 
@@ -73,7 +73,7 @@ async def test_the_failure_tells_the_last_error():
     def there():
         raise KeyError('x')
 
-    with pytest.raises(AssertionError, match=r"there\nIt was at last: KeyError: 'x'"):
+    with pytest.raises(AssertionError, match=r"there\nLast seen: KeyError: 'x'"):
         await wait_for(there, timeout=5)
 
 

@@ -27,10 +27,12 @@ REVIEW = {
 
 def build_request(
         body=None, *, path='/id', method='POST', headers=(), version='1.1', length=None,
+        content_type='application/json',
 ):
     raw = json.dumps(REVIEW).encode() if body is None else body
     length = len(raw) if length is None else length
     lines = [f'{method} {path} HTTP/{version}', 'Host: localhost',
+             *([f'Content-Type: {content_type}'] if content_type else []),
              *([] if length is ... else [f'Content-Length: {length}']), *headers, '', '']
     return '\r\n'.join(lines).encode('latin-1') + raw
 

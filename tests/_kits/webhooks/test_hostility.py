@@ -9,8 +9,9 @@ import pytest
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
+from kopf._core.actions.execution import Context
 from kopf._core.engines.admission import reviewing, webhooks
-from kopf._kits.webhooks import connections
+from kopf._kits.webhooks import inbound
 from tests._kits.webhooks import hostility
 from tests._kits.webhooks.conftest import get_port
 
@@ -20,7 +21,7 @@ RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namesp
 @pytest.fixture()
 async def port(monkeypatch):
     """A server of real reviews."""
-    monkeypatch.setattr(connections, 'LINGERING_TIMEOUT', 0.1)
+    monkeypatch.setattr(inbound, 'LINGERING_TIMEOUT', 0.1)
     registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
 
     @kopf.on.mutate('any', id='fn', registry=registry)
@@ -28,8 +29,8 @@ async def port(monkeypatch):
         patch.spec['changed'] = len(diff)
 
     handlers = list(registry._webhooks)
-    reviewer = reviewing.Reviewer(webhooks.Directory(handlers), reviewing.Surroundings(
-        settings=settings, clock=Clock(), indices={}, get_memo=lambda *_: None,
+    reviewer = reviewing.Reviewer(webhooks.Directory(handlers), reviewing.Dependencies(
+        context=Context(settings=settings, clock=Clock(), indices={}), get_memo=lambda *_: None,
         find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None))
     async with kopf.WebhookServer(addr='127.0.0.1', port=0, insecure=True) as server:
         yield get_port(await anext(server(reviewer)))

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 import kopf
-from kopf._kits.webhooks import connections, servers
+from kopf._kits.webhooks import inbound, servers
 from tests._kits.webhooks.clients import (
     REVIEW,
     Client,
@@ -42,7 +42,7 @@ def write_pair(folder, *hostnames):
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    monkeypatch.setattr(connections, 'LINGERING_TIMEOUT', 0.1)
+    monkeypatch.setattr(inbound, 'LINGERING_TIMEOUT', 0.1)
 
 
 async def test_self_signed_certificates_are_verifiable_by_what_the_api_is_told(serve, fn):

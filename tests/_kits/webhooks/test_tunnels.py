@@ -40,6 +40,15 @@ async def test_the_tunnel_leads_to_a_local_server(pyngrok, fn):
         await ask(int(port), build_request())
 
 
+async def test_the_secret_path_is_not_logged(pyngrok, fn, caplog):
+    caplog.set_level('DEBUG')
+    async with kopf.WebhookNgrokTunnel(path='nobody-guesses-it') as tunnel:
+        config = await anext(tunnel(fn))
+    assert 'nobody-guesses-it' in config['url']
+    assert 'https://random.ngrok.test' in caplog.text
+    assert 'nobody-guesses-it' not in caplog.text
+
+
 async def test_the_options_are_passed_on(pyngrok, fn, tmp_path):
     async with kopf.WebhookNgrokTunnel(
             token='token', region='eu', binary=tmp_path / 'ngrok') as tunnel:

@@ -1,10 +1,15 @@
 """
-Admission: objects are checked and changed by handlers before the API stores them.
+Admission: handlers validate and mutate objects before the API server stores them.
 
-`webhooks` arranges handlers into webhooks, and describes these to the API; `questions` and
-`answers` are the two halves of a review; `reviewing` makes the one of the other by calling the
-handlers; `managing` keeps the descriptions in the cluster up to date; `serving` runs the server.
+See "Dynamic Admission Control" in the Kubernetes documentation for the terms.
 
-An operation is allowed only if all handlers that it concerns have succeeded. Nothing of a review
-is kept when it is over.
+The modules: `webhooks` arranges handlers into webhooks, and makes the webhook configurations;
+`questions` parses the request of an AdmissionReview; `answers` makes its response; `reviewing`
+calls the handlers in between; `managing` writes the webhook configurations to the cluster;
+`services` runs the webhook server.
+
+The package may import the actions, the intents, and the cogs. The package guarantees:
+
+* An operation is allowed only if all handlers that match the request have succeeded.
+* Nothing of a review is kept in memory when the review is over.
 """

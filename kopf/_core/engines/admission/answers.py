@@ -1,5 +1,5 @@
 """
-Answers: what an API server is told in a review.
+Answers: the responses of admission reviews.
 """
 import base64
 import json
@@ -7,18 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.structs import patches, reviews
+from kopf._core.actions import application
 from kopf._core.engines.admission import questions
-from kopf._core.intents import errors
+from kopf._core.intents import handlererrors
 
 DEFAULT_CODE = 500
 CODES = range(400, 1000)
-"""What can be an error in HTTP, and does not break API servers."""
+"""The status codes of errors that API servers accept in a review."""
 
-_PRECEDENCE = (errors.AdmissionError, errors.PermanentError, errors.TemporaryError, BaseException)
-
-
-class PatchError(Exception):
-    """What a handler wants to be changed, cannot be said in JSON."""
+_PRECEDENCE = (
+    handlererrors.AdmissionError, handlererrors.PermanentError, handlererrors.TemporaryError,
+    BaseException)
 
 
 def answer(
@@ -29,9 +28,10 @@ def answer(
         changes: patches.JSONPatch | None = None,
 ) -> reviews.Response:
     """
-    Allow it with these changes; or refuse it if there are failures, for the gravest of them.
+    Make the response: refuse the operation if there are failures, otherwise allow it with the
+    changes.
 
-    :raises PatchError: if the changes are not JSON.
+    :raises application.PatchError: if the changes cannot be encoded as JSON.
     """
     failure = choose(failures)
     payload: reviews.ResponsePayload = {'uid': question.uid, 'allowed': failure is None}
@@ -48,7 +48,11 @@ def answer(
 
 
 def choose(failures: Iterable[BaseException]) -> BaseException | None:
-    """The one to be told of; of equally grave ones, the first one."""
+    """
+    Choose the failure for the response, which has only one: the first of the highest precedence.
+
+    An admission error comes first: its message and code are meant for the user.
+    """
     return min(failures, key=_rank, default=None)
 
 
@@ -57,8 +61,8 @@ def _rank(failure: BaseException) -> int:
 
 
 def describe(failure: BaseException) -> reviews.ResponseStatus:
-    """What the user who makes the change is told; only admission errors choose their codes."""
-    if isinstance(failure, errors.AdmissionError):
+    """Describe the failure to the user of the API. Only `AdmissionError` has a code of its own."""
+    if isinstance(failure, handlererrors.AdmissionError):
         code = failure.code
         message = '' if failure.args[:1] == (None,) else str(failure)
         is_good = isinstance(code, int) and not isinstance(code, bool) and code in CODES
@@ -68,12 +72,12 @@ def describe(failure: BaseException) -> reviews.ResponseStatus:
 
 def encode(changes: Sequence[Mapping[str, Any]]) -> str:
     """
-    Make it what goes to the API.
+    Encode the changes for the response: as JSON in Base64.
 
-    :raises PatchError: if it is not JSON.
+    :raises application.PatchError: if the changes cannot be encoded as JSON.
     """
     try:
         text = json.dumps(changes, allow_nan=False, separators=(',', ':'))
     except (TypeError, ValueError, RecursionError) as e:
-        raise PatchError(f"the patch is not JSON: {e}") from e
+        raise application.PatchError(f"the patch is not JSON: {e}") from e
     return base64.b64encode(text.encode()).decode()

@@ -1,8 +1,8 @@
 """
-Managing: the descriptions of the webhooks in the cluster are kept as they should be.
+Managing: keeps the webhook configurations in the cluster up to date.
 
-Only `create` and `patch` are used. So, what is in the cluster is not known but by the own writes:
-whatever was there under the same name is overwritten.
+The operator needs only the permissions to ``create`` and ``patch`` the configurations. It never
+reads them, so it overwrites whatever others have written under the same name.
 """
 import asyncio
 import json
@@ -19,10 +19,10 @@ logger = logging.getLogger(__name__)
 GROUP, VERSION = 'admissionregistration.k8s.io', 'v1'
 
 Record = Mapping[str, Any]
-"""A webhook as it is in the configurations."""
+"""A webhook, as an item of the field ``webhooks`` of a configuration."""
 
 Records = Mapping[str, Sequence[Record]]
-"""The webhooks by what they do: ``validate``, ``mutate``."""
+"""The webhooks of both configurations, by ``validate`` and ``mutate``."""
 
 CONFIGURATIONS = {
     'validate': ('validating', references.Resource(
@@ -35,7 +35,7 @@ CONFIGURATIONS = {
 
 
 class Manager:
-    """Writes the two configurations of one name, when they are not as written before."""
+    """Writes the validating and the mutating configuration of one name, if they have changed."""
 
     def __init__(
             self, *, client: api.Client, settings: configuration.OperatorSettings, name: str,
@@ -50,9 +50,10 @@ class Manager:
             self, woken: asyncio.Event, describe: Callable[[], Records | None],
     ) -> None:
         """
-        Write what is described, and again whenever it is woken up and that has changed; for ever.
+        Write what ``describe`` returns, and again each time when ``woken`` is set; until cancelled.
 
-        What the API does not accept is tried again, with pauses.
+        Nothing is written while ``describe`` returns None. Errors of the API are retried, with
+        pauses.
         """
         streak = streaks.Streak(
             f"Managing of the webhook configurations {self._name}",
@@ -76,9 +77,9 @@ class Manager:
 
     async def clean(self, records: Records) -> None:
         """
-        Leave only these webhooks where any others can have been written.
+        Replace the webhooks by these ones, in all configurations that this operator has written.
 
-        :raises errors.APIError: if that is refused.
+        :raises errors.APIError: if the API server refuses that.
         """
         await self.write(
             {reason: records.get(reason, ()) for reason in self._written},
@@ -86,9 +87,9 @@ class Manager:
 
     async def write(self, records: Records, message: str) -> None:
         """
-        Write what is not so yet, with a message for the log about each configuration.
+        Write the configurations that have changed, and log the message for each of them.
 
-        :raises errors.APIError: if that is refused.
+        :raises errors.APIError: if the API server refuses that.
         """
         failure: errors.APIError | None = None
         for reason, webhooks in records.items():
@@ -96,7 +97,7 @@ class Manager:
             if self._written.get(reason) != content:
                 title, resource = CONFIGURATIONS[reason]
                 logger.info(message.format(title, self._name))
-                self._written[reason] = None  # not known, until there is a response
+                self._written[reason] = None  # unknown until there is a response
                 try:
                     await self._put(resource, webhooks)
                 except errors.APIError as e:

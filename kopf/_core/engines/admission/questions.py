@@ -1,5 +1,5 @@
 """
-Questions: what an API server asks in a review, checked and taken apart.
+Questions: the requests of admission reviews, validated and parsed.
 """
 import dataclasses
 import typing
@@ -13,24 +13,24 @@ OPERATIONS = frozenset(typing.get_args(reviews.Operation))
 
 
 class ReviewError(Exception):
-    """There is no answer to what was asked."""
+    """The request cannot be answered."""
 
 
 class MalformedRequestError(ReviewError):
-    """It is not a review of Kubernetes, or not a complete one."""
+    """The request is not a proper AdmissionReview."""
 
 
 class UnknownResourceError(ReviewError):
-    """It is about a resource for which there are no handlers."""
+    """The request is about a resource that has no handlers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """May this be done?"""
+    """The request of a review: may this operation be done?"""
     api_version: str
     uid: str
     resource: references.Resource
-    """The resource as far as the request tells it; comparable with those that are known."""
+    """The resource with those details that are in the request. It equals the observed resource."""
     subresource: str | None
     operation: reviews.Operation
     dryrun: bool
@@ -42,15 +42,16 @@ class Question:
 
     @property
     def raw(self) -> bodies.RawBody:
-        """What is to be checked: what will be, or what has been if nothing will be."""
+        """The object to review: the new one, or the old one if the operation is a deletion."""
         return self.new if self.new is not None else self.old if self.old is not None else {}
 
 
 def parse(request: object) -> Question:
     """
-    Take a request apart; nothing is copied.
+    Parse an AdmissionReview. The objects are not copied.
 
-    :raises MalformedRequestError: if anything of importance is absent or of a wrong type.
+    :raises MalformedRequestError: if a required field is absent, or any used field is of a wrong
+        type.
     """
     review = _as_mapping(request, "The review")
     if review.get('kind', 'AdmissionReview') != 'AdmissionReview':

@@ -1,42 +1,37 @@
 """
-Reviewing: calling those handlers whom a review concerns, and answering with what they say.
+Reviewing: calls the handlers that match a request, and makes the response of their outcomes.
 """
 import dataclasses
-import datetime
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, diffs, patches, references, reviews
-from kopf._core.actions import execution, invocation, loggers, progression
+from kopf._core.actions import execution, loggers
 from kopf._core.engines.admission import answers, questions, webhooks
-from kopf._core.intents import causes, errors, filters, handlers
+from kopf._core.intents import causes, filters, handlers
 
 Served = tuple[references.Resource, Iterable[handlers.WebhookHandler]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Surroundings:
-    """What a review takes from the operator around it."""
-    settings: configuration.OperatorSettings
-    clock: clocks.Clock
-    indices: Mapping[str, Any]
+class Dependencies:
+    """What a reviewer needs from the operator."""
+    context: execution.Context
 
     find: Callable[[references.Resource], Served | None]
-    """The resource with all that is known of it, and its handlers; None if it has none."""
+    """Finds the resource with all its details, and its handlers; None if it has no handlers."""
 
     get_memo: Callable[[references.Resource, str | None], Any]
-    """The memo of the object by its uid; without one, or if it is not known, a passing one."""
+    """Gets the memo of an object by its uid; a temporary memo if the object is not known (yet)."""
 
 
 class Reviewer:
-    """Answers reviews: this is the function that webhook servers call."""
+    """Answers reviews: webhook servers call it, see `kopf.WebhookFn`."""
 
-    def __init__(self, directory: webhooks.Directory, surroundings: Surroundings) -> None:
+    def __init__(self, directory: webhooks.Directory, dependencies: Dependencies) -> None:
         super().__init__()
         self._directory = directory
-        self._surroundings = surroundings
+        self._dependencies = dependencies
 
     async def __call__(
             self,
@@ -47,13 +42,16 @@ class Reviewer:
             sslpeer: Mapping[str, Any] | None = None,
     ) -> reviews.Response:
         """
-        Call the handlers of the webhook (without one: all) that the request concerns, in order.
+        Call the matching handlers in the order of their declaration, and make the response.
 
-        :raises questions.MalformedRequestError: if it is not a review.
-        :raises questions.UnknownResourceError: if there are no handlers for the resource.
+        ``webhook`` is the end of the URL: only the handlers of this webhook are called; without it,
+        all are. ``headers`` and ``sslpeer`` are of the HTTP request; handlers get them as kwargs.
+
+        :raises questions.MalformedRequestError: if the request is not a proper AdmissionReview.
+        :raises questions.UnknownResourceError: if the resource has no handlers.
         """
         question = questions.parse(request)
-        found = self._surroundings.find(question.resource)
+        found = self._dependencies.find(question.resource)
         if found is None:
             raise questions.UnknownResourceError(
                 f"There are no handlers for the resource: {question.resource}")
@@ -88,11 +86,12 @@ class Reviewer:
                 if (handler.reason, handler.key) in called or not filters.matches(handler, own):
                     continue
             except filters.FilterError as e:
-                execution.fail(handler, e.error, cause.logger, title='Webhook')
+                execution.fail(handler, e.error, cause.logger)
                 failures.append(e.error)
                 continue
             called.add((handler.reason, handler.key))
-            outcome = await self._call(handler, own)
+            outcome = await execution.execute(
+                handler, own, context=self._dependencies.context)
             if outcome.exception is not None:
                 failures.append(outcome.exception)
             elif own is not cause and own.patch:
@@ -116,14 +115,14 @@ class Reviewer:
             headers: Mapping[str, str] | None,
             sslpeer: Mapping[str, Any] | None,
     ) -> causes.WebhookCause:
-        around = self._surroundings
+        dependencies = self._dependencies
         body = bodies.Body(question.raw)
         meta = question.raw.get('metadata') or {}
         uid = None if question.operation == 'CREATE' else meta.get('uid')
         return causes.WebhookCause(
-            logger=loggers.LocalObjectLogger(body=body, settings=around.settings),
-            memo=around.get_memo(resource, uid),
-            indices=around.indices,
+            logger=loggers.LocalObjectLogger(body=body, settings=dependencies.context.settings),
+            memo=dependencies.get_memo(resource, uid),
+            indices=dependencies.context.indices,
             resource=resource,
             body=body,
             patch=patches.Patch(body=body),
@@ -141,29 +140,9 @@ class Reviewer:
             namespace=question.namespace,
         )
 
-    async def _call(
-            self, handler: handlers.WebhookHandler, cause: causes.WebhookCause,
-    ) -> progression.Outcome:
-        around = self._surroundings
-        state = progression.HandlerState.new(now=around.clock.now())
-        kwargs = {
-            **cause.kwargs, 'param': handler.param, 'retry': 0, 'started': state.started,
-            'runtime': datetime.timedelta(0), **cause.indices}
-        return await execution.attempt(
-            handler,
-            call=lambda: invocation.invoke(handler, kwargs, around.settings.execution.executor),
-            state=state,
-            settings=around.settings,
-            clock=around.clock,
-            logger=cause.logger,
-            default_errors=errors.ErrorsMode.PERMANENT,
-            title='Webhook',
-            any_result=True,
-        )
-
 
 def concerns(handler: handlers.WebhookHandler, question: questions.Question) -> bool:
-    """Whether the handler is for this operation and subresource; the filters aside."""
+    """Whether the handler is for this operation and subresource, regardless of its filters."""
     return (
         (handler.operations is None or question.operation in handler.operations) and
         (handler.subresource == '*' or handler.subresource == question.subresource)
@@ -172,11 +151,12 @@ def concerns(handler: handlers.WebhookHandler, question: questions.Question) -> 
 
 def make_changes(question: questions.Question, patch: patches.Patch) -> patches.JSONPatch | None:
     """
-    The changes to the very object that is in the request; None if there is none to be changed.
+    Make the JSON patch for the new object of the request; None if the operation is a deletion.
 
-    They can always be applied to it: nothing that is absent is removed, replaced, or gone into.
+    The patch applies to exactly that object, so it cannot fail: e.g. an absent field is never
+    removed.
 
-    :raises Exception: if the patch has functions, and they fail.
+    :raises Exception: the error of a transformation function of the patch.
     """
     if question.new is None:
         return None

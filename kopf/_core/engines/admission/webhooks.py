@@ -1,8 +1,10 @@
 """
-Webhooks: how handlers are addressed by the API, and how they are described to it.
+Webhooks: the URLs of handlers, and their records in the webhook configurations.
 
-There is a webhook for every handler id; several only where handlers of the same id differ in what
-the API has to know of them. Everything here is a function of its arguments.
+There is one webhook for each handler id. Handlers of the same id (e.g. of several decorators on one
+function) have several webhooks only if some of them validate and others mutate, or if they differ
+in an option that a webhook has once, such as ``failurePolicy``. Everything in this module is a pure
+function of its arguments.
 """
 import dataclasses
 import hashlib
@@ -16,12 +18,13 @@ from kopf._core.intents import handlers
 
 OPERATIONS: Sequence[reviews.Operation] = ('CREATE', 'UPDATE', 'DELETE', 'CONNECT')
 TIMEOUT = 30
-"""How long an API server waits for an answer, in seconds: as long as it can."""
+"""How long (seconds) an API server waits for the response: the maximum that Kubernetes allows."""
 
 MAX_NAME = 253
+"""The maximal length of names in Kubernetes: of a DNS subdomain (RFC 1123)."""
 MAX_SLUG = 150
 MIN_LABELS = 3
-"""How many parts the full name of a webhook must have at least."""
+"""How many dot-separated parts the full name of a webhook must have: a rule of Kubernetes."""
 
 FALLBACK_DOMAIN = 'kopf.dev'
 
@@ -33,13 +36,15 @@ _LABEL_PREFIX = re.compile(rf'(?=.{{1,253}}\Z){_SLUG.pattern}')
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Webhook:
-    """Handlers of one id which are the same for the API but for their resources & operations."""
+    """
+    Handlers of one id that differ only by their resources and operations, i.e. by their rules.
+    """
     path: str
-    """The end of the URL."""
+    """The end of the URL of the webhook, if the configuration has a URL."""
     slug: str
-    """The same where only names in DNS are accepted."""
+    """The end of the path of the webhook, if the configuration has a service: a DNS subdomain."""
     name: str
-    """The name in the configuration, without that of the configuration."""
+    """The name in the configuration, without the name of the configuration as a suffix."""
     members: tuple[handlers.WebhookHandler, ...]
 
     @property
@@ -48,7 +53,7 @@ class Webhook:
 
 
 class Directory:
-    """All the webhooks of an operator, and who is meant by the end of a URL."""
+    """All webhooks of an operator. Finds the handlers by the end of the URL of a request."""
 
     def __init__(self, declared: Iterable[handlers.WebhookHandler]) -> None:
         super().__init__()
@@ -62,17 +67,19 @@ class Directory:
                 if handler.id == id_)
 
     def find(self, path: str) -> frozenset[handlers.WebhookHandler]:
-        """The handlers of a webhook, or of a handler id; none if there is nothing of the sort."""
+        """Find the handlers by a path or slug of a webhook, or by a handler id; maybe none."""
         found = self._known.get(path)
         return self._known.get(path.strip('/'), frozenset()) if found is None else found
 
 
 def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
     """
-    Make webhooks of handlers; the names and paths are the same as long as the handlers are.
+    Make the webhooks of handlers. The names and paths depend on the handlers only.
 
-    An id that is unique is the path as it is, and the name with ``_`` as ``-``, ``/`` as ``.``.
-    What the API would not accept is cleaned, and has a hash of the id.
+    The path of a webhook is the handler id. The name is the same with ``_`` replaced by ``-``, and
+    ``/`` by ``.``: e.g. the handler ``check/spec_size`` has the name ``check.spec-size``. If the
+    API server would not accept the result, it is cleaned of the wrong characters and gets a hash of
+    the id. If an id has several webhooks, they are numbered.
     """
     groups: dict[tuple[str, str, str], list[handlers.WebhookHandler]] = {}
     for handler in declared:
@@ -100,14 +107,14 @@ def arrange(declared: Iterable[handlers.WebhookHandler]) -> list[Webhook]:
 
 
 def describe_options(handler: handlers.WebhookHandler) -> str:
-    """What the API has to know of a handler besides its resources & operations, in one string."""
+    """Serialise those options of a handler that a webhook has once, for comparison."""
     return json.dumps([
         bool(handler.persistent), bool(handler.side_effects), bool(handler.ignore_failures),
         build_selector(handler.labels)])
 
 
 def make_slug(id_: str) -> str:
-    """Make a name in DNS of a handler id."""
+    """Make a DNS subdomain of a handler id."""
     slug = id_.replace('_', '-').replace('/', '.')
     if _SLUG.fullmatch(slug) and len(slug) <= MAX_SLUG:
         return slug
@@ -135,9 +142,9 @@ def build_configuration(
         client_config: reviews.WebhookClientConfig,
 ) -> list[dict[str, Any]]:
     """
-    Describe the webhooks as the API has them in ``webhooks`` of its configurations.
+    Make the field ``webhooks`` of a webhook configuration.
 
-    Those without any resources are left out.
+    Webhooks whose handlers match no resource of the cluster are left out.
     """
     records: list[dict[str, Any]] = []
     for webhook in webhooks:
@@ -161,7 +168,7 @@ def build_configuration(
 
 
 def make_full_name(name: str, managed: str) -> str:
-    """Add the configuration's name; and a bit more where it is too short for the API."""
+    """Append the configuration's name, and a domain if there are too few parts otherwise."""
     full = f'{name}.{managed}'
     if full.count('.') + 1 < MIN_LABELS:
         full = f'{full}.{FALLBACK_DOMAIN}'
@@ -172,7 +179,7 @@ def build_rules(
         members: Iterable[handlers.WebhookHandler],
         bound: Mapping[references.Resource, Collection[handlers.WebhookHandler]],
 ) -> list[dict[str, Any]]:
-    """Tell for what the handlers are; in a stable order, each rule once."""
+    """Make the rules of a webhook: its resources and operations, in a stable order, each once."""
     rules: dict[str, dict[str, Any]] = {}
     ordered = sorted(bound, key=lambda r: (r.group, r.plural, r.version))
     for handler in members:
@@ -202,9 +209,9 @@ def _list_resources(resource: references.Resource, subresource: str | None) -> l
 
 def build_selector(labels: handlers.MetaFilter | None) -> list[dict[str, Any]]:
     """
-    Translate a filter of labels for the API, as far as this is possible.
+    Translate a filter of labels into ``matchExpressions``, as far as possible.
 
-    Callbacks, and what can be no label, are left to the operator itself.
+    Callbacks and invalid labels are left out: the operator itself checks them at each review.
     """
     expressions: list[dict[str, Any]] = []
     for key, criterion in (labels or {}).items():
@@ -229,7 +236,7 @@ def _is_label_key(key: str) -> bool:
 def make_client_config(
         config: reviews.WebhookClientConfig, webhook: Webhook,
 ) -> reviews.WebhookClientConfig:
-    """Have the path of the webhook at the end of the URL, or of the path of the service."""
+    """Append the path of the webhook to the URL, or to the path of the service."""
     result = config.copy()
     url, service = config.get('url'), config.get('service')
     if url is not None:

@@ -1,68 +1,117 @@
 """
-Companions of an object: what daemons and timers have in common.
+Companions: what daemons and timers have in common.
 
-A companion that has ended by itself, or has failed for good, is not started again for that object.
-Those that have to stop go through the stages of stopping: they are told to, then they are cancelled
-if they can be, then they are left alone.
+A companion that has ended on its own or has failed permanently is not started again for its object.
+A companion that has to stop goes through the stages of stopping: the ``stopped`` flag is set, then
+the task is cancelled (threads cannot be), and finally the companion is abandoned.
 """
 import asyncio
-import datetime
+import contextlib
 import logging
 import math
 import warnings
-from typing import TYPE_CHECKING, Any, Protocol
+from concurrent.futures import Executor
+from typing import Any, Protocol
 
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits.wakeups import Wakeups
+from kopf._cogs.clients import api
 from kopf._cogs.clients import errors as apierrors
-from kopf._cogs.structs import bodies, dicts, patches
-from kopf._core.actions import (
-    application,
-    execution,
-    invocation,
-    progression,
-    throttlers,
-)
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, dicts, patches, references
+from kopf._core.actions import application, execution, progression, throttlers
 from kopf._core.intents import causes, handlers, stopping
-
-if TYPE_CHECKING:
-    from kopf._core.engines.daemons import spawning
 
 Reason = stopping.DaemonStoppingReason
 
-PRECISION = 0.001
-"""How much earlier than planned is early enough, in seconds: timers are not more precise."""
-
 NEVER = math.inf
-"""When a companion is due that only a change of the object can wake up."""
+"""The due time of a companion that only a change of its object can wake up."""
 
 
 class Host(Protocol):
-    """The object that is accompanied, as the reactor knows it."""
+    """The object of the companions: the interface to the reactor."""
 
     def recall(self) -> bodies.RawBody | None:
-        """The newest known state."""
+        """The newest known state of the object; None if there is none."""
 
     def take_over(self, raw: bodies.RawBody) -> None:
-        """There is a newer state: the response to a patch."""
+        """Take a newer state: the response to a patch."""
 
     def wake_up(self) -> None:
-        """Look at the object again, as soon as possible."""
+        """Reconcile the object again, as soon as possible."""
+
+
+class Spawner(Protocol):
+    """What all companions of an operator share."""
+    client: api.Client
+    context: execution.Context
+    settings: configuration.OperatorSettings
+    clock: clocks.Clock
+    wakeups: Wakeups
+    stopping: Reason | None
+    """Why all companions are being stopped, i.e. the operator exits; None if it does not."""
+    alive: 'set[Companion]'
+    """The companions that have begun and not ended."""
+    tasks: set[asyncio.Task[None]]
+    """The tasks of the running companions, also of abandoned ones."""
+
+    @property
+    def daemons_executor(self) -> Any:
+        """The executor that calls synchronous daemons."""
+
+    def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Make a context manager for the writes of companions: it limits their time at exit."""
+
+    def start(self, companion: 'Companion') -> None:
+        """Begin the companion in one of the next iterations of the event loop, in this order."""
+
+    def note_running(self, daemon: 'Companion') -> None:
+        """Call ``flush`` of the companion periodically from now on."""
+
+    def note_ended(self, daemon: 'Companion') -> None:
+        """Stop calling ``flush`` of the companion."""
+
+
+class Companions(Protocol):
+    """What all companions of one object share."""
+    host: Host
+    resource: references.Resource
+    changed: float
+    """The monotonic time of the latest change of the object, or of its first sight."""
+
+    @property
+    def spawner(self) -> Spawner:
+        """What the companions of all objects share."""
+
+    @property
+    def logger(self) -> logging.LoggerAdapter[Any]:
+        """The logger of the object."""
+
+    def get_body(self) -> bodies.Body:
+        """A body that always shows the newest state of the object."""
+
+    def make_cause(self, body: bodies.Body) -> causes.SpawningCause:
+        """Make the cause, of which the kwargs of the handler are taken."""
+
+    def rest(self) -> None:
+        """Note that a handler has returned."""
+
+    def forget(self, companion: 'Companion', *, done: bool) -> None:
+        """Remove the companion, which has ended. If ``done``, it must not be started again."""
 
 
 class Companion:
     """
-    One handler that accompanies one object: asleep, or running, or being stopped.
+    One daemon or timer of one object: sleeping, running, or being stopped.
 
-    It ends exactly once. After that, nothing of it is left but what could not be stopped.
+    A companion ends exactly once. An abandoned companion has ended, though its task or thread runs.
     """
-    sort = ''
-    """What it is called in the log."""
-
     __slots__ = (
         '_ended', '_patch', '_throttler', '_timer', 'companions', 'due', 'handler', 'state',
         'stopper', 'task')
 
     def __init__(
-            self, companions: 'spawning.Companions', handler: handlers.SpawningHandler,
+            self, companions: Companions, handler: handlers.SpawningHandler,
     ) -> None:
         self.companions = companions
         self.handler = handler
@@ -70,7 +119,7 @@ class Companion:
         self.stopper = stopping.DaemonStopper()
         self.task: asyncio.Task[None] | None = None
         self.due: float | None = None
-        """When it wakes up, if it is asleep."""
+        """The monotonic time to wake up; None unless the companion sleeps."""
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
         """The next stage of stopping."""
         self._patch: patches.Patch | None = None
@@ -78,12 +127,12 @@ class Companion:
         self._ended: asyncio.Future[None] | None = None
 
     @property
-    def spawner(self) -> 'spawning.Spawner':
+    def spawner(self) -> Spawner:
         return self.companions.spawner
 
     @property
     def ended(self) -> 'asyncio.Future[None]':
-        """It is done when the companion has ended."""
+        """A future that is done when the companion has ended."""
         if self._ended is None:
             self._ended = asyncio.get_running_loop().create_future()
             if self not in self.spawner.alive:
@@ -91,20 +140,16 @@ class Companion:
         return self._ended
 
     @property
-    def title(self) -> str:
-        return f"{self.sort} {self.handler.id!r}"
-
-    @property
     def has_limit(self) -> bool:
-        """Whether it is abandoned by itself if it does not stop."""
+        """Whether the stages of stopping come to an end, even if the companion does not stop."""
         return self.task is None or self.get_cancellation()[1] is not None
 
     def get_cancellation(self) -> tuple[float | None, float | None, float | None]:
-        """The backoff, the timeout, and the polling interval of stopping."""
+        """The backoff, the timeout, and the polling interval of stopping, in seconds."""
         return None, None, None
 
     def spawn(self) -> None:
-        """Begin: now, or after the initial delay."""
+        """Begin at once, or after the initial delay of the handler."""
         self.spawner.alive.add(self)
         delay = self.handler.initial_delay
         if callable(delay):
@@ -112,7 +157,7 @@ class Companion:
             try:
                 delay = float(delay(**cause.kwargs))
             except Exception as e:
-                execution.fail(self.handler, e, cause.logger, title=self.sort)
+                execution.fail(self.handler, e, cause.logger)
                 asyncio.get_running_loop().call_soon(self._end, True)
                 return
             finally:
@@ -123,17 +168,20 @@ class Companion:
             self.spawner.start(self)
 
     def note_change(self) -> None:
-        """The object has changed."""
+        """React to a change of the object."""
+
+    def flush(self) -> None:
+        """Send the patch to the API server while the handler still runs."""
 
     def _sleep(self, until: float) -> None:
         self.spawner.wakeups.sleep(self, until)
 
     def wake_up(self) -> None:
-        """Its time has come."""
+        """Begin: the due time has come."""
         self.spawner.start(self)
 
     def begin(self) -> None:
-        """Call the function, unless things have changed since it was decided."""
+        """Call the handler, unless the companion has been stopped or begun in the meantime."""
         if self.task is None and not self.stopper.is_set():
             self.task = asyncio.get_running_loop().create_task(self._run())
             self.spawner.tasks.add(self.task)
@@ -144,7 +192,7 @@ class Companion:
         try:
             until = await self._attempt()
         except asyncio.CancelledError:
-            pass  # only the framework does it, at the end
+            pass  # only Kopf cancels this task: as a stage of stopping, or when the operator exits
         finally:
             assert task is not None
             self.task = None
@@ -158,28 +206,18 @@ class Companion:
                 self._sleep(until)
 
     async def _attempt(self) -> float | None:
-        """Call the function once; return when to do it again, or None if it is done for good."""
+        """Make one attempt; return the time of the next one, or None if there will be no more."""
         spawner, handler = self.spawner, self.handler
         cause = self.companions.make_cause(self.companions.get_body())
         now = spawner.clock.now()
         state = self.state = self.state or progression.HandlerState.new(now=now)
         waiter = self.stopper.async_waiter if handler.is_async else self.stopper.sync_waiter
-        kwargs = {
-            **cause.kwargs, 'param': handler.param, 'retry': state.retries,
-            'started': state.started, 'stopped': waiter,
-            'runtime': datetime.timedelta(seconds=state.age(now.mono)), **spawner.indices}
         self._patch = cause.patch
         outcome: progression.Outcome | None = None
         try:
-            outcome = await execution.attempt(
-                handler,
-                call=lambda: invocation.invoke(handler, kwargs, self._executor),
-                state=state,
-                settings=spawner.settings,
-                clock=spawner.clock,
-                logger=cause.logger,
-                title=self.sort,
-            )
+            outcome = await execution.execute(
+                handler, cause, context=spawner.context, state=state,
+                extras={'stopped': waiter}, executor=self._executor)
         finally:
             if outcome is not None and outcome.result is not None:
                 dicts.ensure(cause.patch, ('status', handler.id), outcome.result)
@@ -188,13 +226,14 @@ class Companion:
         return self._judge(outcome, cause, invoked=now.mono) if is_saved else None
 
     @property
-    def _executor(self) -> Any:
-        return self.spawner.settings.execution.executor
+    def _executor(self) -> Executor | None:
+        """The executor that calls the synchronous handler; None for the one of all handlers."""
+        return None
 
     def _judge(
             self, outcome: progression.Outcome, cause: causes.SpawningCause, *, invoked: float,
     ) -> float | None:
-        """When to call the function again after this outcome; None if it is done for good."""
+        """Find the time of the next attempt after this outcome; None if there will be no more."""
         assert self.state is not None
         if not outcome.final:
             now = self.spawner.clock.now()
@@ -203,19 +242,28 @@ class Companion:
         return None
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:
-        """Carry the patch to the object; false if that is impossible for good."""
+        """
+        Send the patch to the API server, with retries until it is taken.
+
+        Returns false if the API server refuses the patch: then, the companion has failed
+        permanently. When the operator exits, the retries end: the patch is lost, and the log says
+        so.
+        """
         while patch:
             taken = patches.Patch({key: patch.pop(key) for key in list(patch)}, fns=patch.fns)
             patch.fns.clear()
             raw = self.companions.host.recall()
             if raw is None:
                 return True
-            target = application.Target(self.spawner.client, self.companions.resource, logger)
+            target = application.Target(
+                self.spawner.client, self.companions.resource, logger,
+                self.spawner.context.observer)
             try:
-                newest = await application.apply(target, raw, taken)
-            except (apierrors.APIError, application.PatchError) as e:
+                async with self.spawner.writing():
+                    newest = await application.apply(target, raw, taken)
+            except (apierrors.APIError, application.PatchError, TimeoutError) as e:
                 if application.is_refusal(e):
-                    logger.error(f"{self.title} failed permanently: its patch is refused: {e}")
+                    logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
                     return False
                 if not await self._back_off(e, logger):
                     return True
@@ -229,27 +277,31 @@ class Companion:
         return True
 
     async def _back_off(self, e: Exception, logger: Any) -> bool:
-        """Wait after an error of the API; false if there is nothing to wait for."""
+        """Wait after an error of the API; return false if there will be no next try."""
         self._throttler = self._throttler or throttlers.Throttler()
         delay = self._throttler.next_delay(self.spawner.settings.queueing.error_delays)
-        if delay is None or self.spawner.stopping is not None:
-            logger.error(f"The patch of {self.title} is lost: {e!r}")
-            return False
-        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}")
-        await asyncio.sleep(delay)
-        return True
+        if delay is not None and self.spawner.stopping is None:
+            logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}")
+            try:
+                async with self.spawner.writing():
+                    await asyncio.sleep(delay)
+                return True
+            except TimeoutError:
+                pass  # the operator exits
+        logger.error(f"The patch of {self.handler!r} is lost: {e!r}")
+        return False
 
     def pause(self) -> None:
-        """The operator is frozen."""
+        """Stop, as the operator is paused. Timers only wait instead."""
         self.stop(Reason.OPERATOR_PAUSING)
 
     def resume(self) -> None:
-        """The operator is not frozen any more, and the object is as it is known."""
+        """Go on after the pause. It is called once the object has been listed again."""
 
     def stop(self, reason: stopping.DaemonStoppingReason) -> None:
-        """Begin to stop it, or tell one more reason. Those asleep end at once."""
+        """Begin to stop, or add one more reason to it. A sleeping companion ends at once."""
         was_set = self.stopper.is_set()
-        self.stopper.set(reason | Reason.DAEMON_SIGNALLED)
+        self.stopper.set(reason)
         if self.task is None:
             self._cancel_timer()
             asyncio.get_running_loop().call_soon(self._end_once)
@@ -260,21 +312,27 @@ class Companion:
         if self.task is None and self in self.spawner.alive:
             self._end(done=False)
 
-    def _linger(self, turns: int) -> None:
-        """Let it end at once, if it can."""
+    def _linger(self, iterations: int) -> None:
+        """
+        Wait briefly before the next stage: most daemons return soon after the flag is set.
+
+        Depending on the settings, wait for ``instant_exit_timeout`` (seconds), or for the given
+        number of iterations of the event loop.
+        """
         loop = asyncio.get_running_loop()
         timeout = self.spawner.settings.background.instant_exit_timeout
         if timeout is not None:
             self._timer = loop.call_later(timeout, self._escalate)
-        elif turns > 0:
-            self._timer = loop.call_soon(self._linger, turns - 1)
+        elif iterations > 0:
+            self._timer = loop.call_soon(self._linger, iterations - 1)
         else:
             self._escalate()
 
     def _escalate(self) -> None:
         backoff, _, _ = self.get_cancellation()
         if backoff is not None and backoff > 0:
-            self._tell(logging.DEBUG, f"{self.title} is signalled to exit gracefully.")
+            self.stopper.set(Reason.DAEMON_SIGNALLED)
+            self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit gracefully.")
             self._timer = asyncio.get_running_loop().call_later(backoff, self._force)
         else:
             self._force()
@@ -284,7 +342,7 @@ class Companion:
         if timeout is None:
             self._poll()
             return
-        self._tell(logging.DEBUG, f"{self.title} is signalled to exit by force.")
+        self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit by force.")
         self.stopper.set(Reason.DAEMON_CANCELLED)
         if self.handler.is_async and self.task is not None:
             self.task.cancel()
@@ -294,23 +352,23 @@ class Companion:
         _, _, polling = self.get_cancellation()
         if polling is None:
             polling = self.spawner.settings.background.cancellation_polling
-        self._tell(logging.DEBUG, f"{self.title} is still exiting. The next check is in "
-                                  f"{polling} seconds.")
+        self._log(logging.DEBUG, f"{self.handler!r} is still exiting. The next check is in "
+                                 f"{polling} seconds.")
         self._timer = asyncio.get_running_loop().call_later(polling, self._poll)
 
     def _abandon(self) -> None:
         self.stopper.set(Reason.DAEMON_ABANDONED)
-        self._tell(logging.WARNING, f"{self.title} did not exit in time. Leaving it orphaned.")
+        self._log(logging.WARNING, f"{self.handler!r} did not exit in time. Leaving it orphaned.")
         self._end(done=False)
-        warnings.warn(f"{self.title} did not exit in time.", ResourceWarning, stacklevel=1)
+        warnings.warn(f"{self.handler!r} did not exit in time.", ResourceWarning, stacklevel=1)
 
     def _end(self, done: bool) -> None:
         if self not in self.spawner.alive:
             return  # it was abandoned before
         self._cancel_timer()
         if done:
-            self._tell(logging.DEBUG, f"{self.title} has exited on its own and will not be "
-                                      f"retried or restarted.")
+            self._log(logging.DEBUG, f"{self.handler!r} has exited on its own and will not be "
+                                     f"retried or restarted.")
         self.spawner.alive.discard(self)
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
@@ -322,5 +380,5 @@ class Companion:
             self._timer.cancel()
             self._timer = None
 
-    def _tell(self, level: int, message: str) -> None:
+    def _log(self, level: int, message: str) -> None:
         self.companions.logger.log(level, message)

@@ -1,50 +1,52 @@
 """
-Spawning: which companions an object has to have; and what all of them have in common.
+Spawning: starts and stops the companions of objects, and has what the companions share.
 """
 import asyncio
 import collections
-from collections.abc import Callable, Collection, Iterable
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any
 
-from kopf._cogs.aiokits import clocks, threads, wakeups
+from kopf._cogs.aiokits import threads, wakeups
 from kopf._cogs.clients import api
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, patches, references
 from kopf._core.actions import execution, loggers
 from kopf._core.engines.daemons.companions import Companion, Host, Reason
-from kopf._core.engines.daemons.running import Daemon
-from kopf._core.engines.daemons.ticking import Timer
+from kopf._core.engines.daemons.daemons import Daemon
+from kopf._core.engines.daemons.timers import Timer
 from kopf._core.intents import causes, filters, handlers, stopping
 
-STARTS_PER_TURN = 16
-"""How many companions are woken up per turn of the event loop, so that it is not blocked."""
+STARTS_PER_ITERATION = 16
+"""
+How many companions are started per iteration of the event loop.
 
-EXIT_TIMEOUT = 5.0
-"""How long (seconds) companions without a limit of their own have to end at exit."""
+There can be thousands of them at once, e.g. when the operator starts; the loop must not be blocked.
+"""
+
+LAST_WRITING = 1.0
+"""How long (seconds) a companion can write its patch at exit, however late it ends."""
 
 
 NONE: frozenset[object] = frozenset()
 
 
 class Spawner:
-    """All the companions of all the objects of an operator."""
+    """The companions of all objects of an operator."""
 
     def __init__(
             self,
             *,
             client: api.Client,
-            settings: configuration.OperatorSettings,
-            clock: clocks.Clock,
-            indices: Any,
+            context: execution.Context,
             get_memo: Callable[[Any], Any],
     ) -> None:
-        """The memo of an object is got by its host."""
+        """``get_memo`` returns the memo of an object by its `Host`."""
         super().__init__()
         self.get_memo = get_memo
         self.client = client
-        self.settings = settings
-        self.clock = clock
-        self.indices = indices
+        self.context = context
+        self.settings = context.settings
+        self.clock = context.clock
         self.stopping: stopping.DaemonStoppingReason | None = None
         self.paused = False
         self.alive: set[Companion] = set()
@@ -52,37 +54,45 @@ class Spawner:
         self.wakeups = wakeups.Wakeups()
         self._due: collections.deque[Companion] = collections.deque()
         self._pumping: asyncio.Handle | None = None
-        self._running: set[Daemon] = set()
+        self._running: set[Companion] = set()
         self._flushing: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._writings: set[asyncio.Timeout] = set()
         self._threads = threads.ThreadPerCall('kopf-daemon')
 
     @property
     def daemons_executor(self) -> Any:
-        """A thread for each synchronous daemon, unless the author has chosen otherwise."""
-        execution = self.settings.execution
-        return self._threads if execution.has_default_executor else execution.executor
+        """
+        The executor that calls synchronous daemons.
+
+        By default, each daemon has a thread of its own: in a pool with a limited number of threads,
+        long-running daemons would block all other handlers. If ``settings.execution.executor`` is
+        set, it is used for daemons, too.
+        """
+        own = self.settings.execution
+        return self._threads if own.has_default_executor else own.executor
 
     def start(self, companion: 'Companion') -> None:
-        """Let it run in one of the next turns of the event loop, in the order of requests."""
+        """Begin the companion in one of the next iterations of the event loop, in this order."""
         self._due.append(companion)
         if self._pumping is None:
             self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
     def _pump(self) -> None:
         self._pumping = None
-        for _ in range(min(STARTS_PER_TURN, len(self._due))):
+        for _ in range(min(STARTS_PER_ITERATION, len(self._due))):
             self._due.popleft().begin()
         if self._due:
             self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
-    def note_running(self, daemon: 'Daemon') -> None:
-        """Look at the patch of a long-running function from time to time."""
+    def note_running(self, daemon: Companion) -> None:
+        """Flush the patch of the running daemon every ``settings.persistence.flush_delay``."""
         self._running.add(daemon)
         if self._flushing is None:
             delay = max(0.1, self.settings.persistence.flush_delay)
             self._flushing = asyncio.get_running_loop().call_later(delay, self._flush)
 
-    def note_ended(self, daemon: 'Daemon') -> None:
+    def note_ended(self, daemon: Companion) -> None:
         self._running.discard(daemon)
 
     def _flush(self) -> None:
@@ -92,37 +102,63 @@ class Spawner:
             self.note_running(daemon)
 
     def pause(self) -> None:
-        """Let nothing begin: daemons are stopped, timers wait."""
+        """Stop all daemons, and let all timers wait, while the operator is paused."""
         self.paused = True
         for companion in list(self.alive):
             companion.pause()
 
     async def rest(self) -> None:
-        """Wait until no functions run but those that were abandoned."""
+        """Wait until no handlers of companions run."""
         while self.tasks:
             await asyncio.wait(list(self.tasks))
 
     def resume(self) -> None:
-        """Go on, but with each object only when it is looked at for the next time."""
+        """End the pause. The companions of an object go on after its next reconciliation."""
         self.paused = False
 
-    async def stop(self, reason: stopping.DaemonStoppingReason) -> None:
+    @contextlib.asynccontextmanager
+    async def writing(self) -> AsyncIterator[None]:
         """
-        Stop all of them by their stages. Those which have no limit are cancelled after a while.
+        Limit the time of the block when the operator exits: of a write, or of a pause before it.
 
-        Threads cannot be cancelled: it returns without them, and they are waited for at exit.
+        :raises TimeoutError: if the block has not ended in time.
         """
-        self.stopping = reason
+        until = self._deadline
+        if until is not None:
+            until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
+        async with asyncio.timeout_at(until) as limit:
+            self._writings.add(limit)
+            try:
+                yield
+            finally:
+                self._writings.discard(limit)
+
+    async def stop(self, reason: stopping.DaemonStoppingReason, deadline: float) -> None:
+        """
+        Stop all companions, by their stages of stopping.
+
+        The deadline is a time of the event loop. Companions without a ``cancellation_timeout`` are
+        cancelled at the deadline. Writes are given up before the deadline.
+
+        Threads cannot be cancelled. This method returns without them; Python waits for them at
+        exit.
+        """
+        self.stopping, self._deadline = reason, deadline - LAST_WRITING
+        for limit in self._writings:
+            limit.reschedule(self._deadline)
         for companion in list(self.alive):
             companion.stop(reason)
         if self._flushing is not None:
             self._flushing.cancel()
         await self._wait_for([item for item in self.alive if item.has_limit], None)
-        await self._wait_for(self.alive, EXIT_TIMEOUT)
+        left = deadline - asyncio.get_running_loop().time()
+        await self._wait_for(self.alive, max(0.0, left))
+        for companion in self.alive:
+            companion.stopper.set(stopping.DaemonStoppingReason.DAEMON_CANCELLED)
         for task in list(self.tasks):
             task.cancel()
         if self.tasks:
-            await asyncio.wait(list(self.tasks), timeout=EXIT_TIMEOUT)
+            await asyncio.wait(list(self.tasks), timeout=LAST_WRITING)
         self.wakeups.close()
 
     async def _wait_for(self, companions: Iterable['Companion'], timeout: float | None) -> None:
@@ -133,10 +169,10 @@ class Spawner:
 
 class Companions:
     """
-    The daemons and timers of one object, and the live view of it that they share.
+    The companions of one object, and the live view of the object that they share.
 
-    There are as many of these as there are objects, most of the time at rest: so they consist of
-    as few other objects as possible.
+    There is an instance for each object that has companions. So, an instance takes little memory:
+    everything that can be made on demand is made on demand.
     """
     __slots__ = (
         '_alive', '_done', '_identity', '_live', 'changed', 'host', 'resource', 'spawner')
@@ -154,14 +190,14 @@ class Companions:
         self.host = host
         self.resource = resource
         self.changed = spawner.clock.mono()
-        """When the object was changed for the last time, or was seen first."""
+        """The monotonic time of the latest change of the object, or of its first sight."""
         self._alive: tuple[Companion, ...] = ()
         self._done = NONE
         self._live: bodies.Body | None = None
 
     @property
     def logger(self) -> loggers.ObjectLogger:
-        """A logger that knows the object, but does not hold its state."""
+        """The logger of the object. It refers to the object's name, and does not keep its state."""
         uid, name, namespace = self._identity
         known: Any = {
             'apiVersion': self.resource.api_version, 'kind': self.resource.kind,
@@ -170,18 +206,20 @@ class Companions:
 
     @property
     def alive(self) -> bool:
-        """Whether any of them runs, sleeps, or is being stopped."""
+        """Whether any companion runs, sleeps, or is being stopped."""
         return bool(self._alive)
 
     @property
     def forgettable(self) -> bool:
-        """Whether there is nothing to be known about them."""
+        """Whether there are no companions, and none that have ended and must not start again."""
         return not self._alive and not self._done
 
     def select(
             self, declared: Iterable[handlers.SpawningHandler], raw: bodies.RawBody,
     ) -> Collection[handlers.SpawningHandler]:
-        """Those that should accompany the object in this state; not those that are done with it."""
+        """
+        Select the handlers that match the object in this state, except for those that are done.
+        """
         cause = self.make_cause(bodies.Body(raw))
         selected: dict[object, handlers.SpawningHandler] = {}
         for handler in declared:
@@ -191,11 +229,16 @@ class Companions:
                 if handler.unfiltered or filters.matches(handler, cause):
                     selected.setdefault(handler.key, handler)
             except filters.FilterError as e:
-                execution.fail(handler, e.error, cause.logger, title=get_class(handler).sort)
+                execution.fail(handler, e.error, cause.logger)
         return list(selected.values())
 
     def adjust(self, selected: Collection[handlers.SpawningHandler]) -> None:
-        """Start those that are selected, stop the others; those being stopped are left alone."""
+        """
+        Start companions of the selected handlers, and stop all others.
+
+        If a companion of a selected handler is still being stopped, the next one is not started
+        until the former ends: there must be only one at a time.
+        """
         keys = {handler.key for handler in selected}
         for companion in self._alive:
             if companion.handler.key not in keys:
@@ -216,7 +259,7 @@ class Companions:
             companion.stop(reason)
 
     def show(self, raw: bodies.RawBody) -> None:
-        """There is a new state of the object."""
+        """Take a new state of the object."""
         self.changed = self.spawner.clock.mono()
         if self._live is not None:
             self._live._replace_with(raw)
@@ -224,7 +267,7 @@ class Companions:
             companion.note_change()
 
     def get_body(self) -> bodies.Body:
-        """A body that always shows the newest state; one for all those who run at a time."""
+        """A body that always shows the newest state; all running companions share it."""
         if self._live is None:
             self._live = bodies.LiveBody(self.host.recall)
         return self._live
@@ -234,14 +277,14 @@ class Companions:
             logger=self.logger,
             identity=self._identity,
             memo=self.spawner.get_memo(self.host),
-            indices=self.spawner.indices,
+            indices=self.spawner.context.indices,
             resource=self.resource,
             body=body,
             patch=patches.Patch(body=body),
         )
 
     def forget(self, companion: 'Companion', *, done: bool) -> None:
-        """It has ended; if it is done, it is not to be started again."""
+        """Remove the companion, which has ended. If ``done``, it must not be started again."""
         self._alive = tuple(other for other in self._alive if other is not companion)
         if done:
             self._done |= {companion.handler.key}
@@ -249,7 +292,9 @@ class Companions:
         self.host.wake_up()
 
     def rest(self) -> None:
-        """A function has returned: without any other one running, nobody looks at the object."""
+        """
+        Note that a handler has returned. When none runs, the live body is not needed any more.
+        """
         if not any(companion.task is not None for companion in self._alive):
             self._live = None
 

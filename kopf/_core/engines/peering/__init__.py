@@ -1,7 +1,12 @@
 """
-Peering: operators that meet in one object of the cluster, so that one works and the others wait.
+Peering: operators share one peering object, so that one of them works while the others are paused.
 
-What the records of the others mean is decided by pure functions of them and of the time. To be a
-member means to renew one's own record until leaving; who cannot do so in time is dead to the others
-and has to know that.
+Each operator keeps a record in the status of the peering object, and renews it regularly. An
+operator whose record has expired counts as dead. So, an operator that could not renew its own
+record in time must pause itself: others may have taken over.
+
+The modules: `records` has the format of the records; `judging` decides what they mean, by pure
+functions of the records and the time; `memberships` keeps the own record. The package may import
+the actions, the intents, and the cogs. The package guarantees that of two operators that see each
+other's records in time, only one works.
 """

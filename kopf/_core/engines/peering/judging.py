@@ -1,9 +1,10 @@
 """
-Judging: who of the peers is alive, and what it means for this operator. All times are handed in.
+Judging: which peers are alive, and what follows for this operator. All times are arguments.
 
-The clocks of the machines are not the same. So, a peer is alive for its lifetime since its record
-was seen to change, by the own monotonic clock. Only where the record was there before, the peer's
-own time counts, for there is nothing else to go by; but never for longer than its lifetime.
+The clocks of machines differ, so the timestamps of other peers cannot be trusted. (client-go elects
+leaders in the same way.) A peer is alive for its lifetime since its record was seen to change, by
+the monotonic clock of this operator. The exception is a record that was there before this operator:
+when it has changed is known from its timestamp only, which is then limited to the present time.
 """
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -14,35 +15,39 @@ from kopf._core.engines.peering.records import Peer
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A record as it was seen; the times are monotonic, in seconds."""
+    """A record as this operator has seen it. The times are monotonic, in seconds."""
     peer: Peer
     since: float
-    """When the record was seen like this for the first time."""
+    """When the record was first seen with this content."""
     until: float
-    """Until when the peer counts as alive unless the record changes."""
+    """Until when the peer counts as alive, unless its record changes."""
 
 
-GRACE = 1.0
-"""How long (seconds) a peer has to say that it yields; earlier versions do not say it."""
+GRACE = 3.0
+"""
+How long (seconds) to wait for a peer of a lower priority to write ``paused`` into its record.
+
+Earlier versions of Kopf never write it. Others write it when they have seen the record of this
+operator, which takes some requests: on a slow cluster, seconds.
+"""
 
 Roster = Mapping[str, Sighting]
-"""All records by identities."""
+"""All records, also the expired ones, by the identities of the peers."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What the peers mean for an operator as of now."""
+    """What the peers mean for this operator as of now."""
     masters: Collection[Peer] = ()
-    """Those alive with a higher priority."""
+    """The living peers with a higher priority."""
     rivals: Collection[Peer] = ()
-    """Those alive with the same priority."""
+    """The living peers with the same priority."""
     until: float | None = None
-    """When it is to be judged anew if nothing changes before: any of the former would die."""
-    dead: Collection[str] = ()
-    """Whose records are of no use to anyone."""
-
+    """
+    The monotonic time when the first of these peers expires, and the verdict has to be renewed.
+    """
     @property
-    def frozen(self) -> bool:
+    def paused(self) -> bool:
         return bool(self.masters or self.rivals)
 
 
@@ -50,9 +55,11 @@ def observe(
         roster: Roster, peers: Mapping[str, Peer], *, now: clocks.Moment, live: bool,
 ) -> Roster:
     """
-    The roster after seeing these records.
+    Make the roster after seeing these records.
 
-    The sight is live if every change since the previous one would have been seen as it happened.
+    ``live`` is whether every change would have been seen when it happened: the records come from an
+    uninterrupted watch, not from a list. Then, a record that is new in the roster has just been
+    written.
     """
     return {
         identity: known if known is not None and known.peer == peer else Sighting(
@@ -69,12 +76,7 @@ def _get_end(peer: Peer, *, now: clocks.Moment, is_news: bool) -> float:
 
 
 def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdict:
-    """
-    Whether the operator has to wait, for whom, and until when at most.
-
-    A record is dead only if it has not changed for its lifetime in front of our eyes: the peer's
-    clock can be wrong.
-    """
+    """Decide whether the operator has to pause, because of which peers, and until when at most."""
     others = [sighting for key, sighting in roster.items() if key != identity]
     strong = [
         sighting for sighting in others
@@ -83,20 +85,32 @@ def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdic
         masters=[item.peer for item in strong if item.peer.priority > priority],
         rivals=[item.peer for item in strong if item.peer.priority == priority],
         until=min((sighting.until for sighting in strong), default=None),
-        dead=[
-            sighting.peer.identity for sighting in others
-            if now >= max(sighting.until, sighting.since + sighting.peer.lifetime)],
     )
+
+
+def find_dead(roster: Roster, *, identity: str, seen: float) -> Collection[str]:
+    """
+    Find the expired records, which can be removed from the peering object.
+
+    ``seen`` is the monotonic time when the roster was surely up to date: of the last renewal. A
+    record has expired only if this operator has not seen it changing for its lifetime: the clock of
+    its peer can be wrong. An operator that was disconnected for so long has seen nothing, so it
+    removes nothing.
+    """
+    return [
+        key for key, sighting in roster.items()
+        if key != identity and seen >= max(sighting.until, sighting.since + sighting.peer.lifetime)]
 
 
 def get_yielding_end(
         roster: Roster, *, identity: str, priority: int, since: float, patience: float, now: float,
 ) -> float | None:
     """
-    Until when to wait for those with lower priorities to finish what they do; None if they have.
+    Find until when to wait for the peers of lower priorities to finish; None if they have.
 
-    Their handlers that are under way could be called here, too. They are waited for since that
-    time, with that patience (seconds): what takes longer, nobody should wait for.
+    Their handlers that are under way would otherwise run at the same time as those of this
+    operator. The waiting begins at the time ``since``, and lasts for ``patience`` seconds at most:
+    handlers of the others that take longer must not block this operator.
     """
     ends = [
         min(sighting.until, since + (GRACE if sighting.peer.paused is None else patience))

@@ -1,11 +1,15 @@
 """
-Memberships: the part of an operator in one peering object.
+Memberships: the participation of an operator in one peering object.
 
-The own record is written first, and only then it counts what the others have written: of two who
-come at once, at least one sees the other. It is renewed until leaving; as the others count on its
-lifetime, so does the member itself: if it could not renew it for so long, others may have taken
-over, and it waits until it is there again. Who takes over waits for a moment until those who have
-to yield say in their records that they have finished what was under way.
+At first, a member writes its own record. Only then, it judges the records of the others. In this
+order, of two operators that start at the same time, at least one sees the other.
+
+Then, the member renews its record until it leaves. If the record could not be renewed for its
+lifetime, it has expired for the others, and they may have taken over. So, the member pauses its own
+operator until the record is renewed.
+
+A member that takes over waits for a moment: until the peers of lower priorities write into their
+records that they have finished what was under way.
 """
 import asyncio
 import enum
@@ -22,54 +26,61 @@ from kopf._core.engines.peering import judging, records
 logger = logging.getLogger('kopf._core.engines.peering')
 
 RENEWAL = (0.4, 0.6)
-"""When to renew the record: the range of parts of its lifetime, so that the peers spread."""
+"""
+When to renew the record, as fractions of its lifetime.
+
+It is a random moment in this range, so that the requests of many operators are spread in time.
+"""
 
 PATIENCE = 0.2
-"""How long one attempt to renew can take: a part of the lifetime."""
+"""How long one attempt to renew the record can take, as a fraction of its lifetime."""
 
 MIN_INTERVAL = 1.0
-"""How often the record is written at most (seconds)."""
+"""
+How long (seconds) to wait before the own record is written again after others have removed it.
+
+It is also the minimal timeout (seconds) of a request.
+"""
 
 STALLED = 0.5
-"""How late (seconds) the own writes can come back by the watch while it is alive."""
+"""How long (seconds) after a write its echo must come by the watch; else the watch is stalled."""
 
 FORBIDDEN_PAUSE = 60.0
-"""How long (seconds) to pause after the writing was forbidden."""
-
-LEAVING_TIMEOUT = 5.0
-"""How long (seconds) leaving can take."""
+"""How long (seconds) to pause after the API server has forbidden to patch the peering object."""
 
 
 class Standing(enum.Enum):
-    """What an operator is in a peering."""
+    """The state of an operator in a peering."""
 
     UNKNOWN = enum.auto()
-    """It is not known yet if there is such an object, or who the others are."""
+    """It is not known yet whether the peering object exists, or who the others are."""
 
     ABSENT = enum.auto()
-    """There is no such object, or no right to use it."""
+    """The peering object does not exist, or there are no permissions to use it."""
 
     ACTIVE = enum.auto()
-    """There is nobody with a higher or the same priority."""
+    """No living peer has a higher or the same priority."""
 
     YIELDING = enum.auto()
-    """There are others with a higher priority."""
+    """Some living peers have a higher priority."""
 
     CLASHING = enum.auto()
-    """There are others with the same priority."""
+    """Some living peers have the same priority, and none has a higher one."""
 
     LOST = enum.auto()
-    """The record could not be renewed in time: for the others, the operator is dead."""
+    """The own record could not be renewed in time: for the others, it has expired."""
 
 
-FROZEN = frozenset({Standing.YIELDING, Standing.CLASHING, Standing.LOST})
+PAUSED = frozenset({Standing.YIELDING, Standing.CLASHING, Standing.LOST})
+"""The states in which the operator must be paused."""
 
 
 class Membership:
     """
-    The part of an operator in one peering object. ``on_change`` is called when it changes.
+    The participation of an operator in one peering object.
 
-    It is fed with the object's states, and renews its own record by itself, till `leave`.
+    The states of the object come by `see`, `miss`, and `forbid`. The own record is renewed by a
+    background task until `leave`.
     """
 
     def __init__(
@@ -87,8 +98,11 @@ class Membership:
             on_stall: Callable[[], None] = lambda: None,
     ) -> None:
         """
-        `is_idle` tells if nothing is under way; when that changes, it is to be judged anew.
-        `on_stall` is called when the states that it is fed with do not come any more.
+        Join the peering.
+
+        ``on_change`` is called when `standing` has changed, or when the membership has failed.
+        ``is_idle`` returns whether no handlers are under way; when that changes, call `judge`.
+        ``on_stall`` is called when the watch does not bring the states of the object any more.
         """
         super().__init__()
         self.standing = standing
@@ -111,32 +125,44 @@ class Membership:
         self._present = False
         self._version: bodies.Version = None
         self._renewed: float | None = None
-        """When the last renewal that has succeeded was begun, monotonic."""
+        """The monotonic time when the last successful renewal was begun."""
         self._written = False
-        """Whether there can be the own record."""
+        """Whether the own record may exist."""
         self._due = asyncio.Event()
         self._leaving = asyncio.Event()
         self._forbidden = False
         self._waking: asyncio.TimerHandle | None = None
         self._verdict = judging.Verdict()
         self._paused: bool | None = None
-        """What the own record says of that."""
+        """The field ``paused`` of the own record, as the API server has confirmed it."""
         self._said: bool | None = None
-        """The same, as it was sent; its answer may be not there yet."""
+        """
+        The field ``paused`` of the own record, as it was sent last, maybe without a response yet.
+        """
         self._free_since: float | None = None
-        """Since when there is nobody to wait for but those who have to yield."""
+        """Since when no living peer has a higher or the same priority; monotonic."""
         self._renewing: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(
             self._keep_alive(), name=f"keep-alive in {self._title}")
         self._task.add_done_callback(lambda _: on_change())
 
     def check(self) -> None:
-        """Raise the error if the membership has failed: only when logging in does."""
+        """
+        Raise the error if the membership has failed.
+
+        :raises LoginError: all other errors of the API are retried.
+        """
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
     def see(self, raw: bodies.RawBody, *, live: bool, restored: bool = False) -> None:
-        """Take a state of the object. It is live if the states came without gaps before it."""
+        """
+        Take a state of the peering object.
+
+        ``live`` is whether the state comes from an uninterrupted watch, not from a list.
+        ``restored`` is whether the cluster has been restored from a backup: then, resource versions
+        can go back.
+        """
         version = self._fed = bodies.parse_version(raw)
         self._see(raw, version, live=live, restored=restored)
 
@@ -157,13 +183,13 @@ class Membership:
         self.judge()
 
     def confirm(self) -> None:
-        """Judge it anew if it is not active any more, but the event loop was too late to know."""
+        """Check whether the own record has expired, though the timer for that is late."""
         if self._renewed is not None and self.standing is Standing.ACTIVE and (
                 self._clock.mono() >= self._renewed + self._lifetime):
             self.judge()
 
     def miss(self) -> None:
-        """There is no such object."""
+        """Note that the peering object does not exist."""
         self._present = False
         self._version = self._renewed = None
         self._roster = {}
@@ -171,15 +197,19 @@ class Membership:
         self.judge()
 
     def forbid(self) -> None:
-        """There is no right to use the object."""
+        """Note that there are no permissions to use the peering object."""
         if not self._forbidden:
             self._forbidden = True
             logger.warning(f"There are no rights to list, watch, and patch {self.resource} "
                            f"{self._title}: other operators cannot be known.")
         self.miss()
 
-    async def leave(self) -> None:
-        """Take the own record away, so that others need not wait for its end. Never fails."""
+    async def leave(self, deadline: float) -> None:
+        """
+        Remove the own record, so that the others need not wait until it expires.
+
+        The deadline is a time of the event loop. Errors are logged, not raised.
+        """
         self._leaving.set()
         self._due.set()
         if self._waking is not None:
@@ -187,17 +217,18 @@ class Membership:
         if self._renewing is not None:
             self._renewing.cancel()
         # A renewal under way must not come after the removal.
-        await asyncio.wait([self._task], timeout=LEAVING_TIMEOUT)
+        left = deadline - asyncio.get_running_loop().time()
+        await asyncio.wait([self._task], timeout=max(0.0, left / 2))
         await tasks.cancel([self._task])
         if not self._written or not self._present:
             return
         try:
-            async with asyncio.timeout(LEAVING_TIMEOUT):
+            async with asyncio.timeout_at(deadline):
                 await self._patch({self._identity: None}, retry=True)
         except Exception as e:
             logger.warning(f"The record in the peering {self._title} is left to expire: {e!r}")
         else:
-            self._tell(f"Keep-alive in {self._title}: left.")
+            self._log(f"Keep-alive in {self._title}: left.")
 
     @property
     def _lifetime(self) -> float:
@@ -205,7 +236,7 @@ class Membership:
 
     async def _keep_alive(self) -> None:
         while not self._leaving.is_set():
-            self.judge()  # some can be dead by now
+            self.judge()  # some records can have expired by now
             self._due.clear()
             if not self._present:
                 await self._due.wait()
@@ -219,7 +250,7 @@ class Membership:
                 await _wait_for(self._due, pause)
 
     def _renew_soon(self) -> None:
-        """Somebody has removed the own record, maybe again and again."""
+        """Write the own record again, as somebody has removed it; not too often, if it goes on."""
         if self._renewing is None:
             self._renewing = asyncio.get_running_loop().call_later(MIN_INTERVAL, self._renew_now)
 
@@ -228,14 +259,18 @@ class Membership:
         self._due.set()
 
     async def _renew(self) -> float:
-        """Write the own record; return the pause before the next time."""
+        """
+        Write the own record, and remove the expired ones; return the pause (seconds) until next.
+        """
         begun = self._clock.now()
         if self._answered is not None and self._renewed is not None and (
                 begun.mono > self._renewed + STALLED and
                 bodies.is_newer(self._answered, self._fed)):
-            self._tell(f"The watch-stream of the peering {self._title} is stalled.")
+            self._log(f"The watch-stream of the peering {self._title} is stalled.")
             self._on_stall()
         live = self._renewed is not None and begun.mono < self._renewed + self._lifetime
+        dead = () if self._renewed is None or not live else judging.find_dead(
+            self._roster, identity=self._identity, seen=self._renewed)
         own = records.Peer(
             identity=self._identity, priority=self._settings.peering.priority,
             lifetime=self._settings.peering.lifetime, lastseen=begun.wall,
@@ -246,16 +281,16 @@ class Membership:
         self._written, self._said = True, own.paused
         try:
             newest = await self._patch(
-                {**dict.fromkeys(self._verdict.dead), self._identity: record})
+                {**dict.fromkeys(dead), self._identity: record})
         except errors.APIForbiddenError:
             self.forbid()
             return FORBIDDEN_PAUSE
         self._streak.end()
         if newest is None:
-            self._tell(f"Keep-alive in {self._title}: not found.")
+            self._log(f"Keep-alive in {self._title}: not found.")
             self.miss()
             return self._lifetime
-        self._tell(f"Keep-alive in {self._title}: ok.")
+        self._log(f"Keep-alive in {self._title}: ok.")
         self._forbidden = False
         self._renewed, self._paused = begun.mono, own.paused
         self._answered = bodies.parse_version(newest)
@@ -274,7 +309,7 @@ class Membership:
             timeout=max(MIN_INTERVAL, self._lifetime * PATIENCE))
 
     def judge(self) -> None:
-        """Find out where the operator stands as of now, and when that can change by itself."""
+        """Update `standing` as of now, and set the timer for when it can change by itself."""
         if self._leaving.is_set():
             return
         if self._waking is not None:
@@ -300,11 +335,11 @@ class Membership:
         if not self._present:
             return Standing.ABSENT
         if self._renewed is None:
-            return self.standing  # until it is known who else is there
+            return self.standing  # the own record must be written first; see the module's docstring
         if now >= self._renewed + self._lifetime:
             self._free_since = None
             return Standing.LOST
-        if verdict.frozen:
+        if verdict.paused:
             self._free_since = None
             return Standing.YIELDING if verdict.masters else Standing.CLASHING
         if self._free_since is None:
@@ -312,7 +347,9 @@ class Membership:
         if self.standing in (Standing.ACTIVE, Standing.ABSENT):
             return Standing.ACTIVE
         if self._paused is not None or self._get_yielding_end(now) is not None:
-            return self.standing  # until the own record, and those of the others, are right
+            # Go on waiting: until the own record says that this operator is not paused, and until
+            # the peers of lower priorities have finished.
+            return self.standing
         return Standing.ACTIVE
 
     def _get_yielding_end(self, now: float) -> float | None:
@@ -323,8 +360,8 @@ class Membership:
             since=self._free_since, patience=self._lifetime, now=now)
 
     def _get_paused(self) -> bool | None:
-        """What the own record has to say of that."""
-        return self._is_idle() if self._verdict.frozen else None
+        """The field ``paused`` as the own record should have it; see `records.Peer`."""
+        return self._is_idle() if self._verdict.paused else None
 
     def _explain(self, previous: Standing, verdict: judging.Verdict) -> None:
         match self.standing:
@@ -343,11 +380,11 @@ class Membership:
                     f"renewed for {self._lifetime} seconds, others may have taken over.")
             case Standing.ACTIVE if previous is Standing.LOST:
                 logger.info("Resuming operations after the pause. The peering is reached again.")
-            case Standing.ACTIVE if previous in FROZEN:
+            case Standing.ACTIVE if previous in PAUSED:
                 logger.info("Resuming operations after the pause. Conflicting operators "
                             "are gone.")
 
-    def _tell(self, message: str) -> None:
+    def _log(self, message: str) -> None:
         if not self._settings.peering.stealth:
             logger.debug(message)
 

@@ -1,19 +1,27 @@
 """
 Records: what operators write about themselves into the status of a peering object.
 
-The status is a mapping of identities to records; the fields are those of earlier versions, which
-meet in the same objects: ``priority``, ``lifetime`` (seconds), ``lastseen`` (ISO 8601). A record of
-``kopf freeze`` can have a ``message`` for people. That of a frozen operator has ``paused``: whether
-all that was under way has ended; earlier versions neither write nor mind it.
+The status is a mapping of identities to records. The format is that of earlier versions of Kopf:
+operators of different versions can share a peering. A record has these fields:
+
+* ``priority``: a number; the highest one works.
+* ``lifetime``: for how long (seconds) the record is valid after ``lastseen``.
+* ``lastseen``: the time of the last renewal, in ISO 8601.
+* ``message``: a text for people; only in the records of ``kopf freeze``.
+* ``paused``: only in the records of paused operators: true if everything that was under way has
+  ended, else false. Earlier versions neither write nor read this field.
 """
 import dataclasses
 import datetime
 import getpass
+import math
 import os
 import random
 import string
 from collections.abc import Mapping
 from typing import Any
+
+import iso8601
 
 from kopf._cogs.helpers import hostnames
 from kopf._cogs.structs import references
@@ -23,20 +31,28 @@ GROUPS = ('kopf.dev', 'kopf.zalando.org', 'zalando.org')
 
 DEFAULT_LIFETIME = 60
 
+MAX_LIFETIME = 100 * 365 * 24 * 60 * 60
+"""
+Longer lifetimes (seconds) are cut to this one, so that they do not overflow when calculated with.
+"""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Peer:
-    """An operator as its record tells of it."""
+    """A record: what an operator says about itself."""
     identity: str
     priority: int = 0
     lifetime: float = DEFAULT_LIFETIME
-    """For how long (seconds) it is alive after a sign of life."""
+    """For how long (seconds) the operator counts as alive after each renewal."""
     lastseen: datetime.datetime | None = None
-    """The last sign of life by its own clock."""
+    """The time of the last renewal by the clock of the operator."""
     message: str | None = None
-    """Why the others have to wait, for people."""
+    """Why the others have to pause, for people."""
     paused: bool | None = None
-    """False if it is frozen, and finishes what is under way; true if it does nothing any more."""
+    """
+    None if the operator is not paused; false if it is paused but some handlers are under way; true
+    if it is paused and nothing is under way.
+    """
 
     def __repr__(self) -> str:
         lastseen = None if self.lastseen is None else self.lastseen.isoformat()
@@ -56,7 +72,7 @@ class Peer:
 
 
 def parse_peers(status: Any) -> Mapping[str, Peer]:
-    """Those whose records make sense. Everything else in the status is left alone."""
+    """Parse the records of a peering object by identities. What is no proper record is ignored."""
     if not isinstance(status, Mapping):
         return {}
     parsed = {identity: _parse(identity, record) for identity, record in status.items()}
@@ -68,16 +84,13 @@ def _parse(identity: str, record: Any) -> Peer | None:
         return None
     try:
         lastseen = record.get('lastseen')
-        lastseen = None if lastseen is None else datetime.datetime.fromisoformat(lastseen)
-        if lastseen is not None and lastseen.tzinfo is None:
-            lastseen = lastseen.replace(tzinfo=datetime.UTC)
-        lifetime = record.get('lifetime', DEFAULT_LIFETIME)
+        lastseen = None if lastseen is None else iso8601.parse_date(lastseen)
         message = record.get('message')
         paused = record.get('paused')
         return Peer(
             identity=identity,
             priority=int(record.get('priority', 0)),
-            lifetime=lifetime if isinstance(lifetime, int) else float(lifetime),
+            lifetime=_parse_lifetime(record.get('lifetime', DEFAULT_LIFETIME)),
             lastseen=lastseen,
             message=None if message is None else str(message),
             paused=paused if isinstance(paused, bool) else None,
@@ -86,11 +99,20 @@ def _parse(identity: str, record: Any) -> Peer | None:
         return None
 
 
+def _parse_lifetime(value: Any) -> float:
+    seconds: float = value if isinstance(value, int) else float(value)
+    if isinstance(seconds, float) and math.isnan(seconds):
+        raise ValueError("It is not a number.")
+    return max(0, min(seconds, MAX_LIFETIME))
+
+
 def make_identity(*, unique: bool = True) -> str:
     """
-    How an operator is called: in a pod by ``$POD_ID`` if it is set, else by the user and the host.
+    Make the name of an operator in a peering.
 
-    Unless it is unique, it is the same for all operators of the user on the host.
+    A unique identity is ``$POD_ID`` if it is set, else made of the user, the host, the time, and
+    random letters. Otherwise, the identity is made of the user and the host alone: ``kopf resume``
+    must use the same one as ``kopf freeze`` before.
     """
     try:
         user = getpass.getuser()
@@ -107,7 +129,9 @@ def make_identity(*, unique: bool = True) -> str:
 
 
 def is_peering(resource: references.Resource, *, clusterwide: bool) -> bool:
-    """Whether these are the objects in which such operators meet."""
+    """
+    Whether this is a resource of peering objects, for cluster-wide or for namespaced operators.
+    """
     plural = 'clusterkopfpeerings' if clusterwide else 'kopfpeerings'
     return (resource.group in GROUPS and resource.plural == plural
             and resource.namespaced is not clusterwide and resource.preferred)

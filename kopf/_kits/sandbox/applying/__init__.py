@@ -1,9 +1,10 @@
 """
 Ownership of fields: server-side apply, and the bookkeeping for all other writes.
 
-Who has set a field owns it; an update takes it over, an apply asks before (by a conflict) or takes
-by force. What a manager has applied and does not apply any more is removed, if nobody else owns it.
-All functions are pure: objects that come in are not changed.
+The manager that has set a field owns the field. An update takes over the ownership. An apply of
+a field of another manager is a conflict, unless it is forced. If a manager no longer applies
+a field, the field is removed, unless other managers own it too. All functions are pure: the given
+objects are not changed.
 """
 from collections.abc import Iterable
 from typing import Any
@@ -41,8 +42,8 @@ def track_update(
     The ``managedFields`` of an object after it is created (``old`` is none) or updated.
 
     The schema is the typed one: with the metadata's types (`schemas.typed_schema_of`).
-    A new object is to be tracked completed, but before anything is assigned to it: nobody owns
-    what the API makes of it. Whoever has changed a field owns it alone.
+    A new object must be completed, but must not have assigned values yet: no manager owns what
+    the API server assigns. The manager that has changed a field becomes its only owner.
 
     Managers that the client sends with the new object are believed, except on subresources;
     if it sends none or nonsense, the old ones stay; if it sends one empty entry, all are

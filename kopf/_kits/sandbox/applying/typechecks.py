@@ -18,7 +18,7 @@ SCALARS = {
 def verify(schema: nodes.Schema, applied: statuses.Obj, api_version: str) -> None:
     """
     Raises an error of code 500 if the configuration has unknown fields, values of wrong types,
-    or items that cannot be told apart.
+    or items that cannot be distinguished.
     """
     problems = list(_check(schema, applied, None))
     if problems:

@@ -2,7 +2,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, kinds, statuses
+from kopf._kits.sandbox import kinds, statuses, wordings
 from kopf._kits.sandbox.builtins import workloads
 from kopf._kits.sandbox.schemas import definitions, nodes, paths
 
@@ -33,24 +33,24 @@ def _check_enums(schema: nodes.Schema, value: Any, path: paths.Path) -> Causes:
             if schema.items is not None:
                 yield from _check_enums(schema.items, item, (path, index))
     elif value and 'enum' in schema.raw and value not in schema.raw['enum']:
-        yield causes.unsupported(paths.render(path), value, schema.raw['enum'])
+        yield wordings.unsupported(paths.render(path), value, schema.raw['enum'])
 
 
 def _check_service(service: statuses.Obj) -> Causes:
     spec = service['spec']
     ports = spec.get('ports') or ()
     if not ports and spec.get('type') != 'ExternalName' and spec.get('clusterIP') != 'None':
-        yield causes.required('spec.ports')
+        yield wordings.required('spec.ports')
     if spec.get('type') == 'ExternalName' and not spec.get('externalName'):
-        yield causes.required('spec.externalName')
+        yield wordings.required('spec.externalName')
     for index, port in enumerate(ports):
         field = f'spec.ports[{index}]'
         if len(ports) > 1 and not port.get('name'):
-            yield causes.required(f'{field}.name')
+            yield wordings.required(f'{field}.name')
         for key in ('port', 'targetPort'):
             number = port.get(key, 0)
             if isinstance(number, int) and not 0 < number < 65536:
-                yield causes.invalid(
+                yield wordings.invalid(
                     f'{field}.{key}', number, "must be between 1 and 65535, inclusive")
 
 
@@ -60,15 +60,15 @@ def _check_data(obj: statuses.Obj) -> Causes:
         for key in values:
             field = f'{part}[{key}]'
             if not re.fullmatch(r'[-._a-zA-Z0-9]+', key):
-                yield causes.invalid(
+                yield wordings.invalid(
                     field, key,
                     "a valid config key must consist of alphanumeric characters, '-', '_' or '.' "
                     "(e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation "
                     "is '[-._a-zA-Z0-9]+')")
             elif key in ('.', '..'):
-                yield causes.invalid(field, key, f"must not be '{key}'")
+                yield wordings.invalid(field, key, f"must not be '{key}'")
             elif part == 'data' and key in binary:
-                yield causes.invalid(field, key, "duplicate of key present in binaryData")
+                yield wordings.invalid(field, key, "duplicate of key present in binaryData")
 
 
 def _check_claim(claim: statuses.Obj) -> Causes:
@@ -76,43 +76,44 @@ def _check_claim(claim: statuses.Obj) -> Causes:
     modes = definitions.resolve('io.k8s.api.core.v1.PersistentVolumeClaimSpec')[
         'properties']['accessModes']['items']['enum']
     if not spec.get('accessModes'):
-        yield causes.required('spec.accessModes', "at least 1 access mode is required")
+        yield wordings.required('spec.accessModes', "at least 1 access mode is required")
     for mode in spec.get('accessModes') or ():
         if mode not in modes:
-            yield causes.unsupported('spec.accessModes', mode, modes)
+            yield wordings.unsupported('spec.accessModes', mode, modes)
     if not ((spec.get('resources') or {}).get('requests') or {}).get('storage'):
-        yield causes.required('spec.resources[storage]')
+        yield wordings.required('spec.resources[storage]')
 
 
 def _check_binding(binding: statuses.Obj) -> Causes:
     supported = ("ServiceAccount", "User", "Group")
     for index, subject in enumerate(binding.get('subjects') or ()):
         if subject.get('kind') not in supported:
-            yield causes.unsupported(f'subjects[{index}].kind', subject.get('kind', ''), supported)
+            yield wordings.unsupported(
+                f'subjects[{index}].kind', subject.get('kind', ''), supported)
         if not subject.get('name'):
-            yield causes.required(f'subjects[{index}].name')
+            yield wordings.required(f'subjects[{index}].name')
         if subject.get('kind') == 'ServiceAccount' and not subject.get('namespace') and (
                 binding.get('kind') == 'ClusterRoleBinding'):
-            yield causes.required(f'subjects[{index}].namespace')
+            yield wordings.required(f'subjects[{index}].namespace')
     if not (binding.get('roleRef') or {}).get('name'):
-        yield causes.required('roleRef.name')
+        yield wordings.required('roleRef.name')
 
 
 def _check_lease(lease: statuses.Obj) -> Causes:
     seconds = lease['spec'].get('leaseDurationSeconds', 1)
     if seconds <= 0:
-        yield causes.invalid('spec.leaseDurationSeconds', seconds, "must be greater than 0")
+        yield wordings.invalid('spec.leaseDurationSeconds', seconds, "must be greater than 0")
 
 
 def _check_ingress(ingress: statuses.Obj) -> Causes:
     spec = ingress['spec']
     if not spec.get('rules') and not spec.get('defaultBackend'):
-        yield causes.invalid(
+        yield wordings.invalid(
             'spec', None, "either `defaultBackend` or `rules` must be specified")
     for index, rule in enumerate(spec.get('rules') or ()):
         for number, path in enumerate((rule.get('http') or {}).get('paths') or ()):
             if not path.get('pathType'):
-                yield causes.required(f'spec.rules[{index}].http.paths[{number}].pathType',
+                yield wordings.required(f'spec.rules[{index}].http.paths[{number}].pathType',
                                       "pathType must be specified")
 
 
@@ -120,13 +121,13 @@ def _check_event(event: statuses.Obj) -> Causes:
     namespace = (event.get('involvedObject') or {}).get('namespace') or ''
     own = event['metadata'].get('namespace', '')
     if namespace != own and not (not namespace and own == 'default'):
-        yield causes.invalid(
+        yield wordings.invalid(
             'involvedObject.namespace', namespace, "does not match event.namespace")
 
 
 def _check_storage_class(storage: statuses.Obj) -> Causes:
     if not storage.get('provisioner'):
-        yield causes.required('provisioner')
+        yield wordings.required('provisioner')
 
 
 _RULES: Mapping[kinds.Resource, Callable[[statuses.Obj], Causes]] = {

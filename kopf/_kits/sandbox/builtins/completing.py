@@ -13,7 +13,7 @@ QUANTITY = 'io.k8s.apimachinery.pkg.api.resource.Quantity'
 META = 'io.k8s.apimachinery.pkg.apis.meta.v1.'
 TEMPLATE_GENERATION = 'deprecated.daemonset.template.generation'
 OMITTED = frozenset(['minReadySeconds'])
-"""Zeros that are not told, unlike others that have zeros as defaults in OpenAPI."""
+"""Zeros that are omitted, unlike other fields with the default zero in OpenAPI."""
 
 
 @guarded

@@ -1,7 +1,9 @@
+import fractions
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kopf._kits.sandbox import causes, kinds, statuses
+from kopf._kits.sandbox import kinds, statuses, wordings
+from kopf._kits.sandbox.builtins import quantities
 
 Causes = Iterator[statuses.Cause]
 
@@ -29,7 +31,7 @@ def validate_update(
 ) -> list[statuses.Cause]:
     """What is wrong with a change of the object; not with the new object itself."""
     found = [
-        causes.immutable(field, _dig(new, field)) for field in IMMUTABLE.get(kind.resource, ())
+        wordings.immutable(field, _dig(new, field)) for field in IMMUTABLE.get(kind.resource, ())
         if _dig(new, field) != _dig(old, field)
     ]
     special = _CHANGES.get(kind.resource)
@@ -47,7 +49,7 @@ def _change_set(new: statuses.Obj, old: statuses.Obj) -> Causes:
             for obj in (new, old)]
     if rest[0] != rest[1]:
         listed = ', '.join(f"'{key}'" for key in MUTABLE_BY_SET[:-1])
-        yield causes.forbidden(
+        yield wordings.forbidden(
             'spec', f"updates to statefulset spec for fields other than {listed} and "
                     f"'{MUTABLE_BY_SET[-1]}' are forbidden")
 
@@ -55,10 +57,10 @@ def _change_set(new: statuses.Obj, old: statuses.Obj) -> Causes:
 def _change_data(new: statuses.Obj, old: statuses.Obj) -> Causes:
     if old.get('immutable'):
         if not new.get('immutable'):
-            yield causes.forbidden('immutable', FLAG)
+            yield wordings.forbidden('immutable', FLAG)
         for key in ('data', 'binaryData'):
             if (new.get(key) or {}) != (old.get(key) or {}):
-                yield causes.forbidden(key, FLAG)
+                yield wordings.forbidden(key, FLAG)
 
 
 def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
@@ -75,7 +77,7 @@ def _change_pod(new: statuses.Obj, old: statuses.Obj) -> Causes:
         return spec
 
     if fixed(new) != fixed(old):
-        yield causes.forbidden(
+        yield wordings.forbidden(
             'spec',
             "pod updates may not change fields other than `spec.containers[*].image`,"
             "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
@@ -92,9 +94,20 @@ def _change_claim(new: statuses.Obj, old: statuses.Obj) -> Causes:
         return {key: value for key, value in spec.items() if key not in (*released, *late)}
 
     if fixed(new) != fixed(old):
-        yield causes.forbidden(
+        yield wordings.forbidden(
             'spec', "spec is immutable after creation except resources.requests and "
                     "volumeAttributesClassName for bound claims\n")
+    # A size that was asked for can be taken back, but not down to what there is already.
+    size, before = _get_size(new['spec'].get('resources')), _get_size(old['spec'].get('resources'))
+    capacity = _get_size({'requests': (old.get('status') or {}).get('capacity')})
+    if size < before and size <= capacity:
+        yield wordings.forbidden(
+            'spec.resources.requests.storage', "field can not be less than status.capacity")
+
+
+def _get_size(resources: Mapping[str, Any] | None) -> fractions.Fraction:
+    size = ((resources or {}).get('requests') or {}).get('storage')
+    return fractions.Fraction(0) if size is None else quantities.parse(str(size))
 
 
 def _change_service(new: statuses.Obj, old: statuses.Obj) -> Causes:
@@ -102,7 +115,7 @@ def _change_service(new: statuses.Obj, old: statuses.Obj) -> Causes:
     if before and new['spec'].get('type') != 'ExternalName':
         wanted = [new['spec'].get('clusterIP'), *(after or ())[1:]]
         if wanted[0] != before[0]:
-            yield causes.invalid('spec.clusterIPs[0]', wanted, "may not change once set")
+            yield wordings.invalid('spec.clusterIPs[0]', wanted, "may not change once set")
 
 
 def _change_binding(new: statuses.Obj, old: statuses.Obj) -> Causes:
@@ -110,7 +123,7 @@ def _change_binding(new: statuses.Obj, old: statuses.Obj) -> Causes:
         reference = new.get('roleRef') or {}
         shown = {'APIGroup': reference.get('apiGroup', ''), 'Kind': reference.get('kind', ''),
                  'Name': reference.get('name', '')}
-        yield causes.invalid('roleRef', shown, "cannot change roleRef")
+        yield wordings.invalid('roleRef', shown, "cannot change roleRef")
 
 
 _CHANGES: Mapping[kinds.Resource, Callable[[statuses.Obj, statuses.Obj], Causes]] = {

@@ -4,7 +4,7 @@ What is wrong with pods, and with all that makes pods by templates.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, naming, statuses
+from kopf._kits.sandbox import naming, statuses, wordings
 
 Causes = Iterator[statuses.Cause]
 
@@ -18,7 +18,7 @@ def check_pod(pod: statuses.Obj) -> Causes:
 
 def _check_pod_spec(spec: Mapping[str, Any], field: str, restarts: str = '') -> Causes:
     if not spec.get('containers'):
-        yield causes.required(f'{field}.containers')
+        yield wordings.required(f'{field}.containers')
     names: set[str] = set()
     for part in ('containers', 'initContainers'):
         for index, container in enumerate(spec.get(part) or ()):
@@ -26,56 +26,57 @@ def _check_pod_spec(spec: Mapping[str, Any], field: str, restarts: str = '') -> 
     policy = spec.get('restartPolicy')
     supported = ("Always", "OnFailure", "Never")
     if policy not in supported:
-        yield causes.unsupported(f'{field}.restartPolicy', policy, supported)
+        yield wordings.unsupported(f'{field}.restartPolicy', policy, supported)
     if restarts == 'always' and policy != 'Always':
-        yield causes.unsupported(f'{field}.restartPolicy', policy, ["Always"])
+        yield wordings.unsupported(f'{field}.restartPolicy', policy, ["Always"])
     if restarts == 'ends' and policy == 'Always':
-        yield causes.required(f'{field}.restartPolicy', f'valid values: {RESTARTS}')
+        yield wordings.required(f'{field}.restartPolicy', f'valid values: {RESTARTS}')
 
 
 def _check_container(container: Mapping[str, Any], field: str, names: set[str]) -> Causes:
     name = container.get('name') or ''
     if not name:
-        yield causes.required(f'{field}.name')
+        yield wordings.required(f'{field}.name')
     elif name in names:
-        yield causes.duplicate(f'{field}.name', name)
+        yield wordings.duplicate(f'{field}.name', name)
     else:
         for problem in naming.check_label(name):
-            yield causes.invalid(f'{field}.name', name, problem)
+            yield wordings.invalid(f'{field}.name', name, problem)
     names.add(name)
     if not container.get('image'):
-        yield causes.required(f'{field}.image')
+        yield wordings.required(f'{field}.image')
     for index, port in enumerate(container.get('ports') or ()):
         number = port.get('containerPort') or 0
         if not number:
-            yield causes.required(f'{field}.ports[{index}].containerPort')
+            yield wordings.required(f'{field}.ports[{index}].containerPort')
         elif not 0 < number < 65536:
-            yield causes.invalid(f'{field}.ports[{index}].containerPort', number,
+            yield wordings.invalid(f'{field}.ports[{index}].containerPort', number,
                                  "must be between 1 and 65535, inclusive")
     for index, variable in enumerate(container.get('env') or ()):
         if not variable.get('name'):
-            yield causes.required(f'{field}.env[{index}].name')
+            yield wordings.required(f'{field}.env[{index}].name')
 
 
 def check_workload(obj: statuses.Obj) -> Causes:
     """Deployments and the like: pods by a template, found by a selector."""
     spec = obj['spec']
     if spec.get('replicas', 0) < 0:
-        yield causes.invalid(
+        yield wordings.invalid(
             'spec.replicas', spec['replicas'], "must be greater than or equal to 0")
     selector = spec.get('selector')
     if selector is None:
-        yield causes.required('spec.selector')
+        yield wordings.required('spec.selector')
     elif not selector:
-        yield causes.invalid('spec.selector', selector, "empty selector is invalid for deployment")
+        yield wordings.invalid(
+            'spec.selector', selector, "empty selector is invalid for deployment")
     template = spec.get('template') or {}
     labels = (template.get('metadata') or {}).get('labels')
     if not _selects(selector, labels or {}):
-        yield causes.invalid('spec.template.metadata.labels', labels, MISMATCH)
+        yield wordings.invalid('spec.template.metadata.labels', labels, MISMATCH)
     yield from _check_pod_spec(template.get('spec') or {}, 'spec.template.spec', 'always')
     strategy = spec.get('strategy') or {}
     if strategy.get('type') == 'Recreate' and 'rollingUpdate' in strategy:
-        yield causes.forbidden('spec.strategy.rollingUpdate',
+        yield wordings.forbidden('spec.strategy.rollingUpdate',
                                "may not be specified when strategy `type` is 'Recreate'")
 
 
@@ -113,9 +114,9 @@ def check_cron_job(job: statuses.Obj) -> Causes:
     schedule = spec.get('schedule') or ''
     fields = schedule.split()
     if not schedule:
-        yield causes.required('spec.schedule')
+        yield wordings.required('spec.schedule')
     elif len(fields) != 5 and not schedule.startswith('@'):
-        yield causes.invalid(
+        yield wordings.invalid(
             'spec.schedule', schedule,
             f"expected exactly 5 fields, found {len(fields)}: [{' '.join(fields)}]")
     template = (spec.get('jobTemplate') or {}).get('spec', {}).get('template') or {}
@@ -123,4 +124,4 @@ def check_cron_job(job: statuses.Obj) -> Causes:
         template.get('spec') or {}, 'spec.jobTemplate.spec.template.spec', 'ends')
     name = job['metadata'].get('name', '')
     if len(name) > 52:
-        yield causes.invalid('metadata.name', name, "must be no more than 52 characters")
+        yield wordings.invalid('metadata.name', name, "must be no more than 52 characters")

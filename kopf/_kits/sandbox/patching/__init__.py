@@ -1,10 +1,11 @@
 """
-Patches of the three kinds that the API takes as they are: merge patches (RFC 7386), JSON patches
-(RFC 6902), and strategic merge patches. The fourth one, by applying, is in the room next door.
+Patches: merge patches (RFC 7396), JSON patches (RFC 6902), and strategic merge patches.
 
-All functions are pure: neither the object nor the patch is changed; the result shares with both
-whatever is equal, so it is not to be changed in place either. What cannot be applied raises
-the error that the API answers.
+Server-side apply is in the package `applying`.
+
+All functions are pure: neither the object nor the patch is changed. The result shares values with
+both, so it must not be changed in place. If a patch cannot be applied, the functions raise the
+error of the API.
 """
 from kopf._kits.sandbox.patching.jsonpatches import apply_json_patch, find_unknown_members
 from kopf._kits.sandbox.patching.mergepatches import apply_merge_patch

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.patching import decoding
+from kopf._kits.sandbox.patching import unmarshalling
 from kopf._kits.sandbox.schemas import depths
 
 MAX_OPERATIONS = 10_000
@@ -15,7 +15,7 @@ MEMBERS = frozenset(['op', 'path', 'from', 'value'])
 
 
 class _Inapplicable(Exception):
-    """An operation does not fit the document. The API does not tell why."""
+    """An operation does not fit the document. The API gives no details."""
 
 
 def apply_json_patch(obj: statuses.Obj, ops: Any) -> Any:
@@ -57,17 +57,17 @@ def find_unknown_members(ops: Any) -> list[str]:
 
 def _verify(ops: Any) -> None:
     if not isinstance(ops, list):
-        raise decoding.unmarshalling_error(ops, 'value', '[]handlers.jsonPatchOp')
+        raise unmarshalling.unmarshalling_error(ops, 'value', '[]handlers.jsonPatchOp')
     if len(ops) > MAX_OPERATIONS:
         raise _too_large(
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(ops)}")
     for op in ops:
         if op is not None and not isinstance(op, dict):
-            raise decoding.unmarshalling_error(op, 'value', 'handlers.jsonPatchOp')
+            raise unmarshalling.unmarshalling_error(op, 'value', 'handlers.jsonPatchOp')
         for member in ('op', 'path', 'from'):
             value = (op or {}).get(member)
             if value is not None and not isinstance(value, str):
-                raise decoding.unmarshalling_error(
+                raise unmarshalling.unmarshalling_error(
                     value, f'struct field jsonPatchOp.{member}', 'string')
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.patching import decoding
+from kopf._kits.sandbox.patching import unmarshalling
 from kopf._kits.sandbox.schemas import nodes
 from kopf._kits.sandbox.schemas.depths import guarded
 
@@ -33,7 +33,7 @@ def apply_strategic_merge_patch(
     if patch is None:
         return obj
     if not isinstance(patch, dict):
-        text = f"json: cannot unmarshal {decoding.json_type(patch)} into Go value of type "
+        text = f"json: cannot unmarshal {unmarshalling.json_type(patch)} into Go value of type "
         raise statuses.BadRequest(text + "map[string]interface {}")
     return _merge_dicts(obj, patch, schema)
 
@@ -65,7 +65,7 @@ def _merge_dicts(
             name = key.removeprefix(ORDER)
             if not isinstance(value, list):
                 raise _failure(f"expected a []interface {{}}, but received a "
-                               f"{decoding.json_type(value)}")
+                               f"{unmarshalling.json_type(value)}")
             _merge_ordered(result, patch, name, value, _of(schema, name))
     for key, value in patch.items():
         if key.startswith('$') or f'{ORDER}{key}' in patch:

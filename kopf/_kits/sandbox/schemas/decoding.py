@@ -3,7 +3,7 @@ Objects of built-in kinds, and all metadata, as the API decodes them into its ow
 """
 from typing import Any
 
-from kopf._kits.sandbox import causes
+from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.schemas import definitions, nodes, paths, scalars
 from kopf._kits.sandbox.schemas.depths import guarded
 from kopf._kits.sandbox.schemas.scalars import Field
@@ -69,15 +69,16 @@ def _decode_embedded(
         if here:
             for key in ('apiVersion', 'kind'):
                 if key in value and not isinstance(value[key], str):
-                    problem = causes.invalid(
-                        paths.render((path, key)), causes.arranged(value[key]), "must be a string")
+                    problem = wordings.invalid(
+                        paths.render((path, key)), wordings.arranged(value[key]),
+                        "must be a string")
                     raise Undecodable(str(problem))
             if 'metadata' in value:
                 try:
                     meta, fields = decode_metadata(value['metadata'], within=paths.render(path))
                 except Undecodable as e:
                     field = paths.render((path, 'metadata'))
-                    problem = causes.invalid(field, causes.arranged(value['metadata']), str(e))
+                    problem = wordings.invalid(field, wordings.arranged(value['metadata']), str(e))
                     raise Undecodable(str(problem)) from None
                 unknown += fields
                 changes['metadata'] = meta

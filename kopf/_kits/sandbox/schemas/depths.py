@@ -6,7 +6,7 @@ from kopf._kits.sandbox import statuses
 
 MAX_DEPTH = 250
 """
-How deep objects can be. The API itself reads bodies of up to 10,000 levels; nobody writes them.
+How deep objects can be once they are folded, see `encoding`. Patches could make them deeper.
 """
 
 P = ParamSpec('P')

@@ -1,10 +1,10 @@
 """
 Rules of custom resources in CEL, the Common Expression Language (``x-kubernetes-validations``).
 
-They need the package ``common-expression-language``. With it absent, all rules are taken for kept:
-such objects are stored that a real API would refuse. There are no estimates of costs, no checks of
-types before the rules are evaluated, and of Kubernetes' own functions only those for lists
-and strings.
+The rules need the package ``common-expression-language``. Without the package, all rules count as
+fulfilled, so the sandbox stores objects that a real API would refuse. There are no estimates of
+costs, and no checks of types before the evaluation. Of the functions of Kubernetes, only those for
+lists and strings are available.
 """
 import contextlib
 import datetime
@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, statuses
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas import nodes, paths
 
 KEYWORDS = frozenset([
@@ -76,7 +76,7 @@ def _check_rule(
     except Unavailable:
         return
     except Exception as e:  # whatever the library makes of it
-        yield causes.invalid(field, schema.type or 'object', f"{e} evaluating rule: {text}")
+        yield wordings.invalid(field, schema.type or 'object', f"{e} evaluating rule: {text}")
         return
     if kept is True:
         return
@@ -87,7 +87,7 @@ def _check_rule(
     shown = rule.get('fieldPath') is None and not isinstance(value, dict | list)
     yield _make_cause(rule.get('reason') or 'FieldValueInvalid',
                       field + (rule.get('fieldPath') or ''), message.strip(),
-                      f": {causes.shown(value)}" if shown else "")
+                      f": {wordings.shown(value)}" if shown else "")
 
 
 def _make_cause(reason: str, field: str, message: str, shown: str) -> statuses.Cause:
@@ -103,10 +103,10 @@ def check_syntax(rule: Mapping[str, Any], field: str) -> Iterator[statuses.Cause
     """Whether a rule of a CRD can be evaluated at all."""
     text = rule.get('rule') or ''
     if not text.strip():
-        yield causes.required(f'{field}.rule', "rule is not specified")
+        yield wordings.required(f'{field}.rule', "rule is not specified")
         return
     if '\n' in (rule.get('message') or ''):
-        yield causes.invalid(f'{field}.message', rule['message'], "must not contain line breaks")
+        yield wordings.invalid(f'{field}.message', rule['message'], "must not contain line breaks")
     try:
         _compile(text)
     except Unavailable:
@@ -119,7 +119,7 @@ def check_syntax(rule: Mapping[str, Any], field: str) -> Iterator[statuses.Cause
             'OptionalOldSelf': rule.get('optionalOldSelf'),
         }
         why = re.sub(r"^.*?(?=ERROR: )", '', str(e), flags=re.DOTALL)
-        yield causes.invalid(f'{field}.rule', shown, f"compilation failed: {why}")
+        yield wordings.invalid(f'{field}.rule', shown, f"compilation failed: {why}")
 
 
 class Unavailable(Exception):

@@ -4,7 +4,7 @@ What validations find, and how their functions look.
 from collections.abc import Callable
 from typing import Any
 
-from kopf._kits.sandbox import causes, statuses
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas import paths
 
 
@@ -18,12 +18,12 @@ class Findings:
 
     def add_mistyped(self, path: paths.Path, expected: str, shown: str) -> None:
         field = paths.render(path)
-        self.by_schema.append(causes.mistyped(
+        self.by_schema.append(wordings.mistyped(
             field, shown, f'{field} in body must be of type {expected}: "{shown}"'))
 
     def add_unplaced(self, text: str) -> None:
         """The API does not tell the fields of some findings, only mentions them in the text."""
-        self.by_schema.append(causes.invalid('<nil>', '', text))
+        self.by_schema.append(wordings.invalid('<nil>', '', text))
 
 
 Check = Callable[[Any, paths.Path, Any, Findings], None]

@@ -1,5 +1,5 @@
 """
-Places in objects, cheap to make on the way down and rendered only when something is to be told.
+Paths in objects: cheap to extend, and rendered only for messages.
 """
 from typing import Any, TypeAlias
 
@@ -8,7 +8,7 @@ Path: TypeAlias = tuple[Any, str | int] | None
 
 
 class MapKey(str):
-    """A key of a map, where it is told as such: ``spec.labels[key]``."""
+    """A key of a map, shown in brackets: ``spec.labels[key]``."""
 
 
 def render(path: Path) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from kopf._kits.sandbox import causes
+from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.schemas import nodes
 
 INT_LIMITS = {'int32': 2 ** 31, 'int64': 2 ** 63}
@@ -61,7 +61,7 @@ def zero(schema: nodes.Schema) -> Any:
 
 
 def mismatch(schema: nodes.Schema, value: Any, field: Field | None) -> Undecodable:
-    shown = f' {causes.shown(value)}' if isinstance(value, int | float) and (
+    shown = f' {wordings.shown(value)}' if isinstance(value, int | float) and (
         schema.type in ('integer', 'number') and not isinstance(value, bool)) else ''
     where = (f"struct field {field.struct}.{'.'.join(field.names)} of type {_go_type(schema)}"
              if field else f"value of type {_go_type(schema)}")
@@ -147,7 +147,7 @@ def _decode_time(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
 
 
 def _decode_quantity(schema: nodes.Schema, value: Any, field: Field | None) -> Any:
-    text = value if isinstance(value, str) else causes.shown(value)
+    text = value if isinstance(value, str) else wordings.shown(value)
     if not _QUANTITY.fullmatch(text):
         raise Undecodable(
             "quantities must match the regular expression "

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import causes, statuses
+from kopf._kits.sandbox import statuses, wordings
 from kopf._kits.sandbox.schemas import expressions, formats, nodes, patterns, pruning, validating
 
 TYPES = ("array", "boolean", "integer", "number", "object", "string")
@@ -54,23 +54,23 @@ def find_unrecognized_formats(raw: Any) -> list[str]:
 
 def _check_root(raw: Raw, field: str) -> Causes:
     if raw.get('$schema'):
-        yield causes.invalid(field, '', "OpenAPIV3Schema 'schema' is not supported")
+        yield wordings.invalid(field, '', "OpenAPIV3Schema 'schema' is not supported")
     if raw.get('nullable'):
-        yield causes.forbidden(f'{field}.nullable', "nullable cannot be true at the root")
+        yield wordings.forbidden(f'{field}.nullable', "nullable cannot be true at the root")
     if raw.get('type') not in (None, '', 'object'):
-        yield causes.invalid(f'{field}.type', raw['type'], "must be object at the root")
+        yield wordings.invalid(f'{field}.type', raw['type'], "must be object at the root")
     if raw.get('additionalProperties') not in (None, False):
-        yield causes.forbidden(f'{field}.additionalProperties', "must not be used at the root")
+        yield wordings.forbidden(f'{field}.additionalProperties', "must not be used at the root")
     properties = raw.get('properties') or {}
     for key, expected in (('apiVersion', 'string'), ('kind', 'string'), ('metadata', 'object')):
         actual = (properties.get(key) or {}).get('type', expected)
         if actual != expected:
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'{field}.properties[{key}].type', actual, f"must be {expected}")
     meta = properties.get('metadata') or {}
     if set(meta) - {'type', 'properties', 'description', 'default', 'required'} or (
             set(meta.get('properties') or {}) - {'name', 'generateName'}):
-        yield causes.forbidden(
+        yield wordings.forbidden(
             f'{field}.properties[metadata]',
             "must not specify anything other than name and generateName, but metadata is "
             "implicitly specified")
@@ -78,7 +78,7 @@ def _check_root(raw: Raw, field: str) -> Causes:
             (f'.properties[{key}]', sub or {})
             for key, sub in (meta.get('properties') or {}).items())):
         if 'default' in sub:
-            yield causes.forbidden(f'{field}.properties[metadata]{place}.default',
+            yield wordings.forbidden(f'{field}.properties[metadata]{place}.default',
                                    "must not be set in top-level metadata")
 
 
@@ -86,9 +86,9 @@ def _check(raw: Raw, field: str, role: str) -> Causes:
     """The rules of one node and all below. Its role: root, object field, array item, map value."""
     for key in UNSUPPORTED:
         if raw.get(key):
-            yield causes.forbidden(f'{field}.{key}', f"{key} is not supported")
+            yield wordings.forbidden(f'{field}.{key}', f"{key} is not supported")
     if raw.get('uniqueItems'):
-        yield causes.forbidden(
+        yield wordings.forbidden(
             f'{field}.uniqueItems', "uniqueItems cannot be set to true since the runtime "
                                     "complexity becomes quadratic")
     if raw.get('pattern'):
@@ -121,7 +121,7 @@ def _check_pattern(pattern: str, field: str) -> Causes:
             patterns.compile(pattern)
         except patterns.UnknownPattern:
             if r'\p' not in pattern and r'\P' not in pattern:
-                yield causes.invalid(field, pattern, "must be a valid regular expression, but "
+                yield wordings.invalid(field, pattern, "must be a valid regular expression, but "
                                                      f"isn't: error parsing regexp: {e}")
 
 
@@ -133,16 +133,16 @@ def _check_type(raw: Raw, field: str, role: str) -> Causes:
     type_ = raw.get('type') or ''
     free = _is_int_or_string(raw) or raw.get('x-kubernetes-preserve-unknown-fields')
     if type_ and type_ not in TYPES:
-        yield causes.unsupported(f'{field}.type', type_, TYPES)
+        yield wordings.unsupported(f'{field}.type', type_, TYPES)
     elif not type_ and not free and not raw.get('$ref'):
         where = "at the root" if role == 'root' else f"for specified {role}"
-        yield causes.required(f'{field}.type', f"must not be empty {where}")
+        yield wordings.required(f'{field}.type', f"must not be empty {where}")
     if type_ == 'array' and raw.get('items') is None:
-        yield causes.required(f'{field}.items', "must be specified")
+        yield wordings.required(f'{field}.items', "must be specified")
     if isinstance(raw.get('items'), list):
-        yield causes.forbidden(f'{field}.items', "items must be a schema object and not an array")
+        yield wordings.forbidden(f'{field}.items', "items must be a schema object and not an array")
     if raw.get('properties') and isinstance(raw.get('additionalProperties'), dict):
-        yield causes.forbidden(f'{field}.additionalProperties',
+        yield wordings.forbidden(f'{field}.additionalProperties',
                                "additionalProperties and properties are mutual exclusive")
 
 
@@ -150,24 +150,24 @@ def _check_extensions(raw: Raw, field: str) -> Causes:
     preserving = raw.get('x-kubernetes-preserve-unknown-fields')
     key = f'{field}.x-kubernetes-preserve-unknown-fields'
     if preserving is False:
-        yield causes.invalid(key, False, "must be true or undefined")
+        yield wordings.invalid(key, False, "must be true or undefined")
     if preserving and _is_int_or_string(raw):
-        yield causes.invalid(key, True, "must be false if x-kubernetes-int-or-string is true")
+        yield wordings.invalid(key, True, "must be false if x-kubernetes-int-or-string is true")
     if raw.get('x-kubernetes-embedded-resource'):
         if not raw.get('properties') and not preserving:
-            yield causes.required(
+            yield wordings.required(
                 f'{field}.properties', "must not be empty if x-kubernetes-embedded-resource is "
                                        "true without x-kubernetes-preserve-unknown-fields")
         if raw.get('type') != 'object':
-            yield causes.invalid(f'{field}.type', raw.get('type') or '',
+            yield wordings.invalid(f'{field}.type', raw.get('type') or '',
                                  "must be object if x-kubernetes-embedded-resource is true")
     map_type = raw.get('x-kubernetes-map-type')
     if map_type is not None:
         if raw.get('type') != 'object':
-            yield causes.invalid(f'{field}.type', raw.get('type') or '',
+            yield wordings.invalid(f'{field}.type', raw.get('type') or '',
                                  "must be object if x-kubernetes-map-type is specified")
         if map_type not in ("atomic", "granular"):
-            yield causes.unsupported(
+            yield wordings.unsupported(
                 f'{field}.x-kubernetes-map-type', map_type, ("atomic", "granular"))
 
 
@@ -175,14 +175,14 @@ def _check_list(raw: Raw, field: str) -> Causes:
     list_type, keys = raw.get('x-kubernetes-list-type'), raw.get('x-kubernetes-list-map-keys')
     if list_type is None:
         if keys:
-            yield causes.required(f'{field}.x-kubernetes-list-type',
+            yield wordings.required(f'{field}.x-kubernetes-list-type',
                                   "must be map if x-kubernetes-list-map-keys is non-empty")
         return
     if raw.get('type') != 'array':
-        yield causes.invalid(f'{field}.type', raw.get('type') or '',
+        yield wordings.invalid(f'{field}.type', raw.get('type') or '',
                              "must be array if x-kubernetes-list-type is specified")
     if list_type not in ("atomic", "set", "map"):
-        yield causes.unsupported(
+        yield wordings.unsupported(
             f'{field}.x-kubernetes-list-type', list_type, ("atomic", "set", "map"))
     items = raw.get('items')
     items = items if isinstance(items, dict) else {}
@@ -194,43 +194,43 @@ def _check_list(raw: Raw, field: str) -> Causes:
 
 def _check_set_items(items: Raw, field: str) -> Causes:
     if items.get('nullable'):
-        yield causes.forbidden(f'{field}.nullable',
+        yield wordings.forbidden(f'{field}.nullable',
                                "cannot be nullable when x-kubernetes-list-type is set")
     if items.get('type') == 'array' and items.get('x-kubernetes-list-type') not in (None, 'atomic'):
-        yield causes.invalid(
+        yield wordings.invalid(
             f'{field}.x-kubernetes-list-type', items['x-kubernetes-list-type'],
             "must be atomic as item of a list with x-kubernetes-list-type=set")
     if items.get('type') == 'object' and items.get('x-kubernetes-map-type') != 'atomic':
-        yield causes.invalid(
+        yield wordings.invalid(
             f'{field}.x-kubernetes-map-type', items.get('x-kubernetes-map-type'),
             "must be atomic as item of a list with x-kubernetes-list-type=set")
 
 
 def _check_map_items(items: Raw, keys: list[str], field: str) -> Causes:
     if not keys:
-        yield causes.required(f'{field}.x-kubernetes-list-map-keys',
+        yield wordings.required(f'{field}.x-kubernetes-list-map-keys',
                               "must not be empty if x-kubernetes-list-type is map")
     if items.get('type') != 'object':
-        yield causes.invalid(f'{field}.items.type', items.get('type') or '',
+        yield wordings.invalid(f'{field}.items.type', items.get('type') or '',
                              "must be object if parent array's x-kubernetes-list-type is map")
         return
     properties = items.get('properties') or {}
     if len(set(keys)) < len(keys):
-        yield causes.invalid(
+        yield wordings.invalid(
             f'{field}.x-kubernetes-list-map-keys', keys, "must not contain duplicate entries")
     if set(keys) - set(properties):
-        yield causes.invalid(f'{field}.x-kubernetes-list-map-keys', keys,
+        yield wordings.invalid(f'{field}.x-kubernetes-list-map-keys', keys,
                              "entries must all be names of item properties")
     for key in dict.fromkeys(keys):
         found = properties.get(key)
         place = f'{field}.items.properties[{key}]'
         if found and found.get('type') in ('array', 'object'):
-            yield causes.invalid(
+            yield wordings.invalid(
                 f'{place}.type', found['type'],
                 "must be a scalar type if parent array's x-kubernetes-list-type is map")
         if found is not None and key not in (items.get('required') or ()) and (
                 'default' not in found):
-            yield causes.required(
+            yield wordings.required(
                 f'{place}.default', "this property is in x-kubernetes-list-map-keys, so it must "
                                     "have a default or be a required property")
 
@@ -240,9 +240,9 @@ def _check_combined(raw: Raw, field: str, types_known: bool) -> Causes:
     for key, why in FORBIDDEN_IN_COMBINATIONS.items():
         if raw.get(key) is not None and raw.get(key) is not False and not (
                 key == 'type' and types_known):
-            yield causes.forbidden(f'{field}.{key}', why)
+            yield wordings.forbidden(f'{field}.{key}', why)
     if raw.get('properties') and isinstance(raw.get('additionalProperties'), dict):
-        yield causes.forbidden(f'{field}.additionalProperties',
+        yield wordings.forbidden(f'{field}.additionalProperties',
                                "additionalProperties and properties are mutual exclusive")
     for key, sub in (raw.get('properties') or {}).items():
         yield from _check_combined(sub or {}, f'{field}.properties[{key}]', False)
@@ -261,7 +261,7 @@ def _check_defaults(raw: Raw, field: str, *, root: bool = False) -> Causes:
         wrapped = nodes.Schema({'type': 'object', 'properties': {'x': raw}})
         pruned, unknown = pruning.prune(wrapped, {'x': default})
         if unknown:
-            yield causes.invalid(f'{field}.default', default, "must not have unknown fields")
+            yield wordings.invalid(f'{field}.default', default, "must not have unknown fields")
         else:
             for cause in validating.validate(schema, pruned['x']):
                 place = f'{field}.default'
@@ -270,7 +270,7 @@ def _check_defaults(raw: Raw, field: str, *, root: bool = False) -> Causes:
             if root:
                 for key in ('apiVersion', 'kind'):
                     if key not in default:
-                        yield causes.required(f'{field}.default.{key}')
+                        yield wordings.required(f'{field}.default.{key}')
     for key, sub in (raw.get('properties') or {}).items():
         yield from _check_defaults(sub or {}, f'{field}.properties[{key}]')
     for key in ('items', 'additionalProperties'):

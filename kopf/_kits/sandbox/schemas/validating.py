@@ -6,7 +6,7 @@ Schemas are compiled to functions, each for one node, when they are first used.
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._kits.sandbox import causes, metadata, statuses
+from kopf._kits.sandbox import metadata, statuses, wordings
 from kopf._kits.sandbox.schemas import combining, expressions, nodes, paths, values
 from kopf._kits.sandbox.schemas.depths import guarded
 from kopf._kits.sandbox.schemas.findings import Check, Findings
@@ -34,7 +34,7 @@ def validate(
     found = findings.by_schema + findings.by_rules
     if schema.with_rules:
         if any(cause.type in expressions.BLOCKING for cause in found):
-            found.append(causes.invalid('<nil>', None, expressions.UNCHECKED))
+            found.append(wordings.invalid('<nil>', None, expressions.UNCHECKED))
         else:
             found.extend(expressions.check_rules(schema, obj, old, at))
     return found
@@ -114,10 +114,10 @@ def _make_for_dicts(schema: nodes.Schema) -> Check:
             findings.by_rules.extend(_check_embedded(value, path))
         if least is not None and len(value) < least:
             field = paths.render(path)
-            findings.by_schema.append(causes.invalid(
+            findings.by_schema.append(wordings.invalid(
                 field, len(value), f"{field} in body should have at least {least} properties"))
         if most is not None and len(value) > most:
-            findings.by_schema.append(causes.too_many(paths.render(path), len(value), most))
+            findings.by_schema.append(wordings.too_many(paths.render(path), len(value), most))
         known = old if type(old) is dict else _NO_OLD
         for key, item in value.items():
             child = checks.get(key, check_additional)
@@ -125,7 +125,7 @@ def _make_for_dicts(schema: nodes.Schema) -> Check:
                 child(item, (path, key), known.get(key, nodes.NOTHING), findings)
         for key in required:
             if key not in value:
-                findings.by_schema.append(causes.required(paths.render((path, key))))
+                findings.by_schema.append(wordings.required(paths.render((path, key))))
 
     return check
 
@@ -136,7 +136,7 @@ _NO_OLD: dict[str, Any] = {}
 def _check_embedded(value: dict[str, Any], path: paths.Path) -> Iterator[statuses.Cause]:
     for key in ('apiVersion', 'kind'):
         if not value.get(key):
-            yield causes.required(paths.render((path, key)))
+            yield wordings.required(paths.render((path, key)))
     meta = value.get('metadata') or {}
     field = paths.render((path, 'metadata'))
     yield from metadata.validate_labels(meta.get('labels') or {}, f'{field}.labels')
@@ -159,10 +159,10 @@ def _make_for_lists(schema: nodes.Schema) -> Check:
                 check_item(item, (path, index), before, findings)
         if least is not None and len(value) < least:
             field = paths.render(path)
-            findings.by_schema.append(causes.invalid(
+            findings.by_schema.append(wordings.invalid(
                 field, len(value), f"{field} in body should have at least {least} items"))
         if most is not None and len(value) > most:
-            findings.by_schema.append(causes.too_many(paths.render(path), len(value), most))
+            findings.by_schema.append(wordings.too_many(paths.render(path), len(value), most))
         if is_set or is_map:
             findings.by_rules.extend(_check_duplicates(value, path, keys if is_map else None))
 
@@ -172,7 +172,7 @@ def _make_for_lists(schema: nodes.Schema) -> Check:
 def _key_of(item: Any, keys: tuple[str, ...]) -> str:
     if not isinstance(item, dict):
         return ''
-    return causes.shown({key: item[key] for key in sorted(keys) if key in item})
+    return wordings.shown({key: item[key] for key in sorted(keys) if key in item})
 
 
 def _correlate(old: list[Any], keys: tuple[str, ...]) -> dict[str, Any]:
@@ -188,13 +188,13 @@ def _check_duplicates(
             continue
         if keys is not None and not isinstance(item, dict):
             field = paths.render((path, index))
-            yield causes.invalid(field, item, "must be an object for an array of list-type map")
+            yield wordings.invalid(field, item, "must be an object for an array of list-type map")
             return
         shown = item if keys is None else {key: item[key] for key in keys if key in item}
-        shown = causes.arranged(shown)
-        identity = causes.shown(shown)
+        shown = wordings.arranged(shown)
+        identity = wordings.shown(shown)
         if identity in seen:
-            yield causes.duplicate(paths.render((path, index)), shown)
+            yield wordings.duplicate(paths.render((path, index)), shown)
         seen.add(identity)
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._kits.sandbox import causes
+from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.schemas import formats, nodes, paths, patterns
 from kopf._kits.sandbox.schemas.findings import Check, Findings
 
@@ -70,9 +70,9 @@ def check_enumerated(
                 found = value
             if one == found and isinstance(one, bool) is isinstance(value, bool):
                 return
-    names = [one if isinstance(one, str) else causes.shown(one) for one in supported]
-    findings.by_schema.append(causes.unsupported(
-        paths.render(path), causes.arranged(value), names))
+    names = [one if isinstance(one, str) else wordings.shown(one) for one in supported]
+    findings.by_schema.append(wordings.unsupported(
+        paths.render(path), wordings.arranged(value), names))
 
 
 def make_for_strings(schema: nodes.Schema) -> Iterator[Check]:
@@ -90,16 +90,16 @@ def make_for_strings(schema: nodes.Schema) -> Iterator[Check]:
     def check(value: str, path: paths.Path, old: Any, findings: Findings) -> None:
         field = paths.render(path)
         if most is not None and len(value) > most:
-            findings.by_schema.append(causes.too_long(field, most))
+            findings.by_schema.append(wordings.too_long(field, most))
         elif least is not None and len(value) < least:
-            findings.by_schema.append(causes.invalid(
+            findings.by_schema.append(wordings.invalid(
                 field, value, f"{field} in body should be at least {least} chars long"))
         elif search is not None and not search(value):
-            findings.by_schema.append(causes.invalid(
+            findings.by_schema.append(wordings.invalid(
                 field, value, f"{field} in body should match '{pattern}'"))
         if is_format is not None and not is_format(value):
-            findings.by_schema.append(causes.mistyped(
-                field, value, f"{field} in body must be of type {format}: {causes.shown(value)}"))
+            findings.by_schema.append(wordings.mistyped(
+                field, value, f"{field} in body must be of type {format}: {wordings.shown(value)}"))
 
     if most is not None or least is not None or search is not None or is_format is not None:
         yield check
@@ -117,9 +117,9 @@ def make_for_numbers(schema: nodes.Schema) -> Iterator[Check]:
         wrong = []
         if multiple is not None and cast(multiple) <= 0:
             field = paths.render(path)
-            findings.by_schema.append(causes.invalid(
+            findings.by_schema.append(wordings.invalid(
                 field, cast(multiple), f"factor MultipleOf declared for {field} must be positive: "
-                                       f"{causes.shown(cast(multiple))}"))
+                                       f"{wordings.shown(cast(multiple))}"))
         elif multiple is not None and not _is_multiple(value, cast(multiple)):
             wrong.append(f"a multiple of {_shown(cast(multiple))}")
         if most is not None and (value >= cast(most) if below else value > cast(most)):
@@ -129,7 +129,7 @@ def make_for_numbers(schema: nodes.Schema) -> Iterator[Check]:
         if wrong:
             field = paths.render(path)
             for text in wrong:
-                findings.by_schema.append(causes.invalid(
+                findings.by_schema.append(wordings.invalid(
                     field, value, f"{field} in body should be {text}"))
 
     if multiple is not None or most is not None or least is not None:
@@ -160,4 +160,4 @@ def _check_range(
 
 
 def _shown(limit: float) -> str:
-    return causes.shown_float(float(limit))
+    return wordings.shown_float(float(limit))

@@ -1,0 +1,307 @@
+"""
+Parsing of HTTP/1.1 by llhttp (``httptools``, in its strict mode), within limits.
+
+The other side is not trusted. A message takes no more memory than its `Limits`. Ambiguous messages
+(e.g. with two lengths) are refused: different parsers could understand them differently, which
+enables the smuggling of requests (RFC 9112, section 11.2).
+
+One reader is for one connection. It reads one message after another, until the first error.
+"""
+import http
+from collections.abc import Callable
+from typing import NamedTuple
+
+import httptools
+
+Fields = list[tuple[str, str]]
+"""The headers in their order: the original names, and the values without surrounding spaces."""
+
+
+class Limits(NamedTuple):
+    """
+    The limits of a message: the sizes of the head and body in bytes, the number of header fields.
+    """
+    head: int
+    fields: int
+    body: int
+
+
+class MessageError(Exception):
+    """The message is refused. ``status`` is the HTTP status for the response to the client."""
+
+    def __init__(self, status: int, reason: str = '') -> None:
+        super().__init__(reason or http.HTTPStatus(status).phrase)
+        self.status = status
+
+
+class RequestHead(NamedTuple):
+    """A request without its body."""
+    method: str
+    target: str
+    fields: Fields
+    length: int | None
+    """The length of the body in bytes; None if the body comes in chunks."""
+    lasting: bool
+    """Whether the connection can be reused for another request."""
+
+
+class Response(NamedTuple):
+    status: int
+    fields: Fields
+    body: bytes
+
+    def get_headers(self, name: str) -> list[str]:
+        """Get all values of a header; its name is case-insensitive."""
+        name = name.lower()
+        return [value for key, value in self.fields if key.lower() == name]
+
+
+class _Reader:
+    """The common part of both readers: the callbacks of llhttp (``on_…``), and the limits."""
+
+    _parser: httptools.HttpRequestParser | httptools.HttpResponseParser
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self.is_begun = False
+        """Whether a message has begun and has not ended."""
+        self._limits = limits
+        self._fields: Fields = []
+        self._body: list[bytes] = []
+        self._head_size = self._body_size = 0
+        self._is_head_done = False
+        self._version = ''
+        self._hosts = 0
+        self._length: int | None = None
+        self._is_chunked = False
+        self._is_advanced = False
+        self._stuck = 0
+
+    def _execute(self, data: bytes) -> None:
+        self._is_advanced = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as e:
+            raise e.__context__ or e from None
+        except httptools.HttpParserError as e:
+            raise MessageError(400, f"Not HTTP/1.1: {e}.") from None
+        # llhttp calls back only for complete parts, and never for extensions of chunks. So, an
+        # endless header or extension is noticed only by the number of bytes without any callbacks.
+        self._stuck = 0 if self._is_advanced else self._stuck + len(data)
+        if self._stuck > self._limits.head:
+            raise MessageError(431)
+
+    def on_message_begin(self) -> None:
+        self._is_advanced = self.is_begun = True
+        self._fields, self._body = [], []
+        self._head_size = self._body_size = 0
+        self._is_head_done = False
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        value = value or b''
+        self._add_to_head(len(name) + len(value) + 4)
+        if len(self._fields) >= self._limits.fields:
+            raise MessageError(431)
+        if not self._is_head_done:  # otherwise, it is a trailer, which is not needed
+            self._fields.append(
+                (name.decode('latin-1'), value.decode('latin-1').rstrip(' \t')))
+
+    def on_headers_complete(self) -> None:
+        self._is_advanced = self._is_head_done = True
+        self._version = version = self._parser.get_http_version()
+        if version not in ('1.1', '1.0'):
+            raise MessageError(400, "Not HTTP/1.1.")
+        if self._parser.should_upgrade():  # llhttp would not parse the rest of the connection
+            raise MessageError(400, "Other protocols are not spoken.")
+        coding, length, hosts = None, None, 0
+        for name, value in self._fields:
+            key = name.lower()
+            if key == 'host':
+                hosts += 1
+            elif key == 'content-length':
+                if length is not None:
+                    raise MessageError(400, "The length is ambiguous.")
+                length = value
+            elif key == 'transfer-encoding':
+                coding = value if coding is None else f'{coding}, {value}'
+        if coding is not None:
+            if length is not None or version != '1.1':
+                raise MessageError(400, "The length is ambiguous.")
+            if coding.lower() != 'chunked':
+                raise MessageError(501)
+        self._hosts = hosts
+        self._is_chunked = coding is not None
+        self._length = None if length is None else int(length)
+        if self._length is not None and self._length > self._limits.body:
+            raise MessageError(413)
+
+    def on_body(self, data: bytes) -> None:
+        self._is_advanced = True
+        self._body_size += len(data)
+        if self._body_size > self._limits.body:
+            raise MessageError(413)
+        self._body.append(data)
+
+    def on_message_complete(self) -> None:
+        self._is_advanced = True
+        self.is_begun = False
+
+    def _add_to_head(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._limits.head:
+            raise MessageError(431)
+
+
+class RequestReader(_Reader):
+    """
+    Reads the requests of a client.
+
+    ``take_head`` is called with the head of a request before its body is read; it can refuse the
+    request by raising an error. ``take_body`` is called when the request is complete.
+    """
+
+    _parser: httptools.HttpRequestParser
+
+    def __init__(
+            self,
+            limits: Limits,
+            take_head: Callable[[RequestHead], None],
+            take_body: Callable[[bytes], None],
+    ) -> None:
+        super().__init__(limits)
+        self._take_head = take_head
+        self._take_body = take_body
+        self._target = b''
+        self._parser = httptools.HttpRequestParser(self)
+
+    @property
+    def is_body_awaited(self) -> bool:
+        """Whether the head has come, and nothing of the body has."""
+        return self.is_begun and self._is_head_done and not self._body
+
+    @property
+    def size(self) -> int:
+        """How many bytes of the body have come."""
+        return self._body_size
+
+    def feed(self, data: bytes) -> None:
+        """
+        Parse the next bytes, and call ``take_head`` and ``take_body``. It must not be called after
+        an error.
+
+        :raises MessageError: if the request is not proper HTTP/1.1, or is too large.
+        """
+        self._execute(data)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._target = b''
+
+    def on_url(self, target: bytes) -> None:
+        self._add_to_head(len(target))
+        self._target += target
+
+    def on_header(self, name: bytes, value: bytes | None) -> None:
+        if self._is_head_done:
+            raise MessageError(400, "There are trailers.")
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._hosts > 1 or (not self._hosts and self._version == '1.1'):
+            raise MessageError(400, "Not one host.")
+        target = self._target.decode('latin-1')
+        if not target.startswith('/') or not target.isascii() or not target.isprintable():
+            raise MessageError(400, "Not a path.")
+        self._take_head(RequestHead(
+            self._parser.get_method().decode(), target, self._fields,
+            None if self._is_chunked else self._length or 0, self._parser.should_keep_alive()))
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self._take_body(b''.join(self._body))
+
+
+class ResponseReader(_Reader):
+    """
+    Reads the responses of a server.
+
+    The requests must not be HEAD or CONNECT: their responses cannot be parsed without knowing that.
+    """
+
+    _parser: httptools.HttpResponseParser
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.keeps_alive = True
+        """Whether the connection can be reused after the last response."""
+        self._status = 0
+        self._response: Response | None = None
+        self._parser = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> Response | None:
+        """
+        Parse the next bytes; return the response if it is complete with them.
+
+        :raises MessageError: if it is not proper HTTP/1.1, or is too large, or is a second
+            response.
+        """
+        try:
+            self._execute(data)
+        except _BodilessError:
+            self.keeps_alive = False
+        return self._take()
+
+    def end(self) -> Response | None:
+        """
+        Note that the connection is closed; return the response if it is complete by that.
+
+        A response with neither a length nor chunks ends when the connection is closed.
+        """
+        self.keeps_alive = False
+        if self.is_begun and self._is_head_done and self._length is None and not self._is_chunked:
+            self.on_message_complete()
+        return self._take()
+
+    def _take(self) -> Response | None:
+        response, self._response = self._response, None
+        return response
+
+    def on_message_begin(self) -> None:
+        if self._response is not None:
+            raise MessageError(400, "There is more than one response.")
+        size = self._head_size if 100 <= self._status < 200 else 0
+        super().on_message_begin()
+        self._head_size = size
+        self._status = 0
+
+    def on_status(self, reason: bytes) -> None:
+        self._add_to_head(len(reason))
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        self._status = self._parser.get_status_code()
+        has_body = bool(self._length) or self._is_chunked
+        if self._status < 100 or (self._status < 200 and has_body):
+            raise MessageError(400, f"Not a response: {self._status}.")
+        if self._status in (204, 304) and has_body:
+            self._complete()
+            raise _BodilessError
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self._status >= 200:
+            self.keeps_alive = self.keeps_alive and self._parser.should_keep_alive()
+            self._complete()
+
+    def _complete(self) -> None:
+        self.is_begun = False
+        self._response = Response(self._status, self._fields, b''.join(self._body))
+
+
+class _BodilessError(Exception):
+    """
+    The response has no body by its status (204, 304), though its headers announce one.
+
+    llhttp would wait for the body.
+    """

@@ -1,0 +1,239 @@
+"""
+Records of a handling cycle on its object: the progress of handlers, and the states they have seen.
+
+These functions read bodies and make patches; they do no I/O. The storages in the settings decide
+where the records are. Authors can write their own storages.
+"""
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.configs import configuration, diffbase
+from kopf._cogs.structs import bodies, ids, patches
+from kopf._core.actions import cycles, essences, progression
+from kopf._core.intents import causes, handlers
+
+VERSION = 1
+"""The version of the format of the records of cycles. Records of other versions are ignored."""
+
+MAX_LENGTH = 100_000
+"""
+The longest record of a cycle. Longer ones are not stored.
+
+Kubernetes limits all annotations of an object to 256 KiB together.
+"""
+
+
+class Sighting(NamedTuple):
+    """The states that handlers have seen, besides the last-handled state: see `cycles`."""
+    base: bodies.BodyEssence | None = None
+    divergent: bodies.BodyEssence | None = None
+
+
+class Progress(NamedTuple):
+    """A patch with the records of an unfinished cycle."""
+    patch: patches.Patch
+    repeated: frozenset[ids.HandlerId]
+    """
+    The finished handlers that will be called again after a restart.
+
+    Their progress is not recorded, because the states that they have seen are too large.
+    """
+
+
+def fetch_state(
+        handler_id: ids.HandlerId,
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        now: clocks.Moment,
+) -> progression.HandlerState | None:
+    """
+    Read the recorded progress of a handler.
+
+    :raises ValueError: if the record is not readable.
+    """
+    record = settings.persistence.progress_storage.fetch(key=handler_id, body=body)
+    return progression.HandlerState.from_record(record, now=now) if record else None
+
+
+def restore(
+        declared: Iterable[handlers.ChangingHandler],
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        now: clocks.Moment,
+) -> cycles.Cycle | None:
+    """
+    Restore the cycle that another process, e.g. before a restart, has recorded on the object.
+
+    :raises ValueError: if a record is not readable.
+    """
+    found = {
+        handler.id: state for handler in declared
+        if (state := fetch_state(handler.id, body=body, settings=settings, now=now)) is not None}
+    sighting = fetch_sighting(body, settings=settings)
+    if not found and sighting is None and (
+            settings.persistence.progress_storage.touched(body=body) is None):
+        return None
+    sighting = sighting or Sighting()
+    is_any_finished = any(state.finished for state in found.values())
+    purpose = next(iter(found.values())).purpose if found else None
+    return cycles.Cycle(
+        reason=causes.Reason(purpose or causes.Reason.NOOP),
+        states=progression.State(found),
+        roots=frozenset(found),
+        stored=True,
+        base=sighting.base if is_any_finished else None,
+        divergent=sighting.divergent,
+    )
+
+
+def make_progress(
+        cycle: cycles.Cycle,
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        expected: bodies.BodyEssence,
+        contributed: Iterable[patches.Patch],
+) -> Progress:
+    """
+    Record an unfinished cycle.
+
+    ``contributed`` are the patches that are sent together with the record. ``expected`` is the
+    essence of the object after these patches.
+    """
+    patch = patches.Patch()
+    storage = settings.persistence.progress_storage
+    repeated: frozenset[ids.HandlerId] = frozenset()
+    if cycle.reason in cycles.CHANGES:
+        base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
+        since = settings.persistence.diffbase_storage.fetch(body=body)
+        encoded = encode_sighting(Sighting(base, cycle.divergent), since=since)
+        if encoded is not None and len(encoded) > MAX_LENGTH:
+            repeated = frozenset(id_ for id_, state in cycle.states.items() if state.finished)
+            encoded = None
+        if encoded != storage.fetch_cycle(body=body):
+            storage.store_cycle(body=body, patch=patch, value=encoded)
+    for handler_id, state in cycle.states.items():
+        if handler_id in repeated:
+            storage.purge(key=handler_id, body=body, patch=patch)
+        elif handler_id in cycle.unsaved or not state.retries:
+            storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
+    storage.flush()
+    return Progress(patch, repeated)
+
+
+def make_closing(
+        cycle: cycles.Cycle,
+        handler_ids: Iterable[ids.HandlerId],
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        conclusion: cycles.Conclusion | None = None,
+) -> patches.Patch:
+    """Remove all records of a cycle that ends; record the divergent state for the next cycle."""
+    patch = patches.Patch()
+    storage = settings.persistence.progress_storage
+    encoded: str | None = None
+    if conclusion is not None:
+        encoded = encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
+    if (encoded is not None or cycle.stored) and encoded != storage.fetch_cycle(body=body):
+        storage.store_cycle(body=body, patch=patch, value=encoded)
+    if cycle.stored:
+        for handler_id in _find_family(cycle, handler_ids, body=body, settings=settings):
+            storage.purge(key=handler_id, body=body, patch=patch)
+        if storage.touched(body=body) is not None:
+            storage.touch(body=body, patch=patch, value=None)
+        storage.flush()
+    return patch
+
+
+def is_committed(
+        conclusion: cycles.Conclusion,
+        *,
+        old: bodies.BodyEssence | None,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+) -> bool:
+    """Whether the object has this conclusion: if so, the closing PATCH has been applied."""
+    expected = None if conclusion.divergent is None else Sighting(divergent=conclusion.divergent)
+    return old == conclusion.base and fetch_sighting(body, settings=settings) == expected
+
+
+def is_too_large(conclusion: cycles.Conclusion) -> bool:
+    """Whether the divergent state is too large for a record."""
+    if conclusion.divergent is None:
+        return False
+    encoded = encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
+    return encoded is not None and len(encoded) > MAX_LENGTH
+
+
+def fetch_sighting(
+        body: bodies.Body, *, settings: configuration.OperatorSettings,
+) -> Sighting | None:
+    """
+    Read the states that handlers have seen; None if there is no record.
+
+    The result is empty for records of other versions, for damaged ones, and for outdated ones. A
+    record is outdated if the last-handled state has changed since: another operator has handled
+    the object.
+    """
+    encoded = settings.persistence.progress_storage.fetch_cycle(body=body)
+    if encoded is None:
+        return None
+    try:
+        record = json.loads(encoded)
+        if record['version'] != VERSION or record['since'] != _fingerprint(
+                settings.persistence.diffbase_storage.fetch(body=body)):
+            return Sighting()
+        sighting = Sighting(record.get('base'), record.get('divergent'))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return Sighting()
+    is_readable = all(essence is None or isinstance(essence, dict) for essence in sighting)
+    return sighting if is_readable else Sighting()
+
+
+def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> str | None:
+    """Make a record; None if nothing was seen. ``since`` is the current last-handled state."""
+    if sighting.base is None and sighting.divergent is None:
+        return None
+    seen = {key: val for key, val in sighting._asdict().items() if val is not None}
+    record: dict[str, Any] = {'version': VERSION, 'since': _fingerprint(since), **seen}
+    return diffbase.encode_essence(record)
+
+
+def _fingerprint(essence: bodies.BodyEssence | None) -> str:
+    encoded = json.dumps(essence, sort_keys=True, separators=(',', ':'))
+    return hashlib.sha256(encoded.encode()).hexdigest()[:16]
+
+
+def _find_family(
+        cycle: cycles.Cycle,
+        handler_ids: Iterable[ids.HandlerId],
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+) -> set[ids.HandlerId]:
+    """
+    Find all handlers with all of their sub-handlers.
+
+    If a previous process has called the sub-handlers of a finished handler, only the records on
+    the object name them.
+    """
+    storage = settings.persistence.progress_storage
+    found: set[ids.HandlerId] = set()
+    queue = [*handler_ids, *cycle.states]
+    while queue:
+        handler_id = queue.pop()
+        if handler_id not in found:
+            found.add(handler_id)
+            state = cycle.states.get(handler_id)
+            if state is not None:
+                queue.extend(state.subrefs)
+            else:
+                record = storage.fetch(key=handler_id, body=body)
+                queue.extend(record.get('subrefs') or () if record else ())
+    return found

@@ -1,0 +1,93 @@
+"""
+Timers: handlers that are called periodically.
+
+The due time of the next call is calculated by pure functions. All times are monotonic, in seconds.
+"""
+import math
+
+from kopf._cogs.aiokits import clocks
+from kopf._core.actions import progression
+from kopf._core.engines.daemons.companions import NEVER, Companion, Companions
+from kopf._core.intents import causes, handlers
+
+
+class Timer(Companion):
+    """A companion that is called by its interval, and only if the object is idle."""
+    __slots__ = ('_is_due', '_is_paused', '_is_waiting')
+    handler: handlers.TimerHandler
+
+    def __init__(
+            self, companions: Companions, handler: handlers.SpawningHandler,
+    ) -> None:
+        super().__init__(companions, handler)
+        self._is_waiting = False
+        """Whether the timer is not called again before the next change of the object."""
+        self._is_paused = False
+        self._is_due = False
+        """Whether the due time came during the pause of the operator."""
+
+    def pause(self) -> None:
+        self._is_paused = True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        if self._is_due:
+            self._is_due = False
+            self.spawner.start(self)
+
+    def begin(self) -> None:
+        if self._is_paused:
+            self._is_due = True
+            return
+        if self.handler.idle and self.state is None and self.task is None and (
+                not self.stopper.is_set()):
+            quiet = get_quiet(self.handler, changed=self.companions.changed)
+            if quiet > self.spawner.clock.mono() + clocks.PRECISION:
+                self._sleep(quiet)
+                return
+        super().begin()
+
+    def note_change(self) -> None:
+        if self._is_waiting and self.task is None:
+            self._is_waiting = False
+            self._sleep(get_quiet(self.handler, changed=self.companions.changed))
+
+    def _judge(
+            self, outcome: progression.Outcome, cause: causes.SpawningCause, *, invoked: float,
+    ) -> float | None:
+        if not outcome.final or outcome.exception is not None:
+            return super()._judge(outcome, cause, invoked=invoked)
+        self.state = None
+        ended = self.spawner.clock.mono()
+        until = get_next(self.handler, invoked=invoked, ended=ended)
+        if until != NEVER:
+            return until
+        if not self.handler.idle:
+            return None
+        if self.companions.changed > invoked:
+            return get_quiet(self.handler, changed=self.companions.changed)
+        self._is_waiting = True
+        return until
+
+
+def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) -> float:
+    """
+    Calculate when a timer is due after a successful call, without regard to ``idle``.
+
+    By default, the interval is between the end of a call and the beginning of the next one. With
+    ``sharp``, the interval is between the beginnings; beginnings that were missed are skipped.
+    Without an interval, the timer is not due until the object changes.
+    """
+    if handler.interval is None:
+        return NEVER
+    if not handler.sharp:
+        return ended + handler.interval
+    if handler.interval <= 0:
+        return ended
+    missed = math.floor((ended - invoked) / handler.interval)
+    return invoked + handler.interval * (missed + 1)
+
+
+def get_quiet(handler: handlers.TimerHandler, *, changed: float) -> float:
+    """Calculate since when the object is idle, unless it changes before."""
+    return changed + (handler.idle or 0)

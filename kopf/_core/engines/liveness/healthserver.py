@@ -1,0 +1,190 @@
+"""
+The server of the health checks: its thread, and its check of the operator's event loop.
+"""
+import asyncio
+import concurrent.futures
+import contextlib
+import errno
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from kopf._core.actions import tracebacks
+from kopf._core.engines.liveness import responding
+from kopf._core.engines.liveness.answering import MAX_AGE, Answer
+from kopf._core.engines.liveness.endpoints import Endpoint, EndpointError
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.5
+"""How often (seconds) the server checks the operator's event loop, and the pending answers."""
+
+LOOP_TIMEOUT = 10.0
+"""How long (seconds) the operator's event loop can be blocked before the operator is unhealthy."""
+
+ANSWER_TIMEOUT = 15.0
+"""
+How long (seconds) a request waits for the probe handlers.
+
+The handlers go on after that, so that the next requests can get their results.
+"""
+
+SETTLING_ITERATIONS = 5
+"""How many iterations of the event loop it takes until accepted connections have their tasks."""
+
+
+class Server:
+    """
+    The server of the health checks. `start` and `stop` are called in the event loop of the
+    operator.
+
+    The time of blocking is counted in ticks of the server's thread, not by the clock: otherwise,
+    the loop would seem blocked after the whole process was suspended.
+    """
+
+    def __init__(
+            self, endpoint: Endpoint, *, answer: Callable[[], Coroutine[Any, Any, Answer]],
+    ) -> None:
+        super().__init__()
+        self._endpoint = endpoint
+        self._answer = answer
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._is_alive = True
+        self._silence = 0.0
+        self._latest: tuple[float, Answer] | None = None
+        self._started: concurrent.futures.Future[Endpoint] = concurrent.futures.Future()
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._thread = threading.Thread(target=self._run, name='kopf-liveness', daemon=True)
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint with the actual port."""
+        return self._endpoint
+
+    async def start(self) -> None:
+        """
+        Start the server.
+
+        :raises EndpointError: if the endpoint cannot be listened on.
+        """
+        self._thread.start()
+        self._endpoint = await asyncio.shield(asyncio.wrap_future(self._started))
+        logger.info(f"The health checks are served at {self._endpoint}")
+
+    async def stop(self) -> None:
+        """Stop the server. It is safe to call if the server was not started or has failed."""
+        if self._thread.ident is None:
+            return
+        await asyncio.gather(asyncio.wrap_future(self._started), return_exceptions=True)
+        if self._serving is not None:
+            loop, stopping = self._serving
+            with contextlib.suppress(RuntimeError):  # the server has failed, and its loop is closed
+                loop.call_soon_threadsafe(stopping.set)
+        await asyncio.wrap_future(self._ended)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._serve())
+        except BaseException as e:
+            if not self._started.done():
+                self._started.set_exception(e)
+            else:
+                logger.error(f"The health checks are not served any longer: {e!r}", exc_info=True)
+        finally:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        responder = responding.Responder(self._endpoint.path, get_answer=self._get_answer)
+        try:
+            server = await asyncio.start_server(
+                responder.respond, self._endpoint.host, self._endpoint.port,
+                limit=responding.MAX_HEAD)
+        except (OSError, UnicodeError, ValueError, OverflowError) as e:
+            code = getattr(e, 'errno', None) or 0
+            reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)
+            hint = ""
+            if code == errno.EADDRINUSE:
+                other = self._endpoint._replace(port=self._endpoint.port + 1)
+                hint = f". Stop what uses the port, or choose another one: --liveness={other}"
+            raise EndpointError(
+                f"The health checks cannot be served at {self._endpoint}: {reason}{hint}") from e
+        stopping = asyncio.Event()
+        self._serving = asyncio.get_running_loop(), stopping
+        port = server.sockets[0].getsockname()[1]
+        self._started.set_result(self._endpoint._replace(port=port))
+        monitor = asyncio.create_task(self._monitor())
+        await stopping.wait()
+        monitor.cancel()
+        # Stop accepting, and let the accepted connections become tasks before the server is closed.
+        # Otherwise, asyncio would lose the connections that are accepted in this same iteration.
+        for sock in server.sockets:
+            asyncio.get_running_loop().remove_reader(sock.fileno())
+        for _ in range(SETTLING_ITERATIONS):
+            await asyncio.sleep(0)
+        server.close()
+        await responder.close()
+
+    async def _get_answer(self) -> Answer:
+        """
+        Get the answer from the operator's event loop; if it takes long, use what is known here.
+        """
+        if self._silence >= LOOP_TIMEOUT:
+            return self._make_blocked()
+        future = asyncio.run_coroutine_threadsafe(self._answer(), self._loop)
+        waiting = asyncio.wrap_future(future)
+        started = time.monotonic()
+        try:
+            while not waiting.done():
+                await asyncio.wait([waiting], timeout=TICK)
+                now = time.monotonic()
+                if waiting.done():
+                    break
+                if self._silence >= LOOP_TIMEOUT:
+                    return self._make_blocked()
+                if self._latest is not None and now - self._latest[0] <= MAX_AGE:
+                    return self._latest[1]
+                if now - started >= ANSWER_TIMEOUT:
+                    return Answer.make_problems({
+                        'probes': f"no results yet after {ANSWER_TIMEOUT:.0f} s."})
+            answer = waiting.result()
+        finally:
+            future.cancel()
+        self._latest = now, answer
+        return answer
+
+    async def _monitor(self) -> None:
+        """
+        Check that the operator's event loop runs: whether it calls a callback within each tick.
+        """
+        while True:
+            if self._is_alive:
+                if self._silence >= LOOP_TIMEOUT:
+                    logger.info(f"The event loop runs again; it was blocked for "
+                                f"{self._silence:.0f} seconds.")
+                self._silence = 0.0
+                self._is_alive = False
+                self._loop.call_soon_threadsafe(self._note_life)
+            await asyncio.sleep(TICK)
+            if not self._is_alive:
+                was_blocked = self._silence >= LOOP_TIMEOUT
+                self._silence += TICK
+                if self._silence >= LOOP_TIMEOUT and not was_blocked:
+                    logger.warning(f"The event loop is blocked {self._describe_blocking()}")
+
+    def _note_life(self) -> None:
+        self._is_alive = True
+
+    def _make_blocked(self) -> Answer:
+        return Answer.make_problems({'loop': f"blocked {self._describe_blocking()}"})
+
+    def _describe_blocking(self) -> str:
+        place = tracebacks.locate(sys._current_frames().get(self._watched))
+        return f"for {self._silence:.0f} s by {place}"

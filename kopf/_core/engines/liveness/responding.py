@@ -1,0 +1,96 @@
+"""
+Responding: HTTP for the health checks, and nothing beyond; no client can block the other ones.
+"""
+import asyncio
+import http
+import urllib.parse
+from collections.abc import Awaitable, Callable
+
+from kopf._core.engines.liveness.answering import Answer
+
+MAX_HEAD = 16 * 1024
+"""The maximal size (bytes) of a request. Only its first line is used."""
+
+MAX_CLIENTS = 100
+"""The maximal number of simultaneous connections. Beyond that, the oldest one is dropped."""
+
+CLIENT_TIMEOUT = 5.0
+"""How long (seconds) a client has to send its request, and as long again to take the response."""
+
+
+class Responder:
+    """Responds to requests for one path. Each connection is for one request."""
+
+    def __init__(self, path: str, *, get_answer: Callable[[], Awaitable[Answer]]) -> None:
+        super().__init__()
+        self._path = urllib.parse.unquote(path)
+        self._get_answer = get_answer
+        self._clients: dict[asyncio.Task[object], None] = {}
+
+    async def respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection, whatever the client sends."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients[task] = None
+        if len(self._clients) > MAX_CLIENTS:
+            next(iter(self._clients)).cancel()
+        try:
+            response = await self._make_response(reader)
+            async with asyncio.timeout(CLIENT_TIMEOUT):
+                writer.write(response)
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
+            pass  # the client is gone, too slow, or dropped
+        finally:
+            self._clients.pop(task, None)
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        """Drop all connections."""
+        clients = list(self._clients)
+        for task in clients:
+            task.cancel()
+        if clients:
+            await asyncio.wait(clients)
+
+    async def _make_response(self, reader: asyncio.StreamReader) -> bytes:
+        try:
+            async with asyncio.timeout(CLIENT_TIMEOUT):
+                head = await reader.readuntil(b'\r\n\r\n')
+        except asyncio.LimitOverrunError:
+            return format_error(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        try:
+            method, target, protocol = head.split(b'\r\n', 1)[0].decode('ascii').split(' ')
+            path = urllib.parse.unquote(urllib.parse.urlsplit(target).path) or '/'
+        except ValueError:
+            return format_error(http.HTTPStatus.BAD_REQUEST)
+        if not protocol.startswith('HTTP/1.'):
+            return format_error(http.HTTPStatus.BAD_REQUEST)
+        if path != self._path:
+            return format_error(http.HTTPStatus.NOT_FOUND)
+        if method not in ('GET', 'HEAD'):
+            return format_error(http.HTTPStatus.METHOD_NOT_ALLOWED, 'Allow: GET, HEAD')
+        answer = await self._get_answer()
+        response = format_response(http.HTTPStatus(answer.status), answer.body, 'application/json')
+        return response[:-len(answer.body)] if method == 'HEAD' else response
+
+
+def format_error(status: http.HTTPStatus, *headers: str) -> bytes:
+    return format_response(
+        status, f"{status.value}: {status.phrase}".encode(), 'text/plain', *headers)
+
+
+def format_response(
+        status: http.HTTPStatus, body: bytes, content_type: str, *headers: str,
+) -> bytes:
+    lines = [
+        f'HTTP/1.1 {status.value} {status.phrase}',
+        f'Content-Type: {content_type}; charset=utf-8',
+        f'Content-Length: {len(body)}',
+        'Cache-Control: no-store',
+        'Connection: close',
+        *headers,
+    ]
+    return '\r\n'.join([*lines, '', '']).encode() + body

@@ -1,0 +1,73 @@
+"""
+The errors by which handlers control their retries, and how all other errors are treated.
+"""
+import enum
+
+
+class ErrorsMode(enum.Enum):
+    """
+    What exceptions of a handler mean, other than `kopf.TemporaryError` and `kopf.PermanentError`.
+
+    Decorators take it as ``errors``. See "Handle errors and retries" in the documentation.
+    """
+
+    IGNORED = enum.auto()
+    """The handler counts as succeeded, without a result."""
+
+    TEMPORARY = enum.auto()
+    """The handler is retried after its ``backoff``. This is the default for most handlers."""
+
+    PERMANENT = enum.auto()
+    """The handler has failed, and is not retried."""
+
+
+class PermanentError(Exception):
+    """
+    Raise this error to stop the retries: the handler has failed permanently.
+
+    See "Handle errors and retries" in the documentation.
+    """
+
+
+class TemporaryError(Exception):
+    """
+    Raise this error to retry the handler after a delay.
+
+    See "Handle errors and retries" in the documentation.
+
+    :param msg: the message for the log. Default: none.
+    :param delay: the delay in seconds before the next attempt; `None` means no delay.
+    """
+
+    def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
+        super().__init__(*(() if msg is None else (msg,)))
+        self.delay = delay
+
+
+class HandlerTimeoutError(PermanentError):
+    """The handler has not succeeded within its ``timeout``. Kopf raises it."""
+
+
+class HandlerRetriesError(PermanentError):
+    """
+    The handler has not succeeded within as many attempts as its ``retries`` allow. Kopf raises it.
+    """
+
+
+class HandlerChildrenRetry(TemporaryError):
+    """The handler has to be called again for its unfinished sub-handlers. Only Kopf raises it."""
+
+
+class AdmissionError(PermanentError):
+    """
+    Raise this error in an admission handler to refuse the change.
+
+    See "Validate and mutate objects" in the documentation.
+
+    :param message: what the user who makes the change sees, e.g. in ``kubectl``. Default: empty.
+    :param code: the HTTP status code of the response, from 400 to 999.
+    """
+
+    def __init__(self, message: str | None = '', code: int | None = 500) -> None:
+        super().__init__(message)
+        self.code = code

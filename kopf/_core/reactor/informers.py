@@ -1,0 +1,383 @@
+"""
+Informers: they take the events of the watches, and pass the news of each object to the work queue.
+
+An informer recognises states that arrive twice. An object that is missing in a new list is gone. An
+object that is re-created with the same name waits until the end of the old object is reported.
+"""
+import logging
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+from kopf._cogs.structs import bodies, references
+from kopf._core.intents import registries, stopping
+from kopf._core.reactor import items, queueing
+
+logger = logging.getLogger(__name__)
+
+Reconsider = Callable[[items.Item, bodies.RawBody], None]
+"""Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
+
+
+class Informer:
+    """
+    The items of one resource in one namespace (or in all namespaces), as shown by one watch.
+
+    Guarantees: each object that the watch shows gets an item, and its states arrive in the inbox of
+    the item in their order. An object that is missing in a complete list is gone. A namesake waits
+    until the end of the older object is reported.
+    """
+
+    def __init__(
+            self,
+            queue: queueing.WorkQueue,
+            resource: references.Resource,
+            handlers: registries.ResourceHandlers,
+            *,
+            reconsider: Reconsider,
+            resumed: frozenset[str] = frozenset(),
+    ) -> None:
+        """``resumed`` are the uids that were resumed under another version of the resource."""
+        super().__init__()
+        self._queue = queue
+        self._resource = resource
+        self._handlers = handlers
+        self._reconsider = reconsider
+        self._items: dict[str, items.Item] = {}
+        self._leaving: dict[tuple[str | None, str], items.Item] = {}
+        """The items of gone objects whose end is not reported yet."""
+        self._followers: dict[items.Item, items.Item] = {}
+        """The namesakes that wait for these items."""
+        self._lists = 0
+        self._trusted_since = 0
+        """The first list after a pause. Objects wait until this list or a later one shows them."""
+        self._is_complete = False
+        self._resumed = resumed
+        self._newcomers: list[items.Item] = []
+        self._warned = False
+
+    @property
+    def resource(self) -> references.Resource:
+        return self._resource
+
+    @property
+    def handlers(self) -> registries.ResourceHandlers:
+        return self._handlers
+
+    @property
+    def consistency_timeout(self) -> float:
+        return self._queue.settings.persistence.consistency_timeout
+
+    @property
+    def reached(self) -> str | None:
+        """The newest known version of all objects, if versions are comparable."""
+        versions = [
+            version for item in self._items.values()
+            if isinstance(version := item.inbox.version, int)]
+        return str(max(versions)) if versions else None
+
+    @property
+    def listing(self) -> int | None:
+        """How many objects of the first list have come so far; None when the list has ended."""
+        return None if self._is_complete else len(self._items)
+
+    def __iter__(self) -> Iterator[items.Item]:
+        return iter(self._items.values())
+
+    def find(self, uid: str) -> items.Item | None:
+        """Find the item of an existing object; None if the object is not known."""
+        return self._items.get(uid)
+
+    # Called by the watch.
+
+    def begin(self, *, restored: bool) -> None:
+        self._lists += 1
+        if restored:
+            self._forget_versions()
+
+    def listed(self, body: bodies.RawBody) -> None:
+        first = not self._is_complete
+        item, new = self._ensure(body, initial=first)
+        is_back = item.last_list < self._trusted_since
+        item.see(self._lists)
+        if is_back:
+            self._reconsider(item, body)
+        is_new_state = item.offer(body)
+        if is_new_state:
+            item.show(body)
+        elif is_back and item.inbox.is_due:
+            item.inbox.put(body)
+        is_unseen = self._handlers.watching and item.inbox.is_unseen(body)
+        if is_unseen:
+            self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
+        if new and not first:
+            self._newcomers.append(item)  # only the end of the list shows which namesakes are gone
+        elif is_new_state or is_unseen:
+            self._schedule(item, urgent=not first)
+        elif item.inbox.pending is body:
+            self._schedule(item, urgent=False)
+
+    def end(self) -> None:
+        self._is_complete = True
+        self._resumed = frozenset()
+        for item in [item for item in self if item.last_list != self._lists]:
+            self._leave(item, None)
+        newcomers, self._newcomers = self._newcomers, []
+        for item in newcomers:
+            if item.inbox.pending is not None:
+                self._yield_to_namesake(item, item.inbox.pending)
+            self.schedule(item)
+        self._queue.gate.listed(self)
+
+    def unavailable(self, error: Exception) -> None:
+        self._queue.gate.open_for(self, error)
+
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes | None = None,
+    ) -> None:
+        if type == 'DELETED' and not self._handlers.watching and (
+                items.get_uid(body) not in self._items):
+            return
+        item, new = self._ensure(body, initial=False)
+        if type == 'DELETED':
+            self._leave(item, body)
+            return
+        if new:
+            self._yield_to_namesake(item, body)
+        is_new_state = item.offer(body)
+        if is_new_state:
+            item.show(body, packed)
+        if self._handlers.watching:
+            self._record(item, type, body, packed)
+        if self._handlers.watching or is_new_state:
+            self.schedule(item)
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        """
+        Note that a state was skipped, because it is nested too deeply.
+
+        The known state stays as it was. The object counts as listed, unless it is deleted.
+        """
+        item = self._items.get(items.get_uid(body))
+        if item is not None and type == 'DELETED':
+            self._leave(item, None)
+        elif item is not None and type is None:
+            item.see(self._lists)
+
+    def _ensure(self, body: bodies.RawBody, *, initial: bool) -> tuple[items.Item, bool]:
+        uid = items.get_uid(body)
+        item = self._items.get(uid)
+        if item is not None:
+            return item, False
+        initial = initial and uid not in self._resumed
+        item = self._items[uid] = items.Item(self, uid, initial=initial)
+        item.see(self._lists)
+        return item, True
+
+    def _record(
+            self,
+            item: items.Item,
+            type: bodies.RawEventType,
+            body: bodies.RawBody,
+            packed: bytes | None = None,
+    ) -> None:
+        """Keep the raw event for the event handlers."""
+        if packed is None:
+            self.pack_later(item)
+        has_room = item.inbox.record(type, body, packed)
+        if not has_room and not self._warned:
+            self._warned = True
+            logger.warning(
+                f"Events of {self._resource} come faster than their handlers see them; "
+                f"from now on, some of them are skipped (the newest ones never).")
+
+    def _leave(self, item: items.Item, body: bodies.RawBody | None) -> None:
+        """Note that the object is gone. Its item remains until the end is reported."""
+        self._items.pop(item.uid, None)
+        self._end(item)
+        last = item.inbox.end(body)
+        if last is not None:
+            if self._handlers.watching:
+                self._record(item, 'DELETED', last)
+            item.identify(last)
+        if item.name is not None:
+            self._leaving[item.name] = item
+        if item.inbox.has_events or item.noticed:
+            self.schedule(item)
+        elif item.phase in (items.Phase.RESTING, items.Phase.HELD):
+            item.enter(items.Phase.ENDED)
+            self.end_of(item)
+
+    def _end(self, item: items.Item) -> None:
+        item.leave()
+        self._queue.alarms.cancel(item)
+        if item.companions is not None:
+            item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+        if self._handlers.indexing:
+            self._queue.gate.forget(item)
+
+    def _yield_to_namesake(self, item: items.Item, body: bodies.RawBody) -> None:
+        older = self._leaving.get(items.get_name(body)) if self._leaving else None
+        if older is not None:
+            self._followers[older] = item
+            item.enter(items.Phase.HELD)
+
+    # Called by the items.
+
+    def schedule(self, item: items.Item) -> None:
+        self._schedule(item, urgent=True)
+
+    def _schedule(self, item: items.Item, *, urgent: bool) -> None:
+        if item.gone or item.last_list >= self._trusted_since:
+            self._queue.add(item, urgent=urgent)
+
+    def index(self, item: items.Item, raw: bodies.RawBody) -> None:
+        self._queue.gate.index(item, raw)
+
+    def pack_later(self, item: items.Item) -> None:
+        self._queue.pack_later(item)
+
+    def end_of(self, item: items.Item) -> None:
+        """Forget the item, whose end is reported, and release its namesake."""
+        if item.name is not None and self._leaving.get(item.name) is item:
+            del self._leaving[item.name]
+        follower = self._followers.pop(item, None)
+        if follower is not None and follower.phase is items.Phase.HELD:
+            follower.enter(items.Phase.RESTING)
+            self.schedule(follower)
+
+    # Called by the operator.
+
+    def serve(
+            self, resource: references.Resource, handlers: registries.ResourceHandlers,
+    ) -> None:
+        """Switch to other handlers or other details of the resource. A new list must follow."""
+        self._resource, self._handlers = resource, handlers
+        self._forget_versions()
+
+    def narrow(
+            self, resource: references.Resource, handlers: registries.ResourceHandlers,
+    ) -> None:
+        """Switch to fewer handlers. No new list is needed: they have seen all objects."""
+        self._resource, self._handlers = resource, handlers
+
+    def distrust(self) -> None:
+        """
+        Note that the resource was not watched for a while.
+
+        No object is handled before the next list shows it. An object that has not changed is
+        processed only if its processing had begun or was due before.
+        """
+        self._trusted_since = self._lists + 1 if self._lists else 0
+        for item in self:
+            item.inbox.distrust(is_at_work=item.due is not None or item.is_engaged)
+            self._queue.alarms.cancel(item)
+
+    def close(self) -> frozenset[str]:
+        """Forget all objects, as if they did not exist; return the uids of resumed objects."""
+        resumed = frozenset(item.uid for item in self if not item.initial)
+        for item in self:
+            self._end(item)
+            item.inbox.clear()
+        self._items.clear()
+        self._queue.gate.open_for(self)
+        return resumed
+
+    def _forget_versions(self) -> None:
+        for item in self:
+            item.inbox.forget_versions()
+
+
+class InformerFactory:
+    """All informers of an operator, and the operations on all of them."""
+
+    def __init__(self, queue: queueing.WorkQueue, *, reconsider: Reconsider) -> None:
+        super().__init__()
+        self._queue = queue
+        self._reconsider = reconsider
+        self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
+        self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
+
+    def __iter__(self) -> Iterator[Informer]:
+        return iter(self._informers.values())
+
+    def open(
+            self,
+            resource: references.Resource,
+            namespace: str | None,
+            handlers: registries.ResourceHandlers,
+    ) -> Informer:
+        """
+        Begin to serve a resource in a namespace. The caller starts a watch with the result.
+
+        If the resource is already served there, its informer switches to the new handlers. The new
+        watch must begin with a list.
+        """
+        informer = self._informers.pop((resource, namespace), None)
+        if informer is not None:
+            informer.serve(resource, handlers)
+        else:
+            key = resource.group, resource.plural, namespace
+            informer = Informer(
+                self._queue, resource, handlers, reconsider=self._reconsider,
+                resumed=self._resumed.pop(key, frozenset()))
+            if handlers.indexing:
+                self._queue.gate.close_for(informer)
+        self._informers[resource, namespace] = informer
+        return informer
+
+    def narrow(
+            self,
+            resource: references.Resource,
+            namespace: str | None,
+            handlers: registries.ResourceHandlers,
+    ) -> None:
+        """Switch an informer to fewer handlers, with the same watch."""
+        informer = self._informers.pop((resource, namespace))
+        informer.narrow(resource, handlers)
+        self._informers[resource, namespace] = informer
+
+    def close(self, resource: references.Resource, namespace: str | None) -> None:
+        """Stop serving a resource in a namespace: forget its objects, as if they did not exist."""
+        informer = self._informers.pop((resource, namespace), None)
+        if informer is not None:
+            # If another version of the same resource follows, its objects are the same.
+            self._resumed[resource.group, resource.plural, namespace] = informer.close()
+
+    def seal(self) -> None:
+        """Note that all resources of the start have informers, for which the indices wait."""
+        self._queue.gate.seal()
+
+    def find(self, resource: references.Resource, uid: str) -> items.Item | None:
+        """Find the item of an object in any namespace; None if the object is not known."""
+        for (served, _), informer in self._informers.items():
+            if (served.group, served.plural) == (resource.group, resource.plural):
+                item = informer.find(uid)
+                if item is not None:
+                    return item
+        return None
+
+    def pause(self) -> None:
+        """Start no items; the workers end between two handlers."""
+        self._queue.switch.pause()
+        self._queue.pause()
+
+    async def rest(self) -> None:
+        """Wait until no workers run."""
+        await self._queue.rest()
+
+    def resume(self) -> None:
+        """End the pause. The known objects are processed after the next lists show them."""
+        self._queue.switch.resume()
+        for informer in self:
+            informer.distrust()
+        self._queue.gate.reset(informer for informer in self if informer.handlers.indexing)
+        self._queue.resume()
+
+    async def stop(self, deadline: float) -> None:
+        """Start no more items, and stop the workers until the deadline (a time of the loop)."""
+        await self._queue.stop(deadline, [item for informer in self for item in informer])

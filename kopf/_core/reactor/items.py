@@ -1,0 +1,299 @@
+"""
+Items: the objects as the work queue knows them.
+
+The inbox of an item holds what has arrived for the object. The phase of the item is set by the work
+queue, and says whether the object is processed now. The processing uses the cycle, the throttler,
+the daemons and timers, and the memo. There can be many thousands of items, so an item at rest
+has only a few references.
+"""
+import asyncio
+import enum
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from kopf._cogs.structs import bodies, references
+from kopf._core.actions import cycles, throttlers
+from kopf._core.engines.daemons import spawning
+from kopf._core.intents import registries
+from kopf._core.reactor import inboxes
+
+
+class Phase(enum.Enum):
+    """The states of an item in the work queue."""
+
+    successors: 'tuple[Phase, ...]'
+    """The phases that can follow."""
+
+    RESTING = enum.auto()
+    """The item waits for a change of the object, or for the time of its next attempt."""
+
+    HELD = enum.auto()
+    """The item waits until the end of an older object with the same name is reported."""
+
+    QUEUED = enum.auto()
+    """The item waits for a worker, or until the indices are filled."""
+
+    WORKING = enum.auto()
+    """The item is processed: Kopf decides or writes, which must not be interrupted."""
+
+    CALLING = enum.auto()
+    """The item is processed: a handler runs, which can be interrupted."""
+
+    LEAVING = enum.auto()
+    """The operator exits: the outcomes that are not written are written with the last attempt."""
+
+    ENDED = enum.auto()
+    """The object is gone, and its end is reported."""
+
+
+TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
+    Phase.RESTING: frozenset({Phase.HELD, Phase.QUEUED, Phase.LEAVING, Phase.ENDED}),
+    Phase.HELD: frozenset({Phase.RESTING, Phase.LEAVING, Phase.ENDED}),
+    Phase.QUEUED: frozenset({Phase.RESTING, Phase.WORKING, Phase.LEAVING, Phase.ENDED}),
+    Phase.WORKING: frozenset({Phase.RESTING, Phase.CALLING, Phase.LEAVING, Phase.ENDED}),
+    Phase.CALLING: frozenset({Phase.WORKING}),
+    Phase.LEAVING: frozenset({Phase.RESTING, Phase.ENDED}),
+    Phase.ENDED: frozenset(),
+}
+"""The legal transitions. Staying in a phase is legal too."""
+
+for _phase, _successors in TRANSITIONS.items():
+    _phase.successors = tuple(_successors)  # not a set: the hashes of enumeration members are slow
+
+AT_WORK = (Phase.WORKING, Phase.CALLING)
+
+
+class Source(Protocol):
+    """The informer of an item: it has the items of one resource in one namespace."""
+
+    @property
+    def resource(self) -> references.Resource: ...
+
+    @property
+    def handlers(self) -> registries.ResourceHandlers: ...
+
+    @property
+    def consistency_timeout(self) -> float:
+        """How long (seconds) to wait for the echo of a write if versions are not comparable."""
+
+    def schedule(self, item: 'Item', /) -> None:
+        """Queue the item for processing."""
+
+    def index(self, item: 'Item', raw: bodies.RawBody, /) -> None:
+        """Index the state before the item is processed."""
+
+    def pack_later(self, item: 'Item', /) -> None:
+        """Pack the kept state of the item after the item has rested for a while."""
+
+    def end_of(self, item: 'Item', /) -> None:
+        """Forget the item: the object is gone, and its end is reported."""
+
+
+class Item:
+    """One object in the work queue, with everything that this process knows about the object."""
+    __slots__ = (
+        '_companions', '_cycle', '_gone', '_initial', '_last_list', '_memo', '_name', '_noticed',
+        '_phase', '_throttler', 'due', 'inbox', 'source', 'uid')
+
+    def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
+        self.source = source
+        self.uid = uid
+        self.inbox = inboxes.Inbox()
+        self.due: float | None = None  # only `wakeups` sets it
+        self._phase = Phase.RESTING
+        self._initial = initial
+        self._noticed = False
+        self._gone = False
+        self._last_list = 0
+        self._name: tuple[str | None, str] | None = None
+        self._cycle: cycles.Cycle | None = None
+        self._throttler: throttlers.Throttler | None = None
+        self._companions: spawning.Companions | None = None
+        self._memo: Any = None
+
+    def __repr__(self) -> str:
+        return f'<Item {self.uid} of {self.resource}: {self._phase.name}>'
+
+    @property
+    def resource(self) -> references.Resource:
+        return self.source.resource
+
+    @property
+    def handlers(self) -> registries.ResourceHandlers:
+        return self.source.handlers
+
+    # The phase.
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def is_at_work(self) -> bool:
+        return self._phase in AT_WORK
+
+    def enter(self, phase: Phase) -> None:
+        """
+        Change the phase.
+
+        :raises RuntimeError: if the transition is not legal.
+        """
+        if phase is not self._phase:
+            if phase not in self._phase.successors:
+                raise RuntimeError(f"{self!r} cannot go on to {phase.name}.")
+            self._phase = phase
+
+    def wake_up(self) -> None:
+        """Queue the item, though the object has not changed."""
+        if not self._gone:
+            self.inbox.remind()
+            self.source.schedule(self)
+
+    # The object.
+
+    @property
+    def initial(self) -> bool:
+        """Whether the object existed before the operator, and is not resumed yet."""
+        return self._initial
+
+    def resume(self) -> None:
+        """Note that the object is resumed, or that no resuming handlers are for the object."""
+        self._initial = False
+
+    @property
+    def noticed(self) -> bool:
+        """Whether any handler was for the object, so that the end of the object is logged."""
+        return self._noticed
+
+    def notice(self) -> None:
+        self._noticed = True
+
+    @property
+    def gone(self) -> bool:
+        """Whether the object no longer exists, or is no longer served."""
+        return self._gone
+
+    def leave(self) -> None:
+        """Note that the object is gone."""
+        self._gone = True
+
+    @property
+    def last_list(self) -> int:
+        """The number of the last list of the informer that has shown the object."""
+        return self._last_list
+
+    def see(self, number: int) -> None:
+        """Note that the list with this number shows the object."""
+        self._last_list = number
+
+    @property
+    def name(self) -> tuple[str | None, str] | None:
+        """The namespace and the name, if `identify` has set them."""
+        return self._name
+
+    def identify(self, raw: bodies.RawBody | None) -> None:
+        """Set the name, or forget the name, which is only needed during the processing."""
+        self._name = None if raw is None else get_name(raw)
+
+    # The states of the object.
+
+    def offer(self, raw: bodies.RawBody) -> bool:
+        """Take a state from the watch; return whether the state is new."""
+        return self.inbox.offer(raw, now=asyncio.get_running_loop().time())
+
+    def accept(self, raw: bodies.RawBody) -> bool:
+        """Take the response to an own write; false if a newer state is known."""
+        now = asyncio.get_running_loop().time()
+        is_newest = self.inbox.accept(raw, patience=now + self.source.consistency_timeout)
+        if is_newest:
+            self.show(raw)
+        return is_newest
+
+    def take_over(self, raw: bodies.RawBody) -> None:
+        """Take the response to a write of a daemon or a timer, and queue the item."""
+        if self.accept(raw):
+            self.inbox.put(raw)
+        self.source.schedule(self)
+
+    def show(self, raw: bodies.RawBody, packed: bytes | None = None) -> None:
+        """Show a new state to the daemons, timers, and indices, and update the kept state."""
+        if self.companions is not None or self.inbox.is_keeping:
+            # If the kept state were older than the handled one, it would be handled again.
+            self.inbox.keep(raw, packed)
+            if packed is None:
+                self.source.pack_later(self)
+        if self.companions is not None:
+            self.companions.show(raw)
+        if self.handlers.indexing:
+            self.source.index(self, raw)
+
+    def keep(self, raw: bodies.RawBody) -> None:
+        """Keep a state until the next reconciliation."""
+        self.inbox.keep(raw)
+
+    def recall(self) -> bodies.RawBody | None:
+        """Return the kept state, which is the newest known one; None if none is kept."""
+        return self.inbox.recall()
+
+    def drop(self) -> None:
+        """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""
+        if not self.handlers.watching and self.companions is None:
+            self.inbox.drop()
+
+    # The processing of the object.
+
+    @property
+    def cycle(self) -> cycles.Cycle | None:
+        """The current handling cycle; None if no cycle is known in this process."""
+        return self._cycle
+
+    def proceed(self, cycle: cycles.Cycle | None) -> None:
+        """Replace the cycle with its next value, or with None when the cycle has ended."""
+        self._cycle = cycle
+
+    @property
+    def companions(self) -> spawning.Companions | None:
+        """The daemons and timers of the object, if there are any."""
+        return self._companions
+
+    def accompany(self, companions: spawning.Companions | None) -> None:
+        """Set the daemons and timers, or None if the object needs none."""
+        self._companions = companions
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether the object is throttled after errors of the framework or of the API server."""
+        return self._throttler is not None
+
+    def back_off(self) -> throttlers.Throttler:
+        """Get the throttler, which knows the next delay, after an error."""
+        self._throttler = self._throttler or throttlers.Throttler()
+        return self._throttler
+
+    def recover(self) -> None:
+        """End the throttling after a success."""
+        self._throttler = None
+
+    @property
+    def memo(self) -> Any:
+        """The memo of the object; None until a handler needs the memo."""
+        return self._memo
+
+    def remember(self, memo: Any) -> None:
+        self._memo = memo
+
+    @property
+    def is_engaged(self) -> bool:
+        """Whether the object has a cycle, daemons, or timers, or is throttled."""
+        return (self._cycle is not None or self._throttler is not None
+                or self._companions is not None)
+
+
+def get_uid(body: bodies.RawBody) -> str:
+    """Get the uid of an object, or a substitute: objects of some API extensions have no uids."""
+    meta = body['metadata']
+    return meta.get('uid') or f"{body.get('kind')}/{meta.get('namespace')}/{meta['name']}"
+
+
+def get_name(body: bodies.RawBody) -> tuple[str | None, str]:
+    return body['metadata'].get('namespace'), body['metadata']['name']

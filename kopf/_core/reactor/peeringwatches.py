@@ -1,0 +1,165 @@
+"""
+Peering watches: each follows the peering objects of one resource in one namespace.
+"""
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Literal
+
+from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.clients import api, errors, watching
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines.peering import memberships
+from kopf._core.reactor import observation
+
+logger = logging.getLogger('kopf._core.engines.peering')
+
+Standing = memberships.Standing
+
+
+class PeeringWatch(watching.Sink):
+    """
+    The watch of the peering objects of one resource, and the memberships in these objects.
+
+    The watch is for one namespace, or for the whole cluster if the operator is cluster-wide.
+    """
+
+    def __init__(
+            self,
+            resource: references.Resource,
+            namespace: references.Namespace,
+            *,
+            client: api.Client,
+            settings: configuration.OperatorSettings,
+            clock: clocks.Clock,
+            identity: str,
+            on_change: Callable[[], None],
+            is_idle: Callable[[], bool],
+    ) -> None:
+        super().__init__()
+        self.namespace = namespace
+        self.memberships: dict[references.Namespace, memberships.Membership] = {}
+        self._resource = resource
+        self._name = settings.peering.name
+        self._client = client
+        self._settings = settings
+        self._clock = clock
+        self._identity = identity
+        self._on_change = on_change
+        self._is_idle = is_idle
+        self._listed: set[references.Namespace] = set()
+        self._synced = False
+        self._restored = False
+        self._task = self._start_watching()
+
+    @property
+    def is_unknown(self) -> bool:
+        return not self._synced or any(
+            item.standing is Standing.UNKNOWN for item in self.memberships.values())
+
+    @property
+    def is_absent(self) -> bool:
+        return self._synced and all(
+            item.standing is Standing.ABSENT for item in self.memberships.values())
+
+    def check(self) -> None:
+        for membership in self.memberships.values():
+            membership.check()
+        if self._task.done() and not self._task.cancelled():
+            self._task.result()
+
+    async def leave(self, deadline: float) -> None:
+        await tasks.cancel([self._task])
+        await asyncio.gather(*(item.leave(deadline) for item in self.memberships.values()))
+
+    def begin(self, *, restored: bool) -> None:
+        self._listed = set()
+        self._restored = restored
+
+    def listed(self, body: bodies.RawBody) -> None:
+        if body['metadata']['name'] == self._name:
+            self._listed.add(self._get_place(body))
+            self._enter(body).see(body, live=False, restored=self._restored)
+
+    def end(self) -> None:
+        self._set_synced()
+        for place, membership in self.memberships.items():
+            if place not in self._listed:
+                membership.miss()
+
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes,
+    ) -> None:
+        if body['metadata']['name'] == self._name:
+            if type != 'DELETED':
+                self._enter(body).see(body, live=True)
+            elif self._get_place(body) in self.memberships:
+                self.memberships[self._get_place(body)].miss()
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        # The object is nested too deeply to be parsed in full. The records of operators are not
+        # that deep: what is there of the body has them.
+        if type is None:
+            self.listed(body)
+        else:
+            self.changed(type, body, b'')
+
+    def _get_place(self, body: bodies.RawBody) -> references.Namespace:
+        return references.NamespaceName(body['metadata']['namespace']) if (
+            self._resource.namespaced) else None
+
+    def _enter(self, body: bodies.RawBody) -> memberships.Membership:
+        place = self._get_place(body)
+        if place not in self.memberships:
+            self.memberships[place] = memberships.Membership(
+                client=self._client, settings=self._settings, clock=self._clock,
+                resource=self._resource, namespace=place, identity=self._identity,
+                standing=Standing.ABSENT if self._synced else Standing.UNKNOWN,
+                on_change=self._on_change, is_idle=self._is_idle, on_stall=self._restart)
+        return self.memberships[place]
+
+    def _set_synced(self) -> None:
+        if not self._synced:
+            self._synced = True
+            self._on_change()
+
+    def _start_watching(self) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(
+            self._watch(), name=f"watching of {self._resource} in {self.namespace!r}")
+        task.add_done_callback(lambda _: self._on_change())
+        return task
+
+    def _restart(self) -> None:
+        """Replace the connection: it brings nothing any more, though it is not closed."""
+        self._task.cancel()
+        self._task = self._start_watching()
+
+    async def _watch(self) -> None:
+        """Watch until cancelled; while the watch is forbidden, try again with growing pauses."""
+        selector = references.SelectorMapping[str]()
+        selector[references.EVERYTHING] = f'metadata.name={self._name}'
+        settings = dataclasses.replace(self._settings, watching=dataclasses.replace(
+            self._settings.watching, label_selectors=references.SelectorMapping(),
+            field_selectors=selector, shard_selectors=references.SelectorMapping()))
+        for pause in observation.iter_forbidden_pauses():
+            try:
+                await watching.watch(
+                    self._client, settings=settings, resource=self._resource,
+                    namespace=self.namespace, sink=self, logger=logger,
+                    raising=(errors.APIForbiddenError,))
+            except errors.APIForbiddenError:
+                if not self._synced:
+                    where = '' if self.namespace is None else f' in {self.namespace!r}'
+                    logger.warning(f"There are no rights to list and watch {self._resource}{where}:"
+                                   f" other operators cannot be known.")
+                for membership in self.memberships.values():
+                    membership.forbid()
+                self._set_synced()
+            await asyncio.sleep(pause)

@@ -1,0 +1,537 @@
+"""
+Reconciliation of one object: from a new state until nothing remains to do for now.
+
+Look, decide, act, and repeat: `decisions.decide` selects the next step, and this module carries out
+the step. A reconciliation ends when the object is at rest, when its handlers have to wait, when its
+daemons have to stop first, or when the operator stops. No tasks of a reconciliation remain after
+its end. Outcomes that are not written stay in the cycle.
+"""
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kopf._cogs.aiokits import wakeups
+from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
+from kopf._core.actions import (
+    cycles,
+    decisions,
+    essences,
+    execution,
+    lifecycles,
+    progression,
+    recording,
+    subhandling,
+)
+from kopf._core.intents import causes, filters, handlererrors, handlers
+from kopf._core.reactor import items, saving, switches
+
+HOT_ROUNDS = 3
+"""
+When to begin to batch changes: after so many in a row, each while the previous one was handled.
+"""
+
+
+class Reconciliation:
+    """
+    One reconciliation of one object.
+
+    Guarantees: a handler that needs the finalizer is called only when the object has the finalizer.
+    A handler sees the newest known state, with the results and status patches of the handlers
+    before it. Between two handlers, the reconciliation checks for changes by others, for a pause,
+    and for an exit.
+
+    Assumption: an object has at most one reconciliation at a time.
+    """
+
+    def __init__(
+            self,
+            env: saving.Environment,
+            item: items.Item,
+            raw: bodies.RawBody,
+            logger: Any,
+            *,
+            switch: switches.Switch,
+            alarms: wakeups.Wakeups,
+            accompany: Callable[[bodies.RawBody], bool] = lambda raw: False,
+    ) -> None:
+        """
+        Prepare a reconciliation of the state ``raw``.
+
+        ``accompany`` starts and stops the daemons and timers for a state, and returns whether there
+        are any.
+        """
+        super().__init__()
+        self.env = env
+        self.item = item
+        self.logger = logger
+        self.handlers = item.handlers
+        self.saver = saving.Saver(item, raw, env=env, logger=logger)
+        self._accompany = accompany
+        self._switch = switch
+        self._alarms = alarms
+        self._pauses = switch.pauses
+        self._known: bodies.RawBody | None = None
+        """The state that was looked at, or a newer one with the same essence."""
+        self._prepared: decisions.Step | None = None
+        self._rounds = 0
+        self._announced: causes.Reason | None = None
+
+    async def run(self) -> None:
+        """Reconcile the given state, and then the newer states that arrive meanwhile."""
+        try:
+            await self._run()
+        finally:
+            self.saver.disarm()
+
+    async def _run(self) -> None:
+        item, state = self.item, self.saver.raw
+        while True:
+            if state is not self._known:
+                self.look(state)
+            newest = await self._proceed()
+            if item.gone or self.is_stopped:
+                return
+            pending = item.inbox.pending
+            if pending is not None:
+                self._rounds += 1
+                if self._rounds >= HOT_ROUNDS and not decisions.is_deleting(pending):
+                    await asyncio.sleep(self.env.settings.queueing._batch_window)
+                newest = item.inbox.take()
+            if newest is None:
+                return
+            state = newest
+
+    def prepare(self) -> decisions.Step:
+        """
+        Look at the given state, and decide the next step. `run` begins with this step.
+
+        :raises ValueError: if the object has unreadable records of the framework.
+        """
+        self.look(self.saver.raw)
+        self._prepared = self.decide()
+        return self._prepared
+
+    # Looking.
+
+    def look(self, raw: bodies.RawBody) -> None:
+        """
+        Take this state as the newest one; find its cause, its cycle, and its handlers.
+
+        :raises ValueError: if the object has unreadable records of the framework.
+        """
+        env, item = self.env, self.item
+        item.keep(raw)
+        item.inbox.begin()
+        self._known = raw
+        self._now = env.clock.now()
+        self.saver.go_on_from(raw)
+        self._accompanied = self._accompany(raw)
+        self.view = decisions.look(
+            raw, settings=env.settings, extra_fields=self.handlers.extra_fields)
+        cycle = item.cycle
+        if cycle is not None and cycle.commit is not None and recording.is_committed(
+                cycle.commit, old=self.view.old, body=self.view.body, settings=env.settings):
+            cycle = None
+        if cycle is None:
+            cycle = recording.restore(
+                self.handlers.changing, body=self.view.body, settings=env.settings,
+                now=self._now)
+        item.proceed(cycle)
+        self.reason, self._diff = decisions.detect(self.view, initial=item.initial)
+        self._chosen: list[handlers.ChangingHandler] = []
+        """The handlers that the lifecycle has chosen, and that are not called yet."""
+        self._is_chosen_done = False
+        self._refresh()
+        self._selection = self._select()
+        if self._selection.in_scope or (self.view.deleting and self.view.blocked):
+            item.notice()
+
+    def _select(self) -> decisions.Selection:
+        """Select the handlers by their filters. If a filter fails, its handler fails."""
+        survey = filters.survey(self.handlers.changing, self._get_cause())
+        self._failing: dict[handlers.ChangingHandler, Exception] = {
+            error.handler: error.error for error in survey.errors
+            if isinstance(error.handler, handlers.ChangingHandler)}
+        return decisions.Selection(
+            handlers=[*survey.matching, *self._failing],
+            in_scope=survey.in_scope,
+            needs_finalizer=survey.needs_finalizer)
+
+    def _refresh(self) -> None:
+        """Prepare the newest state for the next handlers, with the results not written yet."""
+        self._shown: Any = self.saver.raw
+        self._cause: causes.ChangingCause | None = None
+        for contribution in self.item.cycle.contributions if self.item.cycle is not None else ():
+            self._lay_over(contribution)
+
+    def _lay_over(self, contribution: cycles.Contribution) -> None:
+        """Show the status patch and the result of a handler to the next handlers."""
+        if 'status' in contribution.patch:
+            self._shown = patches.merge(self._shown, {'status': contribution.patch['status']})
+        self._cause = None
+
+    def _absorb(self) -> None:
+        """Continue from a newer state if its essence is the same."""
+        pending = self.item.inbox.pending
+        if pending is not None and not self._is_foreign(pending):
+            self._known = pending
+            self.saver.go_on_from(pending)
+            self.item.inbox.take()
+            self._refresh()
+
+    def _get_cause(self) -> causes.ChangingCause:
+        if self._cause is None:
+            item = self.item
+            self._cause = causes.ChangingCause(
+                logger=self.logger,
+                memo=get_memo(self.env, item),
+                indices=self.env.indices,
+                resource=item.resource,
+                body=self.view.body if self._shown is self.view.raw else bodies.Body(self._shown),
+                patch=patches.Patch(),
+                reason=self.reason,
+                initial=item.initial,
+                diff=self._diff,
+                old=self.view.old,
+                new=self.view.essence,
+            )
+        return self._cause
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the operator exits, or was paused since the start: no handler may be called."""
+        return self._switch.is_stopping or self._switch.pauses != self._pauses
+
+    def _find_interruption(self) -> decisions.Interruption | None:
+        if self.is_stopped:
+            return decisions.Interruption.STOPPED
+        pending = self.item.inbox.pending
+        if pending is not None and pending is not self._known and self._is_foreign(pending):
+            return decisions.Interruption.CHANGED
+        return None
+
+    def _is_foreign(self, raw: bodies.RawBody) -> bool:
+        """Whether others have changed the essence of the object, or have deleted the object."""
+        return decisions.is_deleting(raw) != self.view.deleting or (
+            self._build_essence(raw) != self.view.essence)
+
+    def _build_essence(self, raw: Any) -> bodies.BodyEssence:
+        return decisions.build_essence(
+            bodies.Body(raw), settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+
+    # Deciding.
+
+    def decide(self) -> decisions.Step:
+        """Decide the next step, and update the cycle."""
+        env, item = self.env, self.item
+        decision = decisions.decide(decisions.Situation(
+            view=self.view,
+            reason=self.reason,
+            selection=self._selection,
+            cycle=item.cycle,
+            recall=self._recall,
+            now=self._now,
+            accompanied=self._accompanied,
+            interruption=self._find_interruption(),
+            is_chosen_done=self._is_chosen_done,
+            is_status_essential=self.handlers.is_status_essential,
+            flush_delay=env.settings.persistence.flush_delay,
+        ))
+        if item.cycle is not None and decision.cycle is not None and (
+                item.cycle.reason != decision.cycle.reason):
+            self._tell_superseded(item.cycle, decision.cycle.reason)
+        item.proceed(decision.cycle)
+        return decision.step
+
+    def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
+        return recording.fetch_state(
+            handler_id, body=self.view.body, settings=self.env.settings, now=self._now)
+
+    # Acting.
+
+    async def _proceed(self) -> bodies.RawBody | None:
+        """Carry out steps until the state changes; return the new state, or None at rest."""
+        while not self.item.gone:
+            self._switch.check_paused()
+            step, self._prepared = self._prepared, None
+            if step is None or self._find_interruption() is not None:
+                step = self.decide()
+            match step:
+                case decisions.Call():
+                    await self._call(step.due)
+                    if self.saver.raw is not self._known:
+                        self.look(self.saver.raw)
+                case decisions.Save():
+                    if step.because == decisions.DELETED_BUT_HELD:
+                        self._tell_processed()
+                    return await self.saver.save()
+                case decisions.AddFinalizer() | decisions.RemoveFinalizer():
+                    return await self._switch_finalizer(step)
+                case decisions.Close():
+                    return await self._close(step)
+                case decisions.Release():
+                    return await self._release(step)
+                case decisions.Sleep():
+                    delay = max(0.0, step.until - self.env.clock.mono())
+                    self.logger.debug(
+                        f"Sleeping for {delay:.3f} seconds for the delayed handlers.")
+                    self.item.keep(self.saver.raw)
+                    if not self._switch.is_stopping:
+                        self._alarms.sleep(self.item, step.until)
+                    return None
+                case decisions.Yield():
+                    return None
+                case decisions.Nothing():
+                    self.rest(step)
+                    return None
+        return None
+
+    def rest(self, step: decisions.Nothing) -> None:
+        """Leave the object: this state needs nothing."""
+        if self.reason == causes.Reason.RESUME:
+            self.item.resume()
+        if self.item.cycle is None:
+            self.item.drop()
+        else:
+            self.item.keep(self.saver.raw)
+        if step.told:
+            self.logger.debug(step.because)
+            self.logger.debug("Handling cycle is finished, waiting for new changes.")
+
+    async def _switch_finalizer(
+            self, step: decisions.AddFinalizer | decisions.RemoveFinalizer,
+    ) -> bodies.RawBody | None:
+        persistence = self.env.settings.persistence
+        self.logger.debug(step.because)
+        switch = (decisions.with_finalizer if isinstance(step, decisions.AddFinalizer) else
+                  decisions.without_finalizer)
+        patch = patches.Patch()
+        if step.handled is not None:
+            self._announce()
+            persistence.diffbase_storage.store(
+                body=self.view.body, patch=patch, essence=step.handled)
+        return await self.saver.exchange(switch(self.saver.raw, persistence.finalizer), patch)
+
+    async def _close(self, step: decisions.Close) -> bodies.RawBody | None:
+        """Close the cycle: store the last-handled state, and remove the progress."""
+        item, view, settings = self.item, self.view, self.env.settings
+        cycle, conclusion = item.cycle, step.conclusion
+        assert cycle is not None
+        divergent = conclusion.divergent
+        if recording.is_too_large(conclusion) and step.reason == causes.Reason.NOOP:
+            self.logger.warning(
+                "The object is too large to remember that only some of its handlers have seen "
+                "the state from which it has returned now: if the operator restarts, and that "
+                "state comes again, the other handlers do not see it.")
+            conclusion = conclusion._replace(divergent=None)
+        elif recording.is_too_large(conclusion):
+            self.logger.warning(
+                "The object is too large to remember which of its states were seen by which "
+                "handlers, while it was changed by others: all of them are called again.")
+            item.proceed(cycle.forget_finished(now=self.env.clock.now()))
+            return self.saver.raw
+        if step.told:
+            self.logger.debug(step.because)
+        if step.reason in causes.TITLES:
+            self._tell_processed()
+            if not cycle.roots:
+                self._announce()
+        results = cycle.results if self.handlers.is_status_essential else []
+        if results:  # handlers of the status must not see the operator's results as changes
+            merged: Any = self.saver.raw
+            for result in results:
+                merged = patches.merge(merged, result)
+            conclusion = conclusion._replace(base=essences.advance(
+                conclusion.base, results, self._build_essence(merged)))
+        is_there = recording.is_committed(
+            conclusion, old=view.old, body=view.body, settings=settings)
+        item.proceed(cycle.committing(None if is_there else conclusion))
+        handler_ids = [handler.id for handler in self.handlers.changing]
+        newest = await self.saver.close(handler_ids, conclusion=conclusion, old=view.old)
+        if results and newest is not None:
+            stored = essences.advance(conclusion.base, results, self._build_essence(newest))
+            if stored != conclusion.base:  # e.g. the server has pruned unknown fields
+                conclusion = conclusion._replace(base=stored)
+                item.proceed(self._get_cycle().committing(conclusion))
+                newest = await self.saver.close([], conclusion=conclusion, old=None)
+        item.proceed(None if divergent is None else cycles.Cycle(
+            reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
+        if step.reason in causes.HANDLED_REASONS or (
+                self.reason == causes.Reason.RESUME and not self._selection.handlers):
+            item.resume()
+        if newest is None:
+            return None
+        if divergent is not None or self._is_changed(newest, conclusion.base):
+            return newest
+        item.drop()
+        self.logger.debug("Handling cycle is finished, waiting for new changes.")
+        return None
+
+    def _is_changed(self, raw: bodies.RawBody, essence: bodies.BodyEssence) -> bool:
+        """Whether the essence differs from what this operator has written."""
+        if raw is self.view.raw:
+            return essence != self.view.essence
+        return decisions.is_deleting(raw) != self.view.deleting or (
+            essence != self._build_essence(raw))
+
+    async def _release(self, step: decisions.Release) -> bodies.RawBody | None:
+        """Remove the finalizer: all deletion handlers have finished."""
+        self._tell_processed()
+        self.logger.debug(step.because)
+        newest, is_released = await self.saver.release(
+            [handler.id for handler in self.handlers.changing])
+        if is_released:
+            self.item.proceed(None)
+            return None
+        return newest
+
+    def _announce(self) -> None:
+        if self._announced == self.reason or self.reason not in causes.TITLES:
+            return
+        self._announced = self.reason
+        if self.logger.isEnabledFor(logging.DEBUG):
+            title = causes.TITLES[self.reason]
+            self.logger.debug(f"{title} is in progress: {self.view.body!r}")
+            if self._diff and self.reason == causes.Reason.UPDATE:
+                self.logger.debug(f"{title} diff: {self._diff!r}")
+
+    def _tell_processed(self) -> None:
+        cycle = self.item.cycle
+        if cycle is not None and cycle.roots:
+            done, failed = progression.count(cycle.states, cycle.roots)
+            self.logger.info(f"{causes.TITLES[self.reason]} is processed: "
+                             f"{done} succeeded; {failed} failed.")
+
+    def _tell_superseded(self, cycle: cycles.Cycle, reason: causes.Reason) -> None:
+        if cycle.roots and cycle.reason in causes.TITLES and reason in causes.TITLES:
+            done, failed = progression.count(cycle.states, cycle.roots)
+            self.logger.info(
+                f"{causes.TITLES[cycle.reason]} is superseded by {causes.TITLES[reason].lower()}: "
+                f"{done} succeeded; {failed} failed; "
+                f"{len(cycle.roots) - done - failed} left to the moment.")
+
+    # Calling handlers.
+
+    async def _call(self, due: Sequence[handlers.ChangingHandler]) -> None:
+        """Call the next of the handlers that the lifecycle has chosen; if none are left, choose."""
+        self._absorb()
+        self._announce()
+        lifecycle = self.env.lifecycle or lifecycles.get_default_lifecycle()
+        chosen = [handler for handler in self._chosen if handler in due] or self._choose(
+            lifecycle, due)
+        handler, *self._chosen = chosen
+        await self._execute(handler)
+        self._is_chosen_done = not self._chosen and lifecycle is not lifecycles.asap
+
+    def _choose(
+            self, lifecycle: lifecycles.LifeCycleFn, due: Sequence[handlers.ChangingHandler],
+            cause: causes.Cause | None = None,
+    ) -> Sequence[handlers.ChangingHandler]:
+        state = self._get_cycle().states
+        if lifecycle is lifecycles.asap:
+            return lifecycles.asap(due, state=state)  # type: ignore[return-value]
+        kwargs = (cause if cause is not None else self._get_cause()).kwargs
+        chosen: Any = lifecycle(due, **{**kwargs, 'state': state})
+        if not chosen:
+            raise RuntimeError(f"The lifecycle has chosen none of the due handlers: {due}.")
+        return list(chosen)
+
+    def _get_cycle(self) -> cycles.Cycle:
+        assert self.item.cycle is not None
+        return self.item.cycle
+
+    async def _execute(
+            self,
+            handler: handlers.ChangingHandler,
+            cause: causes.ChangingCause | None = None,
+            *,
+            field: dicts.FieldPath | None = None,
+    ) -> None:
+        """Make an attempt, and note the outcome. ``field`` is the field of the parent handlers."""
+        cause = cause if cause is not None else self._get_cause().narrow(field)
+        family = subhandling.Family(handler, functools.partial(
+            self._execute_family, field=handler.field or field))
+        before = self.saver.raw
+        self.saver.arm()
+        outer = self.item.phase
+        self.item.enter(items.Phase.CALLING)
+        try:
+            outcome = await execution.execute(
+                handler, cause, context=self.env, state=self._get_cycle().states[handler.id],
+                family=family, filter_error=self._failing.get(handler))
+        finally:
+            self.item.enter(outer)
+        self._now = self.env.clock.now()
+        self.item.proceed(self._get_cycle().note(
+            handler.id, outcome, essence=self.view.essence, now=self._now))
+        await self.saver.settle()
+        if self.saver.raw is not before:
+            self._now = self.env.clock.now()
+            self._refresh()
+        elif outcome.patch or outcome.result is not None:
+            self._lay_over(self._get_cycle().contributions[-1])
+
+    async def _execute_family(
+            self,
+            children: list[handlers.ChangingHandler],
+            lifecycle: lifecycles.LifeCycleFn | None,
+            cause: causes.Cause | None,
+            *,
+            field: dicts.FieldPath | None,
+    ) -> None:
+        """Execute the due sub-handlers one after another, and retry the parent for the others."""
+        env = self.env
+        own = cause if isinstance(cause, causes.ChangingCause) else None
+        survey = filters.survey(
+            children, own if own is not None else self._get_cause().narrow(field))
+        if survey.errors:
+            raise survey.errors[0].error
+        self.item.proceed(self._get_cycle().join(
+            survey.matching, recall=self._recall, now=env.clock.now(), as_roots=False))
+        lifecycle = lifecycle or env.lifecycle or lifecycles.get_default_lifecycle()
+        while True:
+            states, now = self._get_cycle().states, env.clock.mono()
+            wait = progression.survey([states[h.id] for h in survey.matching], now=now)
+            if wait is None:
+                return
+            if wait > 0:
+                raise handlererrors.HandlerChildrenRetry(delay=wait)
+            due = [handler for handler in survey.matching if states[handler.id].is_due(now)]
+            self._check_interrupted()
+            for handler in self._choose(lifecycle, due, own):
+                self._check_interrupted()
+                await self._execute(handler, own, field=field)
+                if self._get_cycle().must_be_saved(
+                        now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
+                        is_status_essential=self.handlers.is_status_essential):
+                    await self._save_in_between()
+            if lifecycle is not lifecycles.asap:
+                await self._save_in_between()
+
+    def _check_interrupted(self) -> None:
+        """Stop before the next sub-handler if the object has changed, or the operator stops."""
+        self._switch.check_paused()
+        if self.item.gone or self._find_interruption() is not None:
+            raise handlererrors.HandlerChildrenRetry(delay=None)
+        self._absorb()
+
+    async def _save_in_between(self) -> None:
+        """Write between two sub-handlers; the next ones see the state that the server returns."""
+        self.item.enter(items.Phase.WORKING)
+        newest = await self.saver.save()
+        self.item.enter(items.Phase.CALLING)
+        if newest is None:
+            raise handlererrors.HandlerChildrenRetry(delay=None)
+        self.view = decisions.look(
+            newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+        self._diff = diffs.diff(self.view.old, self.view.essence)
+        self._refresh()
+
+
+def get_memo(env: saving.Environment, item: items.Item) -> Any:
+    """Get the memo of the object. The first call makes it from the memo of the operator."""
+    if item.memo is None:
+        item.remember(memos.make_own(env.memo))
+    return item.memo

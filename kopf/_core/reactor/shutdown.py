@@ -1,0 +1,318 @@
+"""
+The shutdown of an operator: what starts it, what it waits for, and how it is enforced.
+
+The shutdown is started by a signal (SIGINT, SIGTERM), by the stop flag, or by the cancellation of
+the operator's tasks. Only a shutdown by a signal has a time limit: after
+``settings.process.ultimate_exiting_timeout``, the process exits at once, whatever still runs. While
+the shutdown takes long, the log says what it waits for.
+"""
+import _thread
+import asyncio
+import contextlib
+import contextvars
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from kopf._cogs.aiokits import flags, forks
+from kopf._cogs.aiokits import tasks as aiotasks
+from kopf._cogs.configs import configuration
+from kopf._core.actions import calls, tracebacks
+
+logger = logging.getLogger('kopf._core.reactor.running')
+
+HUNG_TASKS_TIMEOUT = 5.0
+"""
+How long (seconds) the tasks that were started by handlers have to end when the operator exits.
+"""
+
+REMINDER_INTERVAL = 5.0
+"""How often (seconds) the log says what a startup or a shutdown waits for."""
+
+IMPATIENCE = 0.5
+"""
+How long (seconds) after the first signal another Ctrl+C counts as a second one.
+
+Tools that run operators often forward the Ctrl+C that the terminal has sent to the operator, too.
+"""
+
+INTERRUPTED = 130
+"""The exit code after a second Ctrl+C, as of all programs that Ctrl+C kills."""
+
+MAX_NAMED = 10
+"""How many tasks, and how many threads, the log names at most."""
+
+owns_process_var: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    'owns_process_var', default=False)
+"""
+Whether the process runs nothing but the operator, as with ``kopf run``.
+
+Then, the process may end with the operator. An application that embeds an operator goes on.
+"""
+
+
+class Shutdown:
+    """
+    The shutdown of one operator: its signal handlers, and its time limit.
+
+    The signal handlers are installed as long as this object is held (see `hold`), i.e. until the
+    shutdown is over. The first signal starts the shutdown. Further signals only log what the
+    shutdown waits for: they must not interrupt the cleanup. But a second Ctrl+C ends the process at
+    once, if the process runs nothing but the operator.
+    """
+
+    def __init__(self, underway: calls.Calls, settings: configuration.OperatorSettings) -> None:
+        super().__init__()
+        self.signalled: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+        self.underway = underway
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._owns_process = owns_process_var.get()
+        self._holders = 0
+        self._handled: dict[signal.Signals, Any] = {}
+        """The handled signals, and their previous handlers."""
+        self._is_limited = False
+        self._signalled_at: float | None = None
+        self._over = threading.Event()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    def hold(self) -> None:
+        self._holders += 1
+
+    def release(self) -> None:
+        self._holders -= 1
+        if not self._holders:
+            for number, previous in self._handled.items():
+                self._loop.remove_signal_handler(number)
+                forks.forget_signal(number)
+                if self._owns_process and self.signalled.done():
+                    # The process is about to exit. The default handler of another signal would turn
+                    # its exit code into that of a killed process.
+                    signal.signal(
+                        number, self._limit if number == signal.SIGINT else signal.SIG_IGN)
+                elif previous is not None:
+                    signal.signal(number, previous)
+            self._handled.clear()
+            if not self._owns_process:
+                self._over.set()
+
+    def handle_signals(self) -> None:
+        """Install the signal handlers; outside of the main thread, Python does not allow that."""
+        if threading.current_thread() is not threading.main_thread():
+            logger.warning("OS signals are ignored: running not in the main thread.")
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError, RuntimeError):  # e.g. on Windows
+                previous = signal.getsignal(number)
+                self._loop.add_signal_handler(number, self._receive, number)
+                self._handled[number] = previous
+                forks.keep_signal(number, previous)
+                # The event loop gets the signal by its wake-up file descriptor, regardless of this
+                # handler. But if a handler of the operator blocks the loop, then this function is
+                # the only one that is called, so it enforces the time limit.
+                signal.signal(number, self._limit)
+                signal.siginterrupt(number, False)
+
+    async def wait(self, stop_flag: flags.Flag | None) -> None:
+        """Wait for a signal or for the stop flag, and log which of them has come."""
+        waiting: set[asyncio.Future[Any]] = {self.signalled}
+        if stop_flag is not None:
+            waiting.add(asyncio.ensure_future(flags.wait_flag(stop_flag)))
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
+        if self.signalled.done():
+            name = self.signalled.result().name
+            logger.info(f"Signal {name} is received. Operator is stopping.")
+        else:
+            logger.info("Stop-flag is raised. Operator is stopping.")
+
+    def _receive(self, number: signal.Signals) -> None:
+        if self.signalled.done():
+            logger.info(f"Signal {number.name} is received again. Operator is stopping already. "
+                        f"{describe_waiting(self.underway, self._loop)}")
+            return
+        self.signalled.set_result(number)
+
+    def _limit(self, number: int, *_: object) -> None:
+        now = time.monotonic()
+        if self._signalled_at is None:
+            self._signalled_at = now
+        elif number == signal.SIGINT and self._owns_process and (
+                now - self._signalled_at > IMPATIENCE):
+            _thread.start_new_thread(self._exit_at_once, ())
+            return
+        timeout = self._settings.process.ultimate_exiting_timeout
+        if not self._is_limited and timeout is not None:
+            self._is_limited = True
+            # Not `threading`: it takes locks when it starts a thread, and the code interrupted by
+            # the signal can hold these same locks, which would be a deadlock.
+            _thread.start_new_thread(self._exit_in, (timeout,))
+
+    def _exit_in(self, timeout: float) -> None:
+        if not self._over.wait(timeout):
+            self._exit_hard(timeout)
+
+    def _exit_at_once(self) -> None:
+        what = describe_waiting(self.underway, self._loop)
+        logger.warning(f"Signal SIGINT is received again. Leaving at once; the next operator will "
+                       f"do again what was not written. {what}")
+        logging.shutdown()
+        os._exit(INTERRUPTED)
+
+    def _exit_hard(self, timeout: float) -> None:
+        """Kill the process: a regular exit of Python would wait for hanging threads forever."""
+        if not self._holders and not is_interpreter_exiting():
+            return  # the operator has ended, but the application that has run it goes on
+        what = describe_waiting(self.underway, self._loop, everything=True)
+        logger.error(
+            f"The operator has not exited in {timeout} seconds; leaving regardless. {what}")
+        logging.shutdown()
+        os._exit(1)
+
+
+_shutdowns: weakref.WeakKeyDictionary[asyncio.Task[Any], Shutdown] = weakref.WeakKeyDictionary()
+
+
+def start(
+        core: asyncio.Task[Any], underway: calls.Calls, settings: configuration.OperatorSettings,
+) -> Shutdown:
+    """Listen to signals as long as the operator's core task runs."""
+    shutdown = _shutdowns[core] = Shutdown(underway, settings)
+    shutdown.hold()
+    shutdown.handle_signals()
+    core.add_done_callback(lambda _: shutdown.release())
+    return shutdown
+
+
+@contextlib.contextmanager
+def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[calls.Calls]:
+    """
+    Go on handling signals until the end of the block, even after the core task has ended.
+
+    Yields the calls of the operator that are under way.
+    """
+    shutdowns = [_shutdowns[task] for task in root_tasks if task in _shutdowns]
+    with contextlib.ExitStack() as stack:
+        for shutdown in shutdowns:
+            stack.enter_context(shutdown.held())
+        yield shutdowns[0].underway if shutdowns else calls.Calls()
+
+
+@contextlib.contextmanager
+def remind(underway: calls.Calls, what: str = "stopping") -> Iterator[None]:
+    """Log what is waited for, every `REMINDER_INTERVAL` until the end of the block."""
+    loop = asyncio.get_running_loop()
+    timers: list[asyncio.TimerHandle] = []
+
+    def tell() -> None:
+        logger.info(f"Operator is still {what}. {describe_waiting(underway, loop)}")
+        timers[:] = [loop.call_later(REMINDER_INTERVAL, tell)]
+
+    timers.append(loop.call_later(REMINDER_INTERVAL, tell))
+    try:
+        yield
+    finally:
+        for timer in timers:
+            timer.cancel()
+
+
+async def finish_tasks(
+        *, ignored: Collection[asyncio.Task[Any]], underway: calls.Calls | None = None,
+) -> None:
+    """
+    Wait until all tasks of the event loop have ended, except for the ignored ones and the current.
+
+    After `HUNG_TASKS_TIMEOUT`, the tasks are cancelled, and so are the tasks that they start then.
+    """
+    underway = calls.Calls() if underway is None else underway
+
+    def find() -> list[asyncio.Task[Any]]:
+        current = asyncio.current_task()
+        return [task for task in asyncio.all_tasks()
+                if task not in ignored and task is not current]
+
+    if hung := find():
+        await asyncio.wait(hung, timeout=HUNG_TASKS_TIMEOUT)
+    if hung := find():
+        names = _describe_tasks(hung, underway)
+        logger.warning(f"Cancelling the tasks that are left behind: {names}.")
+    while hung := find():
+        for task in hung:
+            task.cancel()
+        _, pending = await asyncio.wait(hung, timeout=REMINDER_INTERVAL)
+        if pending:
+            names = _describe_tasks(pending, underway)
+            logger.warning(f"The tasks do not end though cancelled: {names}.")
+        for task in hung:
+            if task.done() and not task.cancelled():
+                task.exception()
+
+
+def describe_waiting(
+        underway: calls.Calls, loop: asyncio.AbstractEventLoop, *, everything: bool = False,
+) -> str:
+    """
+    Describe what still runs in the operator: the handlers, and the tasks and threads they started.
+
+    Tasks and threads of Kopf itself are named only with ``everything``, or if there is nothing
+    else.
+    """
+    parts: list[str] = []
+    if underway:
+        parts.append(f"Handlers: {calls.describe(underway, loop.time())}.")
+    with contextlib.suppress(RuntimeError):  # from another thread: the set of tasks can change
+        others = asyncio.all_tasks(loop) - underway.get_tasks()
+        if tasks := _describe_tasks(others, underway, everything=everything):
+            parts.append(f"Tasks: {tasks}.")
+    frames = sys._current_frames()
+    places = {
+        thread.name: tracebacks.locate(frames.get(thread.ident or 0), own=not everything)
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+        and thread.ident not in underway.get_threads()}
+    threads = _name((name, place) for name, place in places.items() if everything or place)
+    if threads:
+        parts.append(f"Threads: {threads}.")
+    if not parts and not everything:
+        return f"No handlers. {describe_waiting(underway, loop, everything=True)}"
+    return ' '.join(parts)
+
+
+def _describe_tasks(
+        tasks: Iterable[asyncio.Task[Any]], underway: calls.Calls, *, everything: bool = True,
+) -> str:
+    called = {call.task: call for call in underway}
+    items: list[tuple[str, str | None]] = []
+    for task in tasks:
+        frame = tracebacks.find_awaiting(task)
+        if task in called:
+            items.append((called[task].describe(task.get_loop().time()), None))
+        elif everything or tracebacks.locate(frame, own=True):
+            items.append((task.get_name(), tracebacks.locate(frame, own=not everything)))
+    return _name(items)
+
+
+def _name(items: Iterable[tuple[str, str | None]]) -> str:
+    texts = sorted(f"{name} (at {place})" if place else name for name, place in items)
+    more = len(texts) - MAX_NAMED
+    return ', '.join([*texts[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
+
+
+def is_interpreter_exiting() -> bool:
+    """Whether the main thread has ended, and Python waits for the other threads."""
+    return getattr(threading, '_SHUTTING_DOWN', False) or not threading.main_thread().is_alive()

@@ -1,0 +1,66 @@
+"""
+The switch of an operator: whether it works, is paused by its peers, or is stopping.
+"""
+from collections.abc import Callable
+
+
+class Switch:
+    """
+    The state of the operator, which all its parts look at before they begin anything.
+
+    What was decided before a pause must be decided again after it: another operator has changed the
+    objects. Compare `pauses` with its earlier value to find out that there was a pause.
+
+    `is_paused` can be outdated: e.g. if the process was suspended, the timers of the peering are
+    late. Before a handler is called, use `check_paused`, which lets the peering look at the clock.
+    """
+
+    def __init__(self, confirm: Callable[[], None] = lambda: None) -> None:
+        """``confirm`` is called by `check_paused`; it pauses the operator if that is overdue."""
+        super().__init__()
+        self._confirm = confirm
+        self._pauses = 0
+        self._is_paused = False
+        self._is_stopping = False
+        self._deadline: float | None = None
+
+    @property
+    def is_paused(self) -> bool:
+        return self._is_paused
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._is_stopping
+
+    @property
+    def pauses(self) -> int:
+        """How many times the operator has been paused since its start."""
+        return self._pauses
+
+    def check_paused(self) -> bool:
+        """
+        Whether the operator is paused, by the clock and not by the timers; pauses it if needed.
+        """
+        self._confirm()
+        return self._is_paused
+
+    def pause(self) -> None:
+        self._is_paused = True
+        self._pauses += 1
+
+    def resume(self) -> None:
+        self._is_paused = False
+
+    @property
+    def deadline(self) -> float | None:
+        """
+        The time of the event loop when all writes must end; None if the operator is not exiting.
+        """
+        return self._deadline
+
+    def stop(self, deadline: float) -> None:
+        """
+        Note that the operator is exiting, and by when all writes must end. It cannot be undone.
+        """
+        self._is_stopping = True
+        self._deadline = deadline

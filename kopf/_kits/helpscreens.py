@@ -1,0 +1,71 @@
+"""
+The options of the command line: their sections in the help, and their values as arguments.
+"""
+import enum
+import functools
+from collections.abc import Callable, Container, Iterator
+from typing import Any, ParamSpec, TypeVar
+
+import click
+from click.core import ParameterSource
+
+P = ParamSpec('P')
+R = TypeVar('R')
+
+ORDER = ('Scope', 'Handlers', 'Logging', 'Peering', 'Health', 'Sandbox', 'Options')
+"""The order of the sections. The last section is for options without a section."""
+
+
+class SectionOption(click.Option):
+    """An option in a section of the help."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        if 'default' in extra:
+            extra.pop('required', None)  # an option with a default can be omitted
+        return extra
+
+
+class SectionCommand(click.Command):
+    """A command that shows its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in ORDER}
+        for param in self.get_params(ctx):
+            record = param.get_help_record(ctx)
+            if record is not None and isinstance(param, click.Option):
+                sections[getattr(param, 'section', ORDER[-1])].append(record)
+        for name, records in sections.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
+
+
+def option(*names: str, section: str, **kwargs: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Add an option to a command, as `click.option` does, in a section of the help."""
+    return functools.partial(click.option, cls=SectionOption, section=section)(*names, **kwargs)
+
+
+def get_args(ctx: click.Context, *, without: Container[str]) -> list[str]:
+    """Restore the arguments of the command. Values from the environment are not among them."""
+    return [
+        arg for param in ctx.command.params
+        if param.name and param.name not in without
+        and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        for arg in _iter_args(param, ctx.params[param.name])
+    ]
+
+
+def _iter_args(param: click.Parameter, value: Any) -> Iterator[str]:
+    if isinstance(param, click.Argument):
+        yield from map(str, value)
+    elif isinstance(param, click.Option) and param.is_flag:
+        yield max(param.opts if value else param.secondary_opts, key=len)
+    else:
+        name = max(param.opts, key=len)
+        for each in value if param.multiple else [value]:
+            yield f'{name}={each.name.lower() if isinstance(each, enum.Enum) else each}'

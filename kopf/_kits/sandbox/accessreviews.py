@@ -1,0 +1,138 @@
+"""
+Access reviews: queries of permissions and users. Clients create objects, which are never stored.
+"""
+import datetime
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kopf._kits.sandbox import encoding, objects, wordings
+from kopf._kits.sandbox.access import ISSUER, Access, Attempt
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.requests import Request, User
+from kopf._kits.sandbox.statuses import Invalid, Obj
+
+AUTHORIZATION = 'authorization.k8s.io'
+AUTHENTICATION = 'authentication.k8s.io'
+MIN_SECONDS = 600
+DEFAULT_SECONDS = 3600
+
+
+class Reviews:
+    """Answers what is created of the kinds of reviews, and requests for tokens."""
+
+    def __init__(self, cluster: Cluster, access: Access) -> None:
+        self._cluster = cluster
+        self._access = access
+
+    def find(self, request: Request) -> Callable[[Request], tuple[int, bytes]] | None:
+        """What answers the request; none if it is of no review."""
+        if request.verb != 'create':
+            return None
+        if request.kind.plural == 'serviceaccounts' and request.subresource == 'token':
+            return self.issue_token
+        answers: Mapping[tuple[str, str], Callable[[Request, Obj], Obj]] = {
+            (AUTHORIZATION, 'selfsubjectaccessreviews'): self._self_access,
+            (AUTHORIZATION, 'subjectaccessreviews'): self._access_of,
+            (AUTHORIZATION, 'localsubjectaccessreviews'): self._access_of,
+            (AUTHORIZATION, 'selfsubjectrulesreviews'): self._rules,
+            (AUTHENTICATION, 'selfsubjectreviews'): self._self,
+            (AUTHENTICATION, 'tokenreviews'): self._token,
+        }
+        answer = answers.get(request.kind.resource)
+        if answer is None:
+            return None
+
+        def created(request: Request) -> tuple[int, bytes]:
+            obj = objects.decode_object(request, self._cluster.kinds)
+            if not isinstance(obj.get('spec', {}), dict):
+                obj['spec'] = {}
+            status = answer(request, obj.get('spec') or {})
+            obj['metadata'].setdefault('creationTimestamp', None)
+            return 201, encoding.encode({
+                'kind': request.kind.kind, 'apiVersion': request.kind.api_version, **obj,
+                'status': status})
+
+        return created
+
+    def _self_access(self, request: Request, spec: Obj) -> Obj:
+        return self._allowed(request.user, spec, request)
+
+    def _access_of(self, request: Request, spec: Obj) -> Obj:
+        user = User(str(spec.get('user') or ''), tuple(spec.get('groups') or ()))
+        return self._allowed(user, spec, request)
+
+    def _allowed(self, user: User, spec: Obj, request: Request) -> Obj:
+        asked, path = spec.get('resourceAttributes'), spec.get('nonResourceAttributes')
+        if not isinstance(asked, dict) and not isinstance(path, dict):
+            raise Invalid.on(request.kind.group, request.kind.kind, '', [wordings.invalid(
+                'spec.resourceAttributes', None,
+                "exactly one of nonResourceAttributes or resourceAttributes must be specified")])
+        if isinstance(asked, dict):
+            attempt = Attempt(
+                verb=asked.get('verb', ''), group=asked.get('group', ''),
+                resource=asked.get('resource', ''), subresource=asked.get('subresource', ''),
+                namespace=asked.get('namespace', ''), name=asked.get('name', ''))
+        else:
+            assert path is not None
+            attempt = Attempt(verb=path.get('verb', ''), path=path.get('path', ''))
+        allowed = self._access.allows(user, attempt)
+        return {'allowed': True} if allowed else {'allowed': False}
+
+    def _rules(self, request: Request, spec: Obj) -> Obj:
+        namespace = str(spec.get('namespace') or '')
+        rules: list[Obj] = list(self._access.rules(request.user, namespace))
+        if request.user.is_master:
+            rules.append({'verbs': ['*'], 'apiGroups': ['*'], 'resources': ['*']})
+            rules.append({'verbs': ['*'], 'nonResourceURLs': ['*']})
+        return {
+            'resourceRules': [rule for rule in rules if rule.get('resources')],
+            'nonResourceRules': [rule for rule in rules if rule.get('nonResourceURLs')],
+            'incomplete': False,
+        }
+
+    def _self(self, request: Request, spec: Obj) -> Obj:
+        return {'userInfo': user_info(request.user)}
+
+    def _token(self, request: Request, spec: Obj) -> Obj:
+        user = self._access.of_token(str(spec.get('token') or ''))
+        if user is None:
+            return {'user': {}, 'error': 'invalid bearer token'}
+        return {'authenticated': True, 'user': user_info(user),
+                'audiences': spec.get('audiences') or [ISSUER]}
+
+    def issue_token(self, request: Request) -> tuple[int, bytes]:
+        """A token for a service account (``TokenRequest``)."""
+        entry = self._cluster.get(request.kind, (request.namespace, request.name))
+        found = objects.decode_any(
+            request.body, request.content_type.partition(';')[0]) if request.body else {}
+        spec: dict[str, Any] = found.get('spec') or {}
+        seconds = spec.get('expirationSeconds')
+        seconds = DEFAULT_SECONDS if seconds is None else seconds
+        if not isinstance(seconds, int) or seconds < MIN_SECONDS:
+            raise Invalid.on('authentication.k8s.io', 'TokenRequest', '', [wordings.invalid(
+                'spec.expirationSeconds', seconds,
+                "may not specify a duration less than 10 minutes")])
+        audiences = list(map(str, spec.get('audiences') or ())) or [ISSUER]
+        token, expires = self._access.issue(
+            request.namespace, request.name, entry.uid, seconds, audiences)
+        time = datetime.datetime.fromtimestamp(expires, datetime.UTC)
+        return 201, encoding.encode({
+            'kind': 'TokenRequest', 'apiVersion': 'authentication.k8s.io/v1',
+            'metadata': {'name': request.name, 'namespace': request.namespace,
+                         'creationTimestamp': self._cluster.now()},
+            'spec': {'audiences': audiences, 'expirationSeconds': seconds,
+                     'boundObjectRef': spec.get('boundObjectRef')},
+            'status': {'token': token,
+                       'expirationTimestamp': time.strftime('%Y-%m-%dT%H:%M:%SZ')},
+        })
+
+
+def user_info(user: User) -> Obj:
+    info: Obj = {'username': user.name}
+    if user.uid:
+        info['uid'] = user.uid
+    if user.groups:
+        info['groups'] = list(user.groups)
+    if user.extra:
+        info['extra'] = {key: list(values) for key, values in user.extra.items()}
+    return info

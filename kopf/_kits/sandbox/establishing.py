@@ -1,0 +1,69 @@
+"""
+Establishing of custom resource definitions: their resources are served once they are accepted.
+"""
+from kopf._kits.sandbox import crds, managedfields
+from kopf._kits.sandbox.cluster import CRDS, Cluster
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.storage import Change
+from kopf._kits.sandbox.watches import Watches
+
+
+class Definitions:
+    """Follows the stored definitions; changes what is served, and their status."""
+
+    def __init__(self, cluster: Cluster, watches: Watches) -> None:
+        self._cluster = cluster
+        self._watches = watches
+
+    def restore(self) -> None:
+        """Serve what is stored already."""
+        for entry in self._cluster.store.select(CRDS):
+            self._serve(entry.decode())
+
+    def hear(self, change: Change) -> None:
+        """Follow a change of the store, at once."""
+        if change.resource != CRDS:
+            return
+        crd = change.new.decode()
+        if change.type == 'DELETED':
+            spec = crd['spec']
+            self._cluster.kinds.remove(spec['group'], spec['names']['plural'])
+            self._end_watches(crd)
+            return
+        entry = self._cluster.store.get(CRDS, change.new.key)
+        if entry is not change.new:
+            return
+        others = [other.decode() for other in self._cluster.store.select(CRDS)]
+        status = crds.status_of(crd, others, self._cluster.now())
+        if status != crd.get('status'):
+            self._put({**crd, 'status': status}, crd)
+            return
+        old = {} if change.old is None else change.old.decode()
+        if old.get('spec') != crd['spec'] or not crds.is_established(old):
+            self._serve(crd)
+            self._end_watches(crd)
+
+    def _put(self, crd: Obj, old: Obj) -> None:
+        """Store it with another status; the change comes back to `hear`."""
+        kind = self._cluster.kind(CRDS)
+        request = Request(verb='update', kind=kind, name=crd['metadata']['name'],
+                          subresource='status', agent='kube-apiserver')
+        crd = {**crd, 'metadata': dict(crd['metadata'])}
+        managedfields.track(request, old, crd, self._cluster.now())
+        self._cluster.put(kind, crd)
+
+    def _end_watches(self, crd: Obj) -> None:
+        """End the watches, because the rules of the objects have changed; clients watch again."""
+        resource = (crd['spec']['group'], crd['spec']['names']['plural'])
+        self._watches.end(lambda kind: kind.resource == resource)
+
+    def _serve(self, crd: Obj) -> None:
+        if not crds.is_established(crd):
+            return
+        kinds = crds.kinds_of(crd)
+        spec = crd['spec']
+        self._cluster.kinds.remove(spec['group'], spec['names']['plural'])
+        for kind in kinds:
+            self._cluster.kinds.add(kind)
+

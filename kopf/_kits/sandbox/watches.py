@@ -1,0 +1,246 @@
+"""
+Watches: changes as lines of JSON, from any kept revision on, for as long as somebody reads.
+
+A line is encoded once for all watchers that want it in the same shape.
+"""
+import asyncio
+import collections
+import random
+from collections.abc import AsyncGenerator, Callable, Hashable
+from typing import Any
+
+from kopf._kits.sandbox import encoding, objects, reading, tables
+from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.statuses import APIError, Expired, Obj
+from kopf._kits.sandbox.storage import Change, Entry, TooOld
+
+BOOKMARK_PERIOD = 60.0
+BOOKMARK_BEFORE_END = 2.0
+BACKLOG = 20_000  # lines that a slow reader may be behind before it is cut off
+_INITIAL_END = {'k8s.io/initial-events-end': 'true'}
+
+
+class Watch:
+    """
+    One watch. `lines` yields the lines for the client, several lines at once if available. It
+    ends after the timeout of the request, or after `end`.
+
+    The constructor raises the errors of the API, so that they become the response. A later error
+    is a line of the type ``ERROR``.
+    """
+
+    def __init__(self, cluster: Cluster, request: Request) -> None:
+        reading.check_list_options(request)
+        self._cluster = cluster
+        self._request = request
+        self._kind = request.kind
+        self._selection = reading.selection_of(request)
+        self._bookmarks = request.flag('allowWatchBookmarks')
+        self._initial = request.flag('sendInitialEvents')
+        self._maker = tables.Maker(request, cluster.clock()) \
+            if request.accepted.shape == 'Table' else None
+        self._headed = True
+        self._shape: Hashable = (
+            request.kind.api_version, request.accepted.shape, request.accepted.version)
+        self._pending: collections.deque[Change] = collections.deque()
+        self._woken = asyncio.Event()
+        self._over = False
+        self._error: APIError | None = None
+        self._timeout = request.number('timeoutSeconds') or random.uniform(1800, 3600)
+        self._since = self._revision()
+        self._known = cluster.store.revision
+        self._backlog = self._changes()
+
+    def _revision(self) -> int | None:
+        text = self._request.option('resourceVersion')
+        if not text or text == '0':
+            return None
+        if not text.isdecimal() or not text.isascii():
+            raise APIError(
+                f'resourceVersion: Invalid value: "{text}": '
+                f'strconv.ParseUint: parsing "{text}": invalid syntax', reason='')
+        return int(text)
+
+    def _changes(self) -> list[Change] | None:
+        """What has changed since the revision asked for; none if it starts with what there is."""
+        if self._since is None or self._initial:
+            return None
+        try:
+            return list(self._cluster.store.since(stored_resource(self._kind), self._since))
+        except TooOld:
+            self._error = Expired(
+                f"too old resource version: {self._since} ({self._cluster.store.compacted})")
+            return []
+
+    def end(self, error: APIError | None = None) -> None:
+        """End the watch after the pending lines, with the error as the last line."""
+        self._over = True
+        self._error = self._error or error
+        self._woken.set()
+
+    async def lines(self) -> AsyncGenerator[bytes, None]:
+        if self._error:
+            yield error_line(self._error)
+            return
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout
+        unlisten = self._cluster.store.listen(stored_resource(self._kind), self._hear)
+        timers = [loop.call_at(deadline, self._woken.set)]
+        try:
+            for chunk in self._beginning():
+                yield chunk
+            bookmark = self._next_bookmark(loop.time(), deadline)
+            while True:
+                chunk = b''.join(filter(None, map(self._line, self._take())))
+                if chunk:
+                    yield chunk
+                    continue
+                if self._over or loop.time() >= deadline:
+                    break
+                if self._bookmarks and loop.time() >= bookmark:
+                    bookmark = self._next_bookmark(loop.time(), deadline)
+                    yield self._bookmark()
+                    continue
+                timer = loop.call_at(min(bookmark, deadline), self._woken.set)
+                await self._woken.wait()
+                timer.cancel()
+                self._woken.clear()
+            if self._error:
+                yield error_line(self._error)
+        finally:
+            unlisten()
+            for timer in timers:
+                timer.cancel()
+
+    def _next_bookmark(self, now: float, deadline: float) -> float:
+        """Find the time of the next bookmark: periodically, and shortly before the end."""
+        last = deadline - BOOKMARK_BEFORE_END
+        return min(now + BOOKMARK_PERIOD, last) if last > now else float('inf')
+
+    def _hear(self, change: Change) -> None:
+        if self._over or (self._since is not None and change.revision <= self._since):
+            return
+        self._pending.append(change)
+        if len(self._pending) > BACKLOG:
+            self.end()
+        self._woken.set()
+
+    def _take(self) -> list[Change]:
+        changes = list(self._pending)
+        self._pending.clear()
+        return changes
+
+    def _beginning(self) -> list[bytes]:
+        """Lines for what was there before the watch began, in chunks."""
+        if self._backlog is not None:
+            lines = [self._line(change) for change in self._backlog]
+            self._backlog = None
+        elif self._initial or not self._request.option('sendInitialEvents'):
+            store, resource = self._cluster.store, stored_resource(self._kind)
+            self._known = store.revision
+            lines = [
+                self._show('ADDED', entry)
+                for entry in store.select(resource, self._request.namespace)
+                if self._selection.matches(entry)
+            ]
+            if self._initial and self._bookmarks:
+                lines.append(self._bookmark(initial=True))
+        else:
+            lines = []
+        return [b''.join(lines[i:i + 500]) for i in range(0, len(lines), 500)]
+
+    def _line(self, change: Change) -> bytes:
+        """The line for a change as this watcher sees it; empty if it does not concern it."""
+        self._known = change.revision
+        if not self._selection and not self._selection.namespace:
+            if self._maker:
+                return self._show(change.type, change.new)
+            line = change.shown.get(self._shape)
+            if line is None:
+                line = change.shown[self._shape] = self._show(change.type, change.new)
+            return line
+        namespace = self._selection.namespace
+        if namespace and change.new.key[0] != namespace:
+            return b''
+        if self._selection:
+            before = change.old is not None and self._selection.matches(change.old)
+            after = change.type != 'DELETED' and self._selection.matches(change.new)
+            if not before and not after:
+                return b''
+            shown = 'MODIFIED' if before and after else 'ADDED' if after else 'DELETED'
+            if before and not after and change.type != 'DELETED':
+                return self._left(change)
+        else:
+            shown = change.type
+        if self._maker:
+            return self._show(shown, change.new)
+        key = (self._shape, shown)
+        line = change.shown.get(key)
+        if line is None:
+            line = change.shown[key] = self._show(shown, change.new)
+        return line
+
+    def _left(self, change: Change) -> bytes:
+        """The line for what is not selected any more: as it was when it still was."""
+        assert change.old is not None
+        obj = change.old.decode()
+        obj['metadata']['resourceVersion'] = str(change.revision)
+        return self._show('DELETED', Entry(
+            change.old.key, change.old.uid, change.revision,
+            objects.encode_object(self._cluster.kind(change.resource), obj), change.old.labels))
+
+    def _show(self, type: str, entry: Entry) -> bytes:
+        raw = objects.view(self._kind, entry.raw)
+        if self._maker:
+            obj = encoding.decode_own(raw)
+            self._maker.now = self._cluster.clock()
+            raw = encoding.encode(self._maker.table(
+                [obj], {'resourceVersion': obj['metadata']['resourceVersion']},
+                headed=self._headed))
+            self._headed = False
+        elif self._request.accepted.shape:
+            raw = encoding.encode(
+                tables.partial(encoding.decode_own(raw), self._request.accepted.version))
+        return b'{"type":"%s","object":%s}\n' % (type.encode(), raw)
+
+    def _bookmark(self, *, initial: bool = False) -> bytes:
+        metadata: dict[str, Any] = {
+            'resourceVersion': str(self._known if initial else self._cluster.store.revision)}
+        if initial:
+            metadata['annotations'] = _INITIAL_END
+        obj: Obj
+        if self._maker:
+            obj = {'kind': 'Table', 'apiVersion': 'meta.k8s.io/v1', 'metadata': metadata,
+                   'columnDefinitions': None, 'rows': []}
+        elif self._request.accepted.shape:
+            obj = tables.partial({'metadata': metadata}, self._request.accepted.version)
+        else:
+            obj = {'kind': self._kind.kind, 'apiVersion': self._kind.api_version,
+                   'metadata': metadata}
+        encode = encoding.encode_sorted if self._kind.custom else encoding.encode
+        return b'{"type":"BOOKMARK","object":%s}\n' % encode(obj)
+
+
+def error_line(error: APIError) -> bytes:
+    return b'{"type":"ERROR","object":%s}\n' % encoding.encode(error.status())
+
+
+class Watches:
+    """All watches that are open, so that they can be ended."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, tuple[Watch, Kind]] = {}
+
+    def add(self, watch: Watch, kind: Kind) -> Callable[[], None]:
+        """Returns how to forget it."""
+        token = object()
+        self._open[token] = (watch, kind)
+        return lambda: (self._open.pop(token, None), None)[1]
+
+    def end(self, kinds: Callable[[Kind], bool] = lambda kind: True,
+            error: APIError | None = None) -> None:
+        for watch, kind in list(self._open.values()):
+            if kinds(kind):
+                watch.end(error)

@@ -1,0 +1,108 @@
+"""
+The sandbox for the command line: prints how to connect, and ends with the command.
+"""
+import asyncio
+import contextlib
+import errno
+import os
+import pathlib
+import shlex
+import signal
+import tempfile
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import click
+
+from kopf._cogs.clients import vaults
+from kopf._kits.sandbox import faults, keeping, statuses
+from kopf._kits.sandbox.server import Sandbox
+from kopf._kits.testing import sandboxthreads
+
+
+def serve(
+        *,
+        fault: Sequence[str] = (),
+        kubeconfig_out: pathlib.Path | None = None,
+        **options: Any,
+) -> None:
+    """Run a sandbox until SIGINT or SIGTERM. For the options, see `Sandbox`."""
+    async def run() -> None:
+        async with Sandbox(**options) as sandbox:
+            for each in parsed:
+                sandbox.faults.add(each)
+            with _introduce(sandbox, kubeconfig_out):
+                await _wait_signal()
+
+    parsed = _parse(fault)
+    with _explain():
+        asyncio.run(run())
+
+
+@contextlib.contextmanager
+def accompany(
+        *,
+        fault: Sequence[str] = (),
+        kubeconfig_out: pathlib.Path | None = None,
+        **options: Any,
+) -> Iterator[vaults.Vault]:
+    """
+    Run a sandbox in a thread for the block, and yield its credentials.
+
+    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use.
+    """
+    parsed = _parse(fault)
+    with contextlib.ExitStack() as stack:
+        with _explain():
+            thread = stack.enter_context(sandboxthreads.run_sandbox(**options))
+        for each in parsed:
+            thread.sandbox.faults.add(each)
+        known = os.environ.get('KUBECONFIG')
+        with _introduce(thread.sandbox, kubeconfig_out) as path:
+            os.environ['KUBECONFIG'] = str(path)
+            try:
+                yield vaults.Vault({'sandbox': thread.credentials})
+            finally:
+                if known is None:
+                    del os.environ['KUBECONFIG']
+                else:
+                    os.environ['KUBECONFIG'] = known
+
+
+def _parse(specs: Sequence[str]) -> list[faults.Fault]:
+    try:
+        return [faults.parse(spec) for spec in specs]
+    except ValueError as e:
+        raise click.BadParameter(str(e), param_hint='--fault') from e
+
+
+@contextlib.contextmanager
+def _explain() -> Iterator[None]:
+    """Report in one line why the sandbox cannot start."""
+    try:
+        yield
+    except OSError as e:
+        hint = ". Stop the program that uses the port, or choose any free port: --port=0"
+        raise click.ClickException(
+            f"The sandbox cannot start: {e}{hint if e.errno == errno.EADDRINUSE else ''}") from e
+    except (ValueError, keeping.StateError, statuses.APIError) as e:
+        raise click.ClickException(f"The sandbox cannot start: {e or repr(e)}") from e
+
+
+@contextlib.contextmanager
+def _introduce(sandbox: Sandbox, path: pathlib.Path | None) -> Iterator[pathlib.Path]:
+    """Write the kubeconfig and print its path. Without ``path``, the file is temporary."""
+    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
+        path = path if path is not None else pathlib.Path(folder, 'kubeconfig')
+        sandbox.write_kubeconfig(path)
+        click.echo(f"The sandbox is at {sandbox.url}; to reach it with kubectl:")
+        click.echo(f"    export KUBECONFIG={shlex.quote(str(path.absolute()))}")
+        yield path
+
+
+async def _wait_signal() -> None:
+    loop = asyncio.get_running_loop()
+    signalled = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, signalled.set)
+    await signalled.wait()

@@ -1,0 +1,159 @@
+"""
+What handlers see of an object that others edit between them. The time is virtual.
+"""
+import asyncio
+import json
+
+import pytest
+
+import kopf
+from kopf._core.intents.registries import OperatorRegistry
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+HANDLED = 'kopf.zalando.org/last-handled-configuration'
+CYCLE = 'kopf.zalando.org/handling-cycle'
+LARGE = 'x' * 100_000
+
+
+class Story:
+    """Handlers one & two of updates; two, at least, is to be retried once in each cycle."""
+
+    def __init__(self, *, failing=('two',), api=None, **fields):
+        self.registry = OperatorRegistry()
+        self.done = []
+        """Who has finished, and for what: (handler, old, new)."""
+        self.api = api or Api()
+        self.api.create(spec={'f': 0, **fields})
+        self.fields = fields
+        for id in ['one', 'two']:
+            self.declare(id, fails=1 if id in failing else 0)
+
+    def declare(self, id, *, fails):
+        @kopf.on.update('kopfexamples', id=id, field='spec.f', registry=self.registry)
+        async def fn(retry, old, new, **_):
+            if retry < fails:
+                raise kopf.TemporaryError("not yet", delay=10)
+            self.done.append((id, old, new))
+
+    def edit(self, value):
+        self.api.edit({'spec': {'f': value}})
+
+    @property
+    def handled(self):
+        """The last-handled states one after another."""
+        found = []
+        for _, raw in self.api.history:
+            encoded = raw['metadata'].get('annotations', {}).get(HANDLED)
+            value = encoded and json.loads(encoded)['spec']['f']
+            if encoded and found[-1:] != [value]:
+                found.append(value)
+        return found
+
+    def go(self, *moves):
+        """Each move is (time, value) of an edit, or (time, "restart")."""
+        async def live():
+            operator = Operator(self.api, self.registry)
+            operator.start()
+            for when, move in moves:
+                await asyncio.sleep(when - asyncio.get_running_loop().time())
+                if move == 'restart':
+                    await operator.stop()
+                    operator = Operator(self.api, self.registry)
+                    operator.start()
+                else:
+                    self.edit(move)
+            await operator.rest()
+            await operator.stop()
+
+        run_virtually(live())
+        meta = self.api.objects['obj']['metadata']
+        assert set(meta['annotations']) == {HANDLED}, "something is left on the object"
+
+
+# The worked table of the handling cycle.
+
+
+@pytest.mark.parametrize('restart', [[], [(6, 'restart')]], ids=['', 'restart'])
+def test_an_edit_between_two_handlers_is_a_change_for_all_in_the_next_cycle(restart):
+    story = Story()
+    story.go((1, 1), (5, 2), *restart)
+    assert story.done == [('one', 0, 1), ('two', 0, 2), ('one', 1, 2), ('two', 1, 2)]
+    assert story.handled == [0, 1, 2]
+
+
+class RevertingApi(Api):
+    """Others revert an edit just before the state without it is remembered as handled."""
+
+    def patch(self, name, subresource, content_type, payload):
+        handled = payload.get('metadata', {}).get('annotations', {}).get(HANDLED)
+        if handled and json.loads(handled)['spec']['f'] == 1:
+            self.edit({'spec': {'f': 1}})
+        return super().patch(name, subresource, content_type, payload)
+
+
+def test_a_revert_to_what_others_have_seen_is_a_change_for_all():
+    story = Story(api=RevertingApi())
+    story.go((1, 1), (5, 2))
+    assert story.done == [('one', 0, 1), ('two', 0, 2), ('one', 2, 1), ('two', 2, 1)]
+    assert story.handled == [0, 1, 2, 1]
+
+
+@pytest.mark.parametrize('restart', [[], [(4, 'restart')]], ids=['', 'restart'])
+def test_a_revert_while_one_handler_waits_is_a_change_for_all(restart):
+    story = Story()
+    story.go((1, 1), *restart, (5, 0))
+    assert story.done == [('one', 0, 1), ('one', 1, 0), ('two', 1, 0)]
+    assert story.handled == [0, 1, 0]
+
+
+@pytest.mark.parametrize('restart', [[], [(4, 'restart')]], ids=['', 'restart'])
+def test_a_revert_while_none_has_finished_is_no_change(restart):
+    story = Story(failing=['one', 'two'])
+    story.go((1, 1), *restart, (5, 0))
+    assert story.done == []
+    assert story.handled == [0]
+
+
+# What is too large to be remembered.
+
+
+def test_handlers_of_too_large_objects_are_repeated_after_a_restart_and_it_is_said(caplog):
+    story = Story(other=LARGE)
+    story.go((1, 1), (5, 'restart'))
+    assert story.done == [('one', 0, 1), ('one', 0, 1), ('two', 0, 1)]
+    assert story.handled == [0, 1]
+    assert "these are called again: one/spec.f." in caplog.text
+    assert not any(CYCLE in raw['metadata'].get('annotations', {}) for _, raw in story.api.history)
+
+
+def test_handlers_of_too_large_objects_are_not_repeated_without_a_restart():
+    story = Story(other=LARGE)
+    story.go((1, 1))
+    assert story.done == [('one', 0, 1), ('two', 0, 1)]
+
+
+@pytest.mark.parametrize('fields', [{'other': LARGE}, {}], ids=['always large', 'large later'])
+def test_an_edit_that_only_some_handlers_of_a_large_object_have_seen_is_for_all(fields, caplog):
+    new = 2 if fields else LARGE
+    story = Story(**fields)
+    story.go((1, 1), (5, new))
+    assert story.done[:2] == [('one', 0, 1), ('two', 0, new)]
+    assert story.done[2:] == [('one', 0, new), ('two', 0, new)]
+    assert story.handled == [0, new]
+    assert "all of them are called again" in caplog.text
+
+
+def test_the_return_of_a_large_object_is_seen_by_those_who_have_seen_the_edit(caplog):
+    story = Story(other=LARGE)
+    story.go((1, 1), (5, 0))
+    assert story.done == [('one', 0, 1), ('one', 1, 0), ('two', 1, 0)]
+    assert story.handled == [0, 1, 0]
+    assert "if the operator restarts, and that state comes again" in caplog.text
+
+
+def test_handlers_of_a_large_object_see_the_state_that_comes_again():
+    story = Story(other=LARGE)
+    story.go((1, 1), (5, 0), (8, 1))
+    assert story.done == [
+        ('one', 0, 1), ('one', 1, 0), ('one', 0, 1), ('two', 0, 1)]
+    assert story.handled == [0, 1, 0, 1]

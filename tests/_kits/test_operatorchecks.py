@@ -1,0 +1,77 @@
+import kopf
+from kopf._kits import operatorchecks
+
+
+def check(declare):
+    registry = kopf.OperatorRegistry()
+    declare(registry)
+    return list(operatorchecks.describe(registry)), list(operatorchecks.find_faults(registry))
+
+
+def test_all_kinds_of_handlers_are_described_by_their_decorators():
+    def declare(registry):
+        def fn(**_):
+            pass
+
+        kopf.on.startup(registry=registry)(fn)
+        kopf.on.create('things', registry=registry, id='fn')(fn)
+        kopf.on.resume('things', registry=registry, id='fn')(fn)
+        kopf.on.field('things', field='spec.x', registry=registry, id='fn')(fn)
+        kopf.on.event('things', registry=registry, id='fn')(fn)
+        kopf.index('things', registry=registry, id='fn')(fn)
+        kopf.timer('things', interval=5, registry=registry, id='fn')(fn)
+        kopf.daemon('others', registry=registry, id='fn')(fn)
+        kopf.on.validate('others', operations={'UPDATE', 'CREATE'}, registry=registry, id='fn')(fn)
+
+    lines, faults = check(declare)
+    assert [line.replace(declare.__qualname__ + '.<locals>.', '') for line in lines] == [
+        "The operator: startup fn",
+        "things: index fn",
+        "things: event fn",
+        "things: timer fn interval=5",
+        "things: create fn",
+        "things: resume fn",
+        "things: field fn/spec.x field=spec.x",
+        "others: daemon fn",
+        "others: validate fn operations=CREATE,UPDATE",
+    ]
+    assert not faults
+
+
+def test_filters_and_limits_are_described():
+    def is_it(**_):
+        return True
+
+    def declare(registry):
+        kopf.on.create(
+            'kopf.dev', 'v1', 'things', labels={'a': kopf.PRESENT, 'b': 'c'}, when=is_it,
+            errors=kopf.ErrorsMode.PERMANENT, retries=3, timeout=1.5, registry=registry, id='fn',
+        )(lambda **_: None)
+
+    [line], _ = check(declare)
+    assert line == (
+        f"things.v1.kopf.dev: create fn labels={{a: PRESENT, b: 'c'}} when={is_it.__qualname__} "
+        f"errors=PERMANENT timeout=1.5 retries=3")
+
+
+def test_handlers_of_the_same_id_are_faults():
+    def declare(registry):
+        for _ in range(2):
+            @kopf.on.create('things', registry=registry, id='fn')
+            def fn(**_):
+                pass
+
+    _, [fault] = check(declare)
+    assert fault.startswith("things: two handlers have the id 'fn': ")
+    assert fault.count(__file__) == 2
+
+
+def test_async_filters_are_faults():
+    async def is_it(**_):
+        return False
+
+    def declare(registry):
+        kopf.on.create('things', when=is_it, registry=registry, id='fn')(lambda **_: None)
+
+    _, [fault] = check(declare)
+    assert fault.startswith("things: the filter when= of 'fn' is async")

@@ -1,0 +1,101 @@
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+pytest.importorskip('watchfiles')
+
+CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
+HANDLERS = '''
+import kopf
+
+@kopf.on.resume('kopfexamples')
+@kopf.on.create('kopfexamples')
+def fn(name, **_):
+    print("{text} {{}}".format(name), flush=True)
+'''
+
+
+class Process:
+    """The command line with what it says."""
+
+    def __init__(self, *args, cwd):
+        self._process = subprocess.Popen(
+            [sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        self._lines = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self):
+        for line in self._process.stdout:
+            self._lines.append(line)
+
+    def wait_for(self, text, timeout=40):
+        deadline = time.monotonic() + timeout
+        while text not in ''.join(self._lines):
+            assert time.monotonic() < deadline, f"No {text!r} in {''.join(self._lines)}"
+            assert self._process.poll() is None, ''.join(self._lines)
+            time.sleep(0.05)
+
+    def send(self, number):
+        self._process.send_signal(number)
+
+    def wait(self):
+        code = self._process.wait(40)
+        self._thread.join()
+        return code
+
+    def close(self):
+        if self._process.poll() is None:
+            self._process.terminate()
+        self.wait()
+        self._process.stdout.close()
+
+
+@pytest.fixture()
+def folder(tmp_path):
+    (tmp_path / 'obj.yaml').write_text(
+        '{apiVersion: kopf.dev/v1, kind: KopfExample, metadata: {name: obj, namespace: default}}')
+    (tmp_path / 'handlers.py').write_text(HANDLERS.format(text="first"))
+    return tmp_path
+
+
+@pytest.mark.timeout(200)
+def test_operators_start_anew_when_their_files_change(folder):
+    process = Process(
+        'run', '--reload', '--sandbox', f'--load={CRD}', '--load=obj.yaml', '-A', '--verbose',
+        'handlers.py', cwd=folder)
+    try:
+        process.wait_for("first obj")
+
+        # The sandbox and its objects stay.
+        (folder / 'handlers.py').write_text(HANDLERS.format(text="second"))
+        process.wait_for("Reloading, as handlers.py has changed.")
+        process.wait_for("second obj")
+
+        # Files that cannot be loaded are waited for.
+        (folder / 'handlers.py').write_text("1/0")
+        process.wait_for("Error: Cannot load handlers.py: ZeroDivisionError")
+        process.wait_for("The operator has ended. It starts again when a file changes.")
+        (folder / 'handlers.py').write_text(HANDLERS.format(text="third"))
+        process.wait_for("third obj")
+
+        process.send(signal.SIGINT)
+        assert process.wait() == 0
+    finally:
+        process.close()
+
+
+def test_what_it_needs_is_said(folder):
+    script = "import sys; sys.modules['watchfiles'] = None; from kopf.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, '-c', script, 'run', '--reload', '-A', 'handlers.py'], cwd=folder,
+        capture_output=True, text=True, timeout=50, env=os.environ)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: --reload needs the library watchfiles")

@@ -1,0 +1,153 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+import kopf
+from kopf import cli
+
+CRD = """
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: kopfexamples.kopf.dev}
+spec:
+  group: kopf.dev
+  scope: Namespaced
+  names: {kind: KopfExample, plural: kopfexamples, singular: kopfexample}
+  versions:
+  - name: v1
+    served: true
+    storage: true
+    schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
+---
+apiVersion: kopf.dev/v1
+kind: KopfExample
+metadata: {name: obj, namespace: default}
+"""
+
+
+@pytest.fixture()
+def controls():
+    """What lets the command line run an operator without files."""
+    registry = kopf.OperatorRegistry()
+    kopf.on.event('kopfexamples', registry=registry)(lambda **_: None)
+    return cli.CLIControls(registry=registry)
+
+
+@pytest.fixture()
+def start(tmp_path):
+    """Start the command line with a kubeconfig to be written; returns the process and its path."""
+    processes = []
+
+    def start(*args):
+        path = tmp_path / 'kubeconfig'
+        path.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'kopf', *args, '--kubeconfig-out', str(path)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
+            env={**os.environ, 'PYTHONUNBUFFERED': '1'})
+        processes.append(process)
+        deadline = time.monotonic() + 10
+        while not path.exists():
+            assert process.poll() is None, process.stdout.read()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        return process, yaml.safe_load(path.read_text())
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.fixture()
+def crd(tmp_path):
+    path = tmp_path / 'crd.yaml'
+    path.write_text(CRD)
+    return str(path)
+
+
+def get(config, path):
+    server = config['clusters'][0]['cluster']['server']
+    user = next(item['user'] for item in config['users'] if item['name'] == 'admin')
+    request = urllib.request.Request(
+        server + path, headers={'Authorization': f"Bearer {user['token']}"})
+    with urllib.request.urlopen(request, timeout=5) as response:
+        return json.load(response)
+
+
+def stop(process):
+    process.send_signal(signal.SIGTERM)
+    out, _ = process.communicate(timeout=10)
+    return process.returncode, out
+
+
+def test_the_sandbox_runs_by_itself_and_tells_how_to_reach_it(start, crd, tmp_path):
+    process, config = start('sandbox', '--load', crd)
+    path = '/apis/kopf.dev/v1/namespaces/default/kopfexamples/obj'
+    assert get(config, path)['metadata']['name'] == 'obj'
+    code, out = stop(process)
+    assert code == 0
+    assert f"export KUBECONFIG={tmp_path / 'kubeconfig'}" in out
+    assert "The sandbox is at http://127.0.0.1:" in out
+
+
+def test_an_operator_runs_on_a_sandbox_of_its_own(start, crd, script):
+    path = script("""
+@kopf.on.create('kopfexamples')
+def fn(name, **_):
+    print(f"And here we are! {name}")
+    return 1
+""")
+    process, config = start('run', '--sandbox', '--load', crd, '-A', '--standalone', path)
+    url = '/apis/kopf.dev/v1/namespaces/default/kopfexamples/obj'
+    deadline = time.monotonic() + 10
+    while get(config, url).get('status') != {'fn': 1}:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    code, out = stop(process)
+    assert code == 0
+    assert "And here we are! obj" in out
+
+
+def test_the_kubeconfig_is_only_for_its_owner(start, tmp_path):
+    start('sandbox')
+    assert (tmp_path / 'kubeconfig').stat().st_mode & 0o777 == 0o600
+
+
+def test_the_options_of_the_sandbox_need_it(crd):
+    process = subprocess.run([sys.executable, '-m', 'kopf', 'run', '-A', '--load', crd],
+                             capture_output=True, text=True, timeout=10)
+    assert process.returncode == 2
+    assert "--load, --state, --kubeconfig-out, --fault need --sandbox." in process.stderr
+
+
+@pytest.mark.parametrize('option, text, message', [
+    ('--state', 'garbage', "is damaged"),
+    ('--load', 'a: [', "The sandbox cannot start"),
+    ('--load', 'kind: Nothing\napiVersion: v1\nmetadata: {name: x}\n', "no matches for kind"),
+])
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+def test_files_of_no_use_are_told_in_a_line(tmp_path, controls, command, option, text, message):
+    path = tmp_path / 'file'
+    path.write_text(text)
+    result = CliRunner().invoke(cli.main, [*command, option, str(path)], obj=controls)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert 'Traceback' not in result.output
+
+
+@pytest.mark.parametrize('command', [['sandbox'], ['run', '--sandbox', '--all-namespaces']])
+@pytest.mark.parametrize('spec', ['nonsense:x=1', 'nonsense', 'refuse:count=x'])
+def test_faults_of_no_sense_are_told_in_a_line(controls, command, spec):
+    result = CliRunner().invoke(cli.main, [*command, '--fault', spec], obj=controls)
+    assert result.exit_code == 2
+    assert "Invalid value for --fault" in result.output

@@ -1,0 +1,41 @@
+"""The documentation shows what was measured."""
+import importlib.util
+import json
+import pathlib
+import re
+import xml.etree.ElementTree
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+ROWS = json.loads((ROOT / 'benchmarks' / 'measured.json').read_text())['rows']
+spec = importlib.util.spec_from_file_location('charts', ROOT / 'docs' / '_ext' / 'charts.py')
+charts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(charts)
+
+
+@pytest.mark.parametrize('title, work, metric', [
+    ('CPU per created object', 'one create handler with a result', 'CPU'),
+    ('memory, 4,000 objects', '4,000 handled objects at rest', 'memory'),
+])
+def test_figures_of_the_readme_are_those_that_were_measured(title, work, metric):
+    row, = [row for row in ROWS if (row['work'], row['metric']) == (work, metric)]
+    shown, = re.findall(rf'^\| {title}\* \| 1× \| (.*?)× \| (.*?)× \|',
+                        (ROOT / 'README.md').read_text(), re.MULTILINE)
+    for text, ratios in zip(shown, (row['release'], row['go'])):
+        low, high = 1 / max(ratios), 1 / min(ratios)
+        assert low - 0.05 <= float(text) <= high + 0.05
+
+
+def test_bars_are_as_long_as_the_ratios():
+    svg = xml.etree.ElementTree.fromstring(charts.draw("Costs", [("a", [0.5]), ("b", [1.0, 2.0])]))
+    bars = svg.findall('{http://www.w3.org/2000/svg}rect')
+    one, none, low, spread = [float(bar.get('width')) for bar in bars]
+    assert (none, low, spread) == (0, 2 * one, 2 * one)
+    assert [bar.get('class').split()[0] for bar in bars] == ['less', 'less', 'more', 'more']
+
+
+def test_bars_fit_into_the_drawing():
+    svg = xml.etree.ElementTree.fromstring(charts.draw("Costs", [("a", [9.0])]))
+    assert max(float(bar.get('width')) for bar in svg.iter('{http://www.w3.org/2000/svg}rect')) <= (
+        charts.WIDTH - 90)
