@@ -1,4 +1,5 @@
 """How the documentation is built: see `scripts/docs`."""
+import os
 import pathlib
 import sys
 
@@ -10,16 +11,33 @@ project = 'Kopf'
 author = 'The Kopf authors'
 version = release = kopf.__version__
 
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'kopfdocs']
+extensions = [
+    'myst_parser',
+    'sphinx.ext.autodoc',
+    'sphinx.ext.viewcode',
+    'sphinx_copybutton',
+    'sphinx_design',
+    'kopfdocs',
+]
+copybutton_prompt_text = '$ '
+copybutton_line_continuation_character = '\\'
 myst_enable_extensions = ['colon_fence', 'deflist', 'attrs_inline']
 myst_heading_anchors = 3
 
 html_theme = 'furo'
-html_title = 'Kopf'
+html_title = f'Kopf {release}'
+html_logo = '_static/logo.svg'
+html_favicon = '_static/logo.svg'
 html_static_path = ['_static']
 html_css_files = ['kopf.css']
-html_copy_source = False
-html_show_sourcelink = False
+templates_path = ['_templates']
+html_additional_pages = {'settings': 'settings.html'}  # redirects to the configuration
+if repository := os.environ.get('KOPF_REPOSITORY'):  # its web address, for links to edit the pages
+    html_theme_options = {
+        'source_repository': repository,
+        'source_branch': 'main',
+        'source_directory': 'docs/',
+    }
 html_show_copyright = False
 pygments_style = 'default'
 pygments_dark_style = 'monokai'
@@ -27,10 +45,13 @@ pygments_dark_style = 'monokai'
 default_role = 'kopf-name'  # docstrings name things as `this`, and code as ``that``
 autodoc_member_order = 'bysource'
 autodoc_preserve_defaults = True
-autodoc_typehints = 'none'
+autodoc_typehints = 'both'  # in the signatures, and beside the described parameters
+autodoc_typehints_description_target = 'documented'
+maximum_signature_line_length = 80  # longer signatures have a line for each parameter
 smartquotes = False  # options are written with two hyphens
 nitpick_ignore_regex = [
     # The standard library, other libraries, and the insides are not documented here.
     ('py:.*', r'(?!kopf\.|settings\.).*'),
     ('py:.*', r'kopf\._.*'),
+    ('py:class', r'kopf\.on\.\w+FnT'),  # type variables
 ]

@@ -13,7 +13,8 @@ OBJ = HERE / 'examples' / 'obj.yaml'
 
 
 def say(text: str) -> None:
-    print(f"\n\033[1m# {text}\033[0m", flush=True)
+    start, end = ('\033[1m', '\033[0m') if sys.stdout.isatty() else ('', '')
+    print(f"\n{start}# {text}{end}", flush=True)
 
 
 async def main(kubeconfig: pathlib.Path, operator: int) -> None:
@@ -33,13 +34,14 @@ async def main(kubeconfig: pathlib.Path, operator: int) -> None:
         await asyncio.sleep(0.3)
         say("kubectl get kopfexample kopf-example-1 --output yaml")
         print(yaml.safe_dump({**obj, 'metadata': {
-            key: val for key, val in obj['metadata'].items() if key != 'managedFields'}}))
+            key: val for key, val in obj['metadata'].items() if key not in HIDDEN}}), end='')
         say("kubectl delete kopfexample kopf-example-1")
         await api.client.delete(obj)
         await api.client.wait_gone(obj)
         await asyncio.sleep(0.3)
 
 
+HIDDEN = {'annotations', 'managedFields'}  # what only Kopf and the API server read
 LAST_HANDLED = 'kopf.zalando.org/last-handled-configuration'
 
 

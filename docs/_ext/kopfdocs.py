@@ -1,6 +1,6 @@
 """
-What the documentation takes from the code: the settings, the command line, the examples, links to
-the names.
+What the documentation takes from the code: the settings, the command line, the examples, what was
+measured, links to the names and to the pages.
 
 Names in ``code`` that begin with ``kopf.`` or ``settings.`` become links to what they name; where
 there is nothing of that name, the build fails. Drawings are put into the pages as they are, so that
@@ -20,9 +20,11 @@ import click
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
+from sphinx.ext.autodoc.preserve_defaults import DefaultValue
 from sphinx.transforms import SphinxTransform
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
+import charts
 import kopf
 import kopf.testing
 from kopf import cli
@@ -57,6 +59,39 @@ class LinkNames(SphinxTransform):
             found = NAME.fullmatch(text)
             if found and not any(isinstance(up, nodes.title) for up in ancestors(node)):
                 node.replace_self(make_link(found[1], node.deepcopy()))
+
+
+class LongDashes(SphinxTransform):
+    """Make a dash of what is between a parameter and its description."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        for node in list(self.document.findall(nodes.Text)):
+            if node == ' -- ':
+                node.parent.replace(node, nodes.Text(' – '))
+
+
+class LinkPages(SphinxTransform):
+    """Make links of the titles of pages, which docstrings quote."""
+
+    default_priority = 400
+
+    def apply(self, **_: Any) -> None:
+        pages = {read_title(path): path.stem for path in HERE.glob('*.md')}
+        for node in list(self.document.findall(nodes.Text)):
+            parts = re.split(r'"([^"]+)"', str(node).replace('\n', ' '))
+            if any(part in pages for part in parts[1::2]):
+                node.parent.replace(node, [
+                    nodes.Text(part) if number % 2 == 0
+                    else self.link(part, pages[part]) if part in pages
+                    else nodes.Text(f'"{part}"')
+                    for number, part in enumerate(parts)])
+
+    def link(self, title: str, page: str) -> nodes.Node:
+        return addnodes.pending_xref(
+            '', nodes.inline(title, title), refdomain='std', reftype='doc', reftarget=page,
+            refdoc=self.env.docname, refexplicit=True, refwarn=True)
 
 
 class Settings(SphinxDirective):
@@ -134,11 +169,38 @@ class Drawing(SphinxDirective):
         path = HERE / 'drawings' / self.arguments[0]
         self.env.note_dependency(str(path))
         text = path.read_text(encoding='utf-8')
-        caption = ' '.join(self.content)
-        figure = nodes.raw('', (
-            f'<figure class="drawing">{text}'
-            f'<figcaption>{html.escape(caption)}</figcaption></figure>'), format='html')
-        return [figure]
+        return [make_figure(text, ' '.join(self.content))]
+
+
+class Benchmarks(SphinxDirective):
+    """What was measured: a chart beside another framework, or a table of everything."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        path = HERE.parent / 'benchmarks' / 'measured.json'
+        self.env.note_dependency(str(path))
+        measured = json.loads(path.read_text(encoding='utf-8'))
+        versions = measured['versions']
+        if self.arguments[0] == 'table':
+            lines = [f"| work | metric | {' | '.join(f'× {name}' for name in versions.values())} |",
+                     f"| --- | --- |{' --- |' * len(versions)}"]
+            for row in measured['rows']:
+                ratios = [charts.show(row[name]) if name in row else '–' for name in versions]
+                lines += [f"| {row['work']} | {row['metric']} | {' | '.join(ratios)} |"]
+            return self.parse_text_to_nodes('\n'.join(lines))
+        name = self.arguments[0]
+        caption = f"Costs relative to {versions[name]}. Less is better."
+        chart = charts.draw(caption, [
+            (f"{row['work']}: {row['metric']}", row[name])
+            for row in measured['rows'] if name in row])
+        return [make_figure(chart, f"{caption} {measured['when']}, {measured['where']}.")]
+
+
+def read_title(path: pathlib.Path) -> str:
+    """The title of a page, without what is in parentheses at its end."""
+    title = re.search(r'^# (.*?)(?: \([^()]*\))?$', path.read_text(encoding='utf-8'), re.MULTILINE)
+    return title[1] if title else ''
 
 
 def read_fields(cls: type) -> Iterator[tuple[str, str, str, str]]:
@@ -171,9 +233,24 @@ def exists(name: str) -> bool:
     return found is not None
 
 
+def hide_markers(app: Sphinx, fn: Any, bound_method: bool) -> None:
+    """Show those defaults as dots that only mark absent arguments."""
+    signature = getattr(fn, '__signature__', None)
+    if isinstance(signature, inspect.Signature):
+        fn.__signature__ = signature.replace(parameters=[
+            param.replace(default=DefaultValue('...')) if '_UNSET' in repr(param.default) else param
+            for param in signature.parameters.values()])
+
+
 def make_link(name: str, content: nodes.Node) -> addnodes.pending_xref:
     return addnodes.pending_xref(
         '', content, refdomain='py', reftype='obj', reftarget=name, refexplicit=True)
+
+
+def make_figure(svg: str, caption: str) -> nodes.Node:
+    return nodes.raw('', (
+        f'<figure class="drawing">{svg}'
+        f'<figcaption>{html.escape(caption)}</figcaption></figure>'), format='html')
 
 
 def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
@@ -184,9 +261,13 @@ def ancestors(node: nodes.Node) -> Iterator[nodes.Node]:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     app.add_role('kopf-name', NameRole())
+    app.connect('autodoc-before-process-signature', hide_markers, priority=900)  # after autodoc's
     app.add_transform(LinkNames)
+    app.add_transform(LinkPages)
+    app.add_transform(LongDashes)
     app.add_directive('settings', Settings)
     app.add_directive('command', CommandLine)
     app.add_directive('examples', Examples)
     app.add_directive('drawing', Drawing)
+    app.add_directive('benchmarks', Benchmarks)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}
