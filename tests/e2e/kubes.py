@@ -233,6 +233,29 @@ class Kube:
             await asyncio.sleep(0.05)
         return events
 
+    async def wait_cached(self, kind: Kind, name: str, *, namespace: str = 'default') -> None:
+        """
+        Wait until the API's own cache has the newest state of the object.
+
+        The API begins an update or a deletion with the state in its cache. If that state is
+        outdated, the API does the whole again with the newest one, and asks the admission webhooks
+        twice (``GuaranteedUpdate`` of k8s.io/apiserver). Tests that count such calls wait here.
+        """
+        path = kind.get_path(name, namespace)
+        deadline = time.monotonic() + 30
+        while True:
+            newest = await self.request('GET', path)
+            try:
+                cached = await self.request('GET', path, params={'resourceVersion': '0'})
+            except KubeError as e:
+                if e.status != 404:
+                    raise
+            else:
+                if cached['metadata']['resourceVersion'] == newest['metadata']['resourceVersion']:
+                    return
+            assert time.monotonic() < deadline, f"The API's cache is behind for {path}."
+            await asyncio.sleep(0.01)
+
     async def wait_for(
             self,
             kind: Kind,
