@@ -197,6 +197,12 @@ def settings() -> kopf.OperatorSettings:
     return settings
 
 
+PRINT = '''
+import sys; print = lambda *args, **_: sys.stdout.write(' '.join(map(str, args)) + chr(10))
+'''.strip()
+"""The built-in function writes the line and its end separately: lines of two threads get mixed."""
+
+
 @pytest.fixture()
 def operator(
         cluster: str,
@@ -222,7 +228,8 @@ def operator(
             **kwargs: Any,
     ) -> Operator:
         path = tmp_path / f'handlers{len(started)}.py'
-        path.write_text(f'import kopf\nKIND = {kind.selector if kind else None!r}\n{text}')
+        path.write_text(
+            f'import kopf; {PRINT}\nKIND = {kind.selector if kind else None!r}\n{text}')
         instance = Operator(
             [*scope, *options, str(path)], kubeconfig=kubeconfig or cluster, env=env, **kwargs)
         started.append(instance)
