@@ -8,7 +8,7 @@ import logging
 import re
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
@@ -22,6 +22,8 @@ from kopf._cogs.structs import credentials, nesting
 default_logger = logging.getLogger(__name__)
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
+
+Retry = bool | Callable[[], bool]
 
 JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
@@ -115,14 +117,15 @@ class Client:
             params: Mapping[str, str] | None = None,
             timeout: float | None = None,
             logger: Logger | None = None,
-            retry: bool = True,
+            retry: Retry = True,
             backoffs: pausing.Backoffs | None = None,
     ) -> Any:
         """
         Make a request, and return the parsed JSON of the response; None if the response is empty.
 
         The request is retried after errors of the network, HTTP 5xx, and HTTP 429, unless ``retry``
-        is false. ``backoffs`` are the pauses between the attempts, in seconds; by default,
+        is false, or is a function that returns false right before the next attempt. ``backoffs``
+        are the pauses between the attempts, in seconds; by default,
         ``settings.networking.error_backoffs``. The pauses are longer while many requests fail, see
         `outages`. ``timeout`` is for one attempt, in seconds; by default,
         ``settings.networking.request_timeout``.
@@ -151,7 +154,7 @@ class Client:
             params: Mapping[str, str] | None = None,
             timeout: float | None = None,
             logger: Logger | None = None,
-            retry: bool = True,
+            retry: Retry = True,
             backoffs: pausing.Backoffs | None = None,
     ) -> bytes:
         """Make a request as `request` does, and return the unparsed body of the response."""
@@ -160,14 +163,18 @@ class Client:
         if content_type is None and body is not None:
             content_type = JSON
         pauses: Iterator[float] | None = None
+        failure: errors.APIError | None = None
         attempt = 0
         while True:
             attempt += 1
             if self._outages and retry:
                 await self._outages.wait(path)
+            if failure is not None and callable(retry) and not retry():
+                raise failure
             try:
                 return await self._try(method, path, body, content_type, accept, timeout)
             except REPEATABLE as error:
+                failure = error
                 self._outages.begin(path)
                 if not retry:
                     raise

@@ -32,7 +32,7 @@ async def patch(
         content_type: ContentType = 'merge',
         subresource: str | None = None,
         timeout: float | None = None,
-        retry: bool = True,
+        retry: api.Retry = True,
         logger: api.Logger | None = None,
 ) -> bodies.RawBody | None:
     """

@@ -3,10 +3,10 @@ Applying patches to objects.
 
 A patch is applied to exactly the object that it was made for, never to another object of the same
 name. For this, merge patches contain the ``uid``. JSON patches and patches of the status
-subresource check the ``resourceVersion`` instead.
+subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`.
 """
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, errors, listing, patching
@@ -30,12 +30,43 @@ def is_refusal(e: Exception) -> bool:
     return isinstance(e, PatchError) or (isinstance(e, errors.APIError) and e.status in REFUSALS)
 
 
+class OvertakenError(Exception):
+    """Another operator has handled the object: what this operator has decided is outdated."""
+
+
+class Fence(NamedTuple):
+    """
+    Protects what another operator writes to the object after it has taken over.
+
+    While the fence is up, a patch is applied only to a state that no other operator has handled.
+    """
+    is_up: Callable[[], bool]
+    """Whether another operator could have taken over."""
+    is_overtaken: Callable[[bodies.RawBody, bodies.RawBody], bool]
+    """Whether another operator has handled the object between the two states."""
+
+
 class Target(NamedTuple):
     """What is needed to patch objects of one resource."""
     client: api.Client
     resource: references.Resource
     logger: Any
     observer: observers.Telling | None
+    fence: Fence | None = None
+
+    @property
+    def is_fenced(self) -> bool:
+        return self.fence is not None and self.fence.is_up()
+
+    def verify(self, expected: bodies.RawBody, actual: bodies.RawBody) -> None:
+        """
+        Before a patch is applied to a newer state than expected, check that this is allowed.
+
+        :raises OvertakenError: if another operator has handled the object meanwhile.
+        """
+        if self.fence is not None and self.fence.is_up() and (
+                self.fence.is_overtaken(expected, actual)):
+            raise OvertakenError("Another operator has handled the object meanwhile.")
 
     async def send(
             self,
@@ -43,9 +74,12 @@ class Target(NamedTuple):
             payload: Mapping[str, Any] | Sequence[Mapping[str, Any]],
             *,
             subresource: str | None = None,
+            retry: api.Retry = True,
     ) -> bodies.RawBody | None:
         """
         Send a patch as it is, and return the newest state; None if the object is gone.
+
+        The retries are as in `api.Client.request`.
 
         HTTP 404 alone does not mean that the object is gone: while a CRD is changing, the API
         server responds so for existing objects, too. So, the object is looked for in the list.
@@ -63,6 +97,7 @@ class Target(NamedTuple):
             payload=payload,
             content_type=content_type,
             subresource=subresource,
+            retry=retry,
             logger=self.logger,
         )
         if self.observer is not None:
@@ -114,6 +149,7 @@ async def apply(
 
     :raises errors.APIError: if the API server refuses the patch, or cannot be reached.
     :raises PatchError: if the patch cannot be made.
+    :raises OvertakenError: if the fence of the target is up, and another operator has taken over.
     """
     if patch.fns:
         return await _transform(target, raw, patch, commit_in_status=commit_in_status)
@@ -141,19 +177,26 @@ async def _merge(
     newest: bodies.RawBody | None = raw
     for _ in range(MAX_CONFLICTS):
         assert newest is not None
-        meta = newest['metadata']
-        key = 'resourceVersion' if alone else 'uid'
+        meta, is_fenced = newest['metadata'], target.is_fenced
+        key = 'resourceVersion' if alone or is_fenced else 'uid'
         guard = {key: meta[key]} if key in meta else {}  # type: ignore[literal-required]
         payload = {**part, 'metadata': {**part.get('metadata', {}), **guard}}
         try:
-            result = await target.send(newest, payload, subresource='status' if alone else None)
+            result = await target.send(
+                newest, payload, subresource='status' if alone else None,
+                retry=True if is_fenced else lambda: not target.is_fenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
-            newest = await target.read_again(newest)
+            expected, newest = newest, await target.read_again(newest)
             if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise
+            target.verify(expected, newest)
             continue
+        except api.REPEATABLE:
+            if is_fenced or not target.is_fenced:
+                raise
+            continue  # the fence was raised between the attempts: the next one needs the version
         if result is not None:
             _report_inconsistencies(part, result, target.logger)
         return result
@@ -179,7 +222,10 @@ async def _transform(
         parts = [(status, 'status'), (rest, None)]
         for part, subresource in reversed(parts) if commit_in_status else parts:
             if part and applied and newest is not None:
+                expected = newest
                 newest, applied = await exchange(target, newest, part, subresource=subresource)
+                if newest is not None and not applied:
+                    target.verify(expected, newest)
         if applied:
             if newest is not None:
                 _report_inconsistencies(patch, newest, target.logger)

@@ -166,6 +166,9 @@ class Processor:
         except asyncio.CancelledError:
             await self._settle_at_exit(item, found.saver)
             raise
+        except application.OvertakenError as e:
+            found.logger.info(f"{e} What this operator has done is not written.")
+            item.proceed(None)
         except Exception:
             item.keep(found.saver.raw)
             raise
@@ -196,20 +199,8 @@ class Processor:
             return
         self._let_go(item)
         known = item.recall()
-        try:
-            is_moved = known is None or (
-                self._get_traces(item, known) != self._get_traces(item, raw))
-        except Exception:  # e.g. a damaged annotation: the next reconciliation meets it, too
-            is_moved = True
-        if is_moved:
+        if known is None or saving.is_overtaken(item, self.env.settings, known, raw):
             item.proceed(None)
-
-    def _get_traces(self, item: items.Item, raw: bodies.RawBody) -> object:
-        """Read the records that any operator leaves on an object by handling the object."""
-        persistence, body = self.env.settings.persistence, bodies.Body(raw)
-        return persistence.diffbase_storage.fetch(body=body), [
-            persistence.progress_storage.fetch(key=handler.id, body=body)
-            for handler in item.handlers.changing]
 
     def _accompany(self, item: items.Item, raw: bodies.RawBody) -> bool:
         """
@@ -242,6 +233,8 @@ class Processor:
                 await saver.settle()
         except (apierrors.APIError, application.PatchError, TimeoutError):
             pass  # `save` tries once more
+        except application.OvertakenError:
+            item.proceed(None)
         finally:
             item.keep(saver.raw)
 
@@ -255,10 +248,13 @@ class Processor:
             deadline = max(deadline, asyncio.get_running_loop().time() + LATE_SAVING)
         # This logger posts no Kubernetes events: most likely, the API server is unavailable.
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
-        saver = saving.Saver(item, raw, env=self.env, logger=logger)
+        saver = saving.Saver(
+            item, raw, env=self.env, logger=logger, is_shared=self._switch.check_paused)
         try:
             async with asyncio.timeout_at(deadline):
                 await saver.save()
+        except application.OvertakenError as e:
+            logger.info(f"{e} What this operator has done is not written.")
         except Exception as e:
             ids = ', '.join(repr(id_) for id_ in item.cycle.unwritten)
             logger.warning(f"What is done could not be written before the exit. The next operator "

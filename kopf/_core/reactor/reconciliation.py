@@ -67,7 +67,9 @@ class Reconciliation:
         self.item = item
         self.logger = logger
         self.handlers = item.handlers
-        self.saver = saving.Saver(item, raw, env=env, logger=logger)
+        self.saver = saving.Saver(
+            item, raw, env=env, logger=logger,
+            is_shared=functools.partial(switch.check_paused_since, switch.pauses))
         self._accompany = accompany
         self._switch = switch
         self._alarms = alarms

@@ -13,6 +13,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors
+from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
 from kopf._core.actions import (
     application,
@@ -37,14 +38,23 @@ class Saver:
     """The writes of one reconciliation."""
 
     def __init__(
-            self, item: items.Item, raw: bodies.RawBody, *, env: Environment, logger: Any,
+            self,
+            item: items.Item,
+            raw: bodies.RawBody,
+            *,
+            env: Environment,
+            logger: Any,
+            is_shared: Callable[[], bool],
     ) -> None:
+        """``is_shared`` is whether another operator could have begun to handle the object."""
         super().__init__()
         self.item = item
         self.settings = env.settings
         self.clock = env.clock
         self.logger = logger
-        self.target = application.Target(env.client, item.resource, logger, env.observer)
+        self.target = application.Target(
+            env.client, item.resource, logger, env.observer,
+            application.Fence(is_shared, functools.partial(is_overtaken, item, env.settings)))
         self._raw = raw
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
@@ -282,6 +292,28 @@ class Saver:
         return decisions.build_essence(
             bodies.Body(raw), settings=self.settings,
             extra_fields=self.item.handlers.extra_fields)
+
+
+def is_overtaken(
+        item: items.Item,
+        settings: configuration.OperatorSettings,
+        known: bodies.RawBody,
+        newest: bodies.RawBody,
+) -> bool:
+    """Whether another operator has handled the object between these states: by its records."""
+    try:
+        return _get_records(item, settings, known) != _get_records(item, settings, newest)
+    except Exception:  # e.g. a damaged annotation: the next reconciliation meets it, too
+        return True
+
+
+def _get_records(
+        item: items.Item, settings: configuration.OperatorSettings, raw: bodies.RawBody,
+) -> object:
+    persistence, body = settings.persistence, bodies.Body(raw)
+    return persistence.diffbase_storage.fetch(body=body), [
+        persistence.progress_storage.fetch(key=handler.id, body=body)
+        for handler in item.handlers.changing]
 
 
 def _merge_in(patch: patches.Patch, body: Any) -> None:

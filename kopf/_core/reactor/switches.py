@@ -44,6 +44,11 @@ class Switch:
         self._confirm()
         return self._is_paused
 
+    def check_paused_since(self, pauses: int) -> bool:
+        """Whether there was a pause since then (see `pauses`), or is now; by the clock."""
+        self._confirm()
+        return self._pauses != pauses
+
     def pause(self) -> None:
         self._is_paused = True
         self._pauses += 1

@@ -3,6 +3,7 @@ Operators that are frozen and go on, in a small world in virtual time.
 """
 import asyncio
 import collections
+import json
 
 import pytest
 from hypothesis import given, settings
@@ -130,6 +131,92 @@ async def test_what_another_operator_has_finished_meanwhile_is_not_repeated(regi
     assert calls == ['first', 'second 0', 'second 1']
     await a.stop()
     await b.stop()
+
+
+def handle_slowly(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry, id='handle')
+    async def handle(spec, **_):
+        calls.append(spec['n'])
+        await asyncio.sleep(10 if len(calls) == 1 else 1)
+
+
+def get_handled(api):
+    annotations = api.objects['obj']['metadata'].get('annotations', {})
+    return json.loads(annotations['kopf.zalando.org/last-handled-configuration'])['spec']['n']
+
+
+@play
+async def test_who_is_late_does_not_overwrite_what_the_next_one_has_written(registry, calls):
+    handle_slowly(registry, calls)
+    api = Api()
+    a, b = Operator(api, registry), Operator(api, registry)
+    a.start()
+    api.create(spec={'n': 1})
+    await asyncio.sleep(1)
+    freezing = asyncio.create_task(a.freeze())  # while the handler of 10 seconds runs
+    b.start()
+    await b.rest()
+    api.edit({'spec': {'n': 2}})
+    await b.rest()
+    assert get_handled(api) == 2
+    await freezing
+    assert get_handled(api) == 2
+    await b.stop()
+    a.thaw()
+    await a.rest()
+    assert calls == [1, 1, 2]
+    await a.stop()
+
+
+@play
+async def test_writes_that_are_retried_over_a_partition_are_not_late(registry, calls):
+    handle_slowly(registry, calls)
+    api = Api()
+    a, b = Operator(api, registry), Operator(api, registry)
+    a.start()
+    api.create(spec={'n': 1})
+    await asyncio.sleep(5)
+    a.client.cut = True
+    await asyncio.sleep(7)  # the handler has ended, the PATCH is tried again and again
+    freezing = asyncio.create_task(a.freeze())
+    b.start()
+    await b.rest()
+    api.edit({'spec': {'n': 2}})
+    await b.rest()
+    assert get_handled(api) == 2
+    a.client.cut = False
+    await freezing
+    assert get_handled(api) == 2
+    await b.stop()
+    a.thaw()
+    await a.rest()
+    assert calls == [1, 1, 2]
+    await a.stop()
+
+
+@pytest.mark.parametrize('cut', [False, True])
+def test_who_is_late_writes_nevertheless_if_nobody_has_taken_over(registry, calls, cut):
+    async def play():
+        handle_slowly(registry, calls)
+        api = Api()
+        operator = Operator(api, registry)
+        operator.start()
+        api.create(spec={'n': 1})
+        await asyncio.sleep(5)
+        operator.client.cut = cut
+        await asyncio.sleep(1 if not cut else 7)
+        freezing = asyncio.create_task(operator.freeze())
+        api.edit({'metadata': {'labels': {'by': 'user'}}})
+        await asyncio.sleep(3)
+        operator.client.cut = False
+        await freezing
+        assert get_handled(api) == 1
+        assert api.objects['obj']['metadata']['labels'] == {'by': 'user'}
+        await operator.stop()
+
+    run_virtually(play())
+    assert calls == [1]
 
 
 @play

@@ -128,15 +128,24 @@ def apply_json_patch(raw, ops):
 
 
 class Client:
-    """What the passes see of the API; it can die, and then nothing gets through any more."""
+    """
+    What the passes see of the API; it can die, and then nothing gets through any more.
+
+    While it is cut off, all requests fail. They are tried again once a second, if they may be.
+    """
     congested = False
 
     def __init__(self, api, settings):
         self.api = api
         self.settings = settings
         self.dead = False
+        self.cut = False
 
-    async def request(self, method, path, *, body=None, content_type=None, **_):
+    async def request(self, method, path, *, body=None, content_type=None, retry=True, **_):
+        while self.cut:
+            await asyncio.sleep(1)
+            if callable(retry) and not retry():
+                raise errors.APIConnectionError("cut off", status=0)
         return await self._exchange(lambda: self.api.patch(
             *parse_path(path), content_type, json.loads(body)), path)
 
