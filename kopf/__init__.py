@@ -93,7 +93,7 @@ from kopf._kits.hierarchies.adopting import (
     label,
     remove_owner_reference,
 )
-from kopf.on import daemon, index, register, subhandler, timer
+from kopf.on import daemon, index, reconcile, register, subhandler, timer
 
 if TYPE_CHECKING:
     from kopf._cogs.clients.kubeconfigs import login_with_kubeconfig
@@ -105,6 +105,8 @@ if TYPE_CHECKING:
     from kopf._cogs.clients.serviceaccounts import login_with_service_account
     from kopf._core.actions.subhandling import execute
     from kopf._core.engines.posting import event, exception, info, warn
+    from kopf._core.engines.reconciling.children import Children
+    from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.webhooks import (
         WebhookAutoServer,
@@ -126,6 +128,8 @@ _LAZY = {
     'WebhookMinikubeServer': 'kopf._kits.webhooks',
     'WebhookNgrokTunnel': 'kopf._kits.webhooks',
     'WebhookServer': 'kopf._kits.webhooks',
+    'Children': 'kopf._core.engines.reconciling.children',
+    'set_condition': 'kopf._core.engines.reconciling.conditions',
     'event': 'kopf._core.engines.posting',
     'exception': 'kopf._core.engines.posting',
     'info': 'kopf._core.engines.posting',
@@ -154,6 +158,7 @@ __all__ = [
     'AsyncDaemonStopperChecker',
     'Body',
     'BodyEssence',
+    'Children',
     'ConnectionInfo',
     'DaemonStopped',
     'DaemonStoppingReason',
@@ -246,10 +251,12 @@ __all__ = [
     'not_',
     'on',
     'operator',
+    'reconcile',
     'register',
     'remove_owner_reference',
     'run',
     'run_tasks',
+    'set_condition',
     'set_default_lifecycle',
     'set_default_registry',
     'spawn_tasks',

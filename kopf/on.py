@@ -65,7 +65,7 @@ Wrong arguments raise an error at once, when the decorator is called or when it 
   nor strings; an object without a name as the handler, if there is no ``id``.
 """
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
 from typing_extensions import deprecated
@@ -78,6 +78,7 @@ ActivityFnT = TypeVar('ActivityFnT', bound=callbacks.ActivityFn)
 ChangingFnT = TypeVar('ChangingFnT', bound=callbacks.ChangingFn)
 DaemonFnT = TypeVar('DaemonFnT', bound=callbacks.DaemonFn)
 IndexingFnT = TypeVar('IndexingFnT', bound=callbacks.IndexingFn)
+ReconcilingFnT = TypeVar('ReconcilingFnT', bound=callbacks.ReconcilingFn)
 TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn)
 WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
 WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
@@ -1003,6 +1004,84 @@ def timer(
             field=path, value=value,
             requires_finalizer=True, initial_delay=initial_delay,
             interval=interval, sharp=sharp, idle=idle,
+        ))
+        return fn
+    return decorator
+
+
+def reconcile(
+        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg2: references.Marker | str | None = None,
+        arg3: references.Marker | str | None = None,
+        /,
+        *,
+        group: str | None = None,
+        version: str | None = None,
+        kind: str | None = None,
+        plural: str | None = None,
+        singular: str | None = None,
+        shortcut: str | None = None,
+        category: str | None = None,
+        owns: Iterable[str | tuple[str, ...]] = (),
+        interval: float | None = None,
+        prune: bool = True,
+        recreate: bool = False,
+        conditions: bool = False,
+        id: str | None = None,
+        param: Any | None = None,
+        errors: ErrorsMode | None = None,
+        timeout: float | None = None,
+        retries: int | None = None,
+        backoff: float | None = None,
+        labels: _MetaFilter | None = None,
+        annotations: _MetaFilter | None = None,
+        when: callbacks.WhenFilterFn | None = None,
+        field: dicts.FieldSpec = None,
+        value: handlers.ValueFilter = None,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[ReconcilingFnT], ReconcilingFnT]:
+    """
+    Register a function that says which owned resources of an object there should be.
+
+    The function returns or yields manifests. Kopf creates, changes, and deletes the owned resources
+    accordingly, by server-side apply. Kopf calls the function for each object after the start, and
+    whenever the object or one of its owned resources has changed. If the function returns `None`,
+    Kopf applies and deletes nothing. See "Reconcile owned resources" in the documentation.
+
+    :param owns: the kinds of owned resources: each is a name, such as ``'deployments'`` or
+        ``'deployments.apps'``, or a tuple of the group, the version, and the name. Default: none.
+    :param interval: how often, in seconds, to call the function even if nothing has changed. It
+        varies by a tenth, so that objects are not handled all at once. Default: never.
+    :param prune: whether to delete the owned resources that the function does not return any more.
+        Default: yes.
+    :param recreate: whether to delete an owned resource that cannot be changed in place, so that
+        the next call creates it again. Default: no, the object has an error.
+    :param conditions: whether to keep the conditions ``Ready``, ``Reconciling``, and ``Stalled`` in
+        the status of the object. Default: no.
+    :param backoff: the delay in seconds before the next attempt after an error. Default: it doubles
+        from ``settings.reconciling.error_delay`` to ``settings.reconciling.max_error_delay``.
+
+    `kopf.on` describes the other parameters.
+    """
+    path = _verify(labels, annotations, field, value)
+    selector = references.Selector(
+        arg1, arg2, arg3,
+        group=group, version=version, kind=kind, plural=plural,
+        singular=singular, shortcut=shortcut, category=category,
+    )
+    if isinstance(owns, str):
+        raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
+    owned = tuple(
+        references.Selector(name) if isinstance(name, str) else references.Selector(*name)
+        for name in owns)
+
+    def decorator(fn: ReconcilingFnT) -> ReconcilingFnT:
+        _registry(registry)._reconciling.append(handlers.ReconcilingHandler(
+            id=handlers.generate_id(fn, id, field=path), fn=callbacks.collect(fn), param=param,
+            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
+            selector=selector, labels=labels, annotations=annotations, when=when,
+            field=path, value=value, owns=owned,
+            interval=interval, prune=prune, recreate=recreate, conditions=conditions,
         ))
         return fn
     return decorator

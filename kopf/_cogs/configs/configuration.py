@@ -451,6 +451,27 @@ class PersistenceSettings:
 
 
 @dataclasses.dataclass
+class ReconcilingSettings:
+    """How the handlers of `kopf.reconcile` work."""
+
+    manager: str = 'kopf'
+    """
+    The name of the operator in the field managers of owned resources: ``NAME/HANDLER``. Different
+    operators in a cluster need different names if their handlers have the same ids. Keep the name:
+    resources that were made under another name do not count as owned. Default: ``kopf``.
+    """
+
+    error_delay: float = 0.005
+    """
+    How long to wait before the second attempt after an error. The delay doubles with each failed
+    attempt. Default: 0.005.
+    """
+
+    max_error_delay: float = 1000
+    """The limit of the growing delay between attempts after errors. Default: 1000."""
+
+
+@dataclasses.dataclass
 class OperatorSettings:
     """
     All settings of one operator, in sections.
@@ -471,6 +492,7 @@ class OperatorSettings:
     background: BackgroundSettings = dataclasses.field(default_factory=BackgroundSettings)
     networking: NetworkingSettings = dataclasses.field(default_factory=NetworkingSettings)
     persistence: PersistenceSettings = dataclasses.field(default_factory=PersistenceSettings)
+    reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
 
     @property
     @deprecated("settings.batching is deprecated: use settings.queueing.", category=None)

@@ -51,6 +51,7 @@ POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.WatchingHandler: Policy(
         default_errors=handlererrors.ErrorsMode.IGNORED, stores_result=True),
     handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
+    handlers.ReconcilingHandler: Policy(has_own_patch=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
     handlers.WebhookHandler: Policy(default_errors=handlererrors.ErrorsMode.PERMANENT),
@@ -221,7 +222,7 @@ def _judge(
     """
     mode = handler.errors if handler.errors is not None else policy.default_errors
     is_last = handler.retries is not None and state.retries + 1 >= handler.retries
-    backoff = handler.backoff if handler.backoff is not None else settings.execution.default_backoff
+    backoff = get_backoff(handler, settings, state.retries)
     text = _describe(e)
 
     if isinstance(e, handlererrors.PermanentError):
@@ -256,6 +257,22 @@ def _judge(
     logger.error(f"{handler!r} failed with an exception and will try again in {backoff} seconds: "
                  f"{text}", exc_info=exc_info)
     return progression.Outcome(final=False, delay=backoff, exception=e, message=text)
+
+
+def get_backoff(
+        handler: handlers.Handler, settings: configuration.OperatorSettings, retries: int,
+) -> float:
+    """
+    Get the delay (seconds) before the next attempt after an arbitrary error.
+
+    For reconciling handlers, the delay doubles with each failed attempt, as in client-go.
+    """
+    if handler.backoff is not None:
+        return handler.backoff
+    if isinstance(handler, handlers.ReconcilingHandler):
+        own = settings.reconciling
+        return min(own.max_error_delay, own.error_delay * 2.0 ** min(retries, 100))
+    return settings.execution.default_backoff
 
 
 def _make_timeout_error(handler: handlers.Handler, age: float) -> handlererrors.HandlerTimeoutError:

@@ -122,6 +122,39 @@ class TimerFn(Protocol):
     ) -> object: ...
 
 
+class ReconcilingFn(Protocol):
+    """A function that says which owned resources there should be. ``children`` are those known."""
+    def __call__(
+            self, *,
+            retry: int, started: datetime.datetime, runtime: datetime.timedelta,
+            param: Any, logger: Any, memo: Any,
+            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            uid: str, name: str, namespace: str, resource: references.Resource,
+            labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
+            children: Any,
+            **kwargs: Any,
+    ) -> object: ...
+
+
+def collect(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """
+    Make generators ordinary functions, which return the list of what was yielded.
+
+    So, the code of a generator runs where an ordinary function runs: a sync one in its thread.
+    """
+    if inspect.isasyncgenfunction(fn):
+        @functools.wraps(fn)
+        async def collect_async(**kwargs: Any) -> Any:
+            return [item async for item in fn(**kwargs)]
+        return collect_async
+    if inspect.isgeneratorfunction(fn):
+        @functools.wraps(fn)
+        def collect_sync(**kwargs: Any) -> Any:
+            return list(fn(**kwargs))
+        return collect_sync
+    return fn
+
+
 WhenFilterFn = Callable[..., object]
 """A filter of objects: gets the kwargs of the handler, and returns whether to call the handler."""
 

@@ -139,6 +139,15 @@ class SpawningCause(ResourceCause):
 
 
 @dataclasses.dataclass(kw_only=True)
+class ReconcilingCause(ResourceCause):
+    """The present state of an object, with its owned resources."""
+    children: Any
+
+    def _kwargs(self) -> dict[str, Any]:
+        return {**super()._kwargs(), 'children': self.children}
+
+
+@dataclasses.dataclass(kw_only=True)
 class ChangingCause(ResourceCause):
     """
     The changes of an object since its last-handled state.

@@ -184,6 +184,23 @@ class TimerHandler(SpawningHandler):
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class ReconcilingHandler(ResourceHandler):
+    """
+    A handler that returns which owned resources there should be: any iterable of manifests.
+
+    ``owns`` are their kinds. ``interval`` is in seconds; None if only changes matter.
+    """
+    owns: tuple[references.Selector, ...] = ()
+    interval: float | None = None
+    prune: bool = True
+    recreate: bool = False
+    conditions: bool = False
+
+    def __repr__(self) -> str:
+        return f'Reconciler {self.id!r}'
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WebhookHandler(ResourceHandler):
     reason: Literal['validate', 'mutate']
     operations: frozenset[reviews.Operation] | None = None

@@ -52,6 +52,10 @@ class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
     pass
 
 
+class ReconcilingRegistry(ResourceRegistry[handlers.ReconcilingHandler]):
+    pass
+
+
 class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
 
@@ -75,6 +79,7 @@ class OperatorRegistry:
         self._watching = WatchingRegistry()
         self._spawning = SpawningRegistry()
         self._changing = ChangingRegistry()
+        self._reconciling = ReconcilingRegistry()
         self._webhooks = WebhooksRegistry()
 
     @property
@@ -96,13 +101,19 @@ class OperatorRegistry:
         yield from self._watching
         yield from self._spawning
         yield from self._changing
+        yield from self._reconciling
         yield from self._webhooks
 
     def get_selectors(self) -> Collection[references.Selector]:
-        """Get the selectors of all handlers, without duplicates, in a stable order."""
-        return tuple(dict.fromkeys(
+        """
+        Get the selectors of all handlers, without duplicates, in a stable order: of the resources
+        that they handle, and of those that they own.
+        """
+        selectors = [
             handler.selector for handler in self.iter_resource_handlers()
-            if handler.selector is not None))
+            if handler.selector is not None]
+        owned = [selector for handler in self._reconciling for selector in handler.owns]
+        return tuple(dict.fromkeys([*selectors, *owned]))
 
 
 _default_registry: OperatorRegistry | None = None
@@ -147,6 +158,7 @@ class ResourceHandlers:
     watching: tuple[handlers.WatchingHandler, ...] = ()
     spawning: tuple[handlers.SpawningHandler, ...] = ()
     changing: tuple[handlers.ChangingHandler, ...] = ()
+    reconciling: tuple[handlers.ReconcilingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
@@ -164,7 +176,11 @@ class ResourceHandlers:
     @property
     def are_watched(self) -> bool:
         """Whether the objects have to be watched. Admission handlers need no watching."""
-        return bool(self.indexing or self.watching or self.spawning or self.changing)
+        return bool(self.indexing or self.watching or self.spawning or self.changing
+                    or self.reconciling)
+
+
+Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,6 +188,8 @@ class Binding:
     """The handlers by the resources of a cluster, and what cannot be served."""
 
     handlers: dict[references.Resource, ResourceHandlers]
+    owned: Owned
+    """The resources that the handlers own, as far as they are in the cluster."""
     unresolved: list[references.Selector]
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
@@ -246,6 +264,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             watching=fitting(registry._watching, resource),
             spawning=fitting(registry._spawning, resource),
             changing=changing,
+            reconciling=fitting(registry._reconciling, resource),
             webhooks=fitting(registry._webhooks, resource),
             extra_fields=tuple(dict.fromkeys(
                 handler.field for handler in changing if handler.field)),
@@ -253,15 +272,20 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
             unwatchable.append(resource)
             served = ResourceHandlers(webhooks=served.webhooks)
-        elif resource.verbs and (served.spawning or changing) and 'patch' not in resource.verbs:
+        elif resource.verbs and 'patch' not in resource.verbs and (
+                served.spawning or changing or served.reconciling):
             unpatchable.append(resource)
             served = dataclasses.replace(
-                served, spawning=(), changing=(), extra_fields=())
+                served, spawning=(), changing=(), reconciling=(), extra_fields=())
         if served.are_watched or served.webhooks:
             bound[resource] = served
 
     return Binding(
         handlers=bound,
+        owned={
+            handler: tuple(dict.fromkeys(
+                resource for selector in handler.owns for resource in selected[selector]))
+            for handler in registry._reconciling},
         unresolved=unresolved,
         ambiguous=ambiguous,
         failing=failing,

@@ -217,6 +217,8 @@ class Informer:
         self._queue.alarms.cancel(item)
         if item.companions is not None:
             item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+        if item.reconcilers is not None:
+            item.reconcilers.leave()
         if self._handlers.indexing:
             self._queue.gate.forget(item)
 

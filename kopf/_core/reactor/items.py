@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import cycles, throttlers
 from kopf._core.engines.daemons import spawning
+from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
 from kopf._core.reactor import inboxes
 
@@ -93,7 +94,7 @@ class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
         '_companions', '_cycle', '_gone', '_initial', '_last_list', '_memo', '_name', '_noticed',
-        '_phase', '_throttler', 'due', 'inbox', 'source', 'uid')
+        '_phase', '_reconcilers', '_throttler', 'due', 'inbox', 'source', 'uid')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -109,6 +110,7 @@ class Item:
         self._cycle: cycles.Cycle | None = None
         self._throttler: throttlers.Throttler | None = None
         self._companions: spawning.Companions | None = None
+        self._reconcilers: Reconcilers | None = None
         self._memo: Any = None
 
     def __repr__(self) -> str:
@@ -237,7 +239,7 @@ class Item:
 
     def drop(self) -> None:
         """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""
-        if not self.handlers.watching and self.companions is None:
+        if not self.handlers.watching and self.companions is None and self.reconcilers is None:
             self.inbox.drop()
 
     # The processing of the object.
@@ -259,6 +261,15 @@ class Item:
     def accompany(self, companions: spawning.Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""
         self._companions = companions
+
+    @property
+    def reconcilers(self) -> Reconcilers | None:
+        """The reconciling handlers of the object, if there are any."""
+        return self._reconcilers
+
+    def engage(self, member: Reconcilers) -> None:
+        """Set the reconciling handlers."""
+        self._reconcilers = member
 
     @property
     def is_throttled(self) -> bool:
@@ -284,9 +295,9 @@ class Item:
 
     @property
     def is_engaged(self) -> bool:
-        """Whether the object has a cycle, daemons, or timers, or is throttled."""
+        """Whether the object has a cycle, daemons, timers, reconcilers, or is throttled."""
         return (self._cycle is not None or self._throttler is not None
-                or self._companions is not None)
+                or self._companions is not None or self._reconcilers is not None)
 
 
 def get_uid(body: bodies.RawBody) -> str:

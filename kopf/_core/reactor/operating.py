@@ -98,6 +98,7 @@ class Operator:
         processor = processing.Processor(
             env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
+        self._hub = processor.hub
         self._queue = queueing.WorkQueue(
             settings=settings, switch=switch, alarms=alarms, processor=processor)
         self._informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
@@ -143,7 +144,7 @@ class Operator:
                     client=self._client, settings=self._settings, registry=self._registry,
                     informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
                     insights=self._insights, peers=self._peers, logger=logger,
-                    monitor=self._monitor))
+                    monitor=self._monitor, hub=self._hub))
         finally:
             self._monitor.dismiss()
             try:

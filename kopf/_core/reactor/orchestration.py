@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable
 from typing import NamedTuple, Protocol
 
 from kopf._cogs.aiokits import pulses, tasks
@@ -18,8 +18,9 @@ from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.liveness import health
+from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import registries
-from kopf._core.reactor import listings, observation, peerings, shutdown
+from kopf._core.reactor import listings, observation, ownedwatches, peerings, shutdown
 
 WATCHING_SLACK = 30.0
 """
@@ -59,7 +60,7 @@ class _Served(NamedTuple):
         """Whether the other one differs only by fewer verbs, and so maybe by fewer handlers."""
         return self.details == other.details and self.verbs > other.verbs and all(
             set(getattr(self.handlers, name)) >= set(getattr(other.handlers, name))
-            for name in ('indexing', 'watching', 'spawning', 'changing'))
+            for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling'))
 
 
 class Sink(watching.Sink, Protocol):
@@ -118,6 +119,7 @@ async def serve(
         insights: observation.Insights | None = None,
         monitor: health.Monitor | None = None,
         peers: peerings.Peerings | None = None,
+        hub: reconcilers.Hub | None = None,
 ) -> None:
     """
     Watch all resources that have handlers in the registry, until cancelled.
@@ -129,7 +131,8 @@ async def serve(
     """
     insights = observation.Insights() if insights is None else insights
     watch_tasks = WatchTasks(
-        client=client, settings=settings, registry=registry, informers=informers, logger=logger)
+        client=client, settings=settings, registry=registry, informers=informers, logger=logger,
+        owned=None if hub is None else ownedwatches.OwnedWatches(hub, client=client))
     woken = watch_tasks.woken
     insights.subscribe(woken)
     if monitor is not None:
@@ -205,8 +208,10 @@ class WatchTasks:
             registry: registries.OperatorRegistry,
             informers: Informers,
             logger: logging.Logger,
+            owned: ownedwatches.OwnedWatches | None = None,
     ) -> None:
         super().__init__()
+        self._owned = owned
         self.woken = asyncio.Event()
         self._client = client
         self._settings = settings
@@ -232,6 +237,8 @@ class WatchTasks:
         for task in [*self._observers, *self._watchers.values()]:
             if task.done() and not task.cancelled():
                 task.result()
+        if self._owned is not None:
+            self._owned.check()
 
     def diagnose(self, now: float) -> str | None:
         """
@@ -251,10 +258,14 @@ class WatchTasks:
             namespaces: Collection[references.Namespace],
     ) -> None:
         """Start and stop tasks, so that exactly these resources and namespaces are watched."""
+        binding = self._bind(resources)
         bound = {
-            resource: handlers for resource, handlers in self._bind(resources).items()
+            resource: handlers for resource, handlers in binding.handlers.items()
             if handlers.are_watched
         }
+        if self._owned is not None:
+            await tasks.cancel(
+                self._owned.adjust(binding.owned, namespaces, self.woken.set))
         needed = {
             (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()
@@ -296,7 +307,7 @@ class WatchTasks:
         where = "all namespaces" if None in namespaces else _enumerate(map(str, namespaces))
         number = len({
             handler for served in self._served.values()
-            for name in ('indexing', 'watching', 'spawning', 'changing')
+            for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling')
             for handler in getattr(served.handlers, name)})
         hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
         self._logger.info(f"Watching {resources} in {where}, {number} "
@@ -307,7 +318,8 @@ class WatchTasks:
         watchers, self._watchers = self._watchers, {}
         for key in watchers:
             self._listings.forget(key)
-        await tasks.cancel(list(watchers.values()))
+        owned = () if self._owned is None else self._owned.release()
+        await tasks.cancel([*watchers.values(), *owned])
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
@@ -324,7 +336,7 @@ class WatchTasks:
     def _bind(
             self,
             resources: Collection[references.Resource],
-    ) -> Mapping[references.Resource, registries.ResourceHandlers]:
+    ) -> registries.Binding:
         """Find the handlers of each resource; log what cannot be served, each problem once."""
         binding = registries.resolve(self._registry, resources)
         news = dataclasses.replace(
@@ -340,12 +352,13 @@ class WatchTasks:
             news.unresolved, news.ambiguous, news.failing, news.unwatchable, news.unpatchable)
         for complaint in news.complaints():
             self._logger.warning(complaint)
-        return binding.handlers
+        return binding
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they end."""
         self._listings.close()
-        await tasks.cancel([*self._observers, *self._watchers.values()])
+        owned = () if self._owned is None else self._owned.release()
+        await tasks.cancel([*self._observers, *self._watchers.values(), *owned])
 
 
 def _enumerate(names: Iterable[str]) -> str:

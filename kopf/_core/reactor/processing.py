@@ -16,6 +16,7 @@ from kopf._cogs.structs import bodies, dicts, patches
 from kopf._core.actions import application, decisions, execution, loggers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
+from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import causes, filters, handlers, stopping
 from kopf._core.reactor import items, reconciliation, saving, switches
 
@@ -43,6 +44,9 @@ class Processor:
         self.spawner = spawning.Spawner(
             client=env.client, context=env,
             get_memo=functools.partial(reconciliation.get_memo, env))
+        self.hub = reconcilers.Hub(
+            client=env.client, context=env,
+            get_memo=functools.partial(reconciliation.get_memo, env))
 
     def is_congested(self) -> bool:
         """Whether so many requests are in progress that objects of the first lists should wait."""
@@ -65,7 +69,7 @@ class Processor:
         item.identify(first)
         found: reconciliation.Reconciliation | None = None
         if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
-                item.handlers.watching or item.handlers.spawning):
+                item.handlers.watching or item.handlers.spawning or item.handlers.reconciling):
             if not self._is_changing(item, first):
                 item.inbox.take()
                 return None
@@ -135,21 +139,52 @@ class Processor:
                 event = inbox.take_event()
                 assert event is not None
                 await self._watch(item, event)
+            is_news = inbox.pending is not None
             raw = inbox.take()
             if item.gone:
                 if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
                 return
-            if raw is None or not self._is_changing(item, raw):
+            if raw is None:
                 return
             self._alarms.cancel(item)
-            if found is None or raw is not first:
-                found = self._make_reconciliation(item, raw)
-            await self._reconcile(item, found)
-            found = None
+            if item.handlers.reconciling and item.reconcilers is None:
+                item.engage(self.hub.join(item))
+            if self._is_changing(item, raw):
+                if found is None or raw is not first:
+                    found = self._make_reconciliation(item, raw)
+                await self._reconcile(item, found)
+                found = None
+            if item.handlers.reconciling:
+                await self._run_reconcilers(item, raw, is_news=is_news)
             if self._switch.is_stopping or self._switch.is_paused or not (
                     inbox.pending is not None or inbox.has_events):
                 return
+
+    async def _run_reconcilers(
+            self, item: items.Item, raw: bodies.RawBody, *, is_news: bool,
+    ) -> None:
+        """Call the reconciling handlers, and schedule their next calls."""
+        member = item.reconcilers
+        if member is None or item.gone:
+            return
+        if is_news:
+            member.note_change()
+        if item.inbox.pending is not None or self._switch.is_stopping or (
+                self._switch.check_paused()):
+            return
+        newest = item.recall()
+        if newest is None:
+            newest = raw
+            item.keep(raw)
+        item.notice()
+        item.enter(items.Phase.CALLING)
+        try:
+            await member.run(item.handlers.reconciling, newest)
+        finally:
+            item.enter(items.Phase.WORKING)
+        if member.due is not None and (item.due is None or member.due < item.due):
+            self._alarms.sleep(item, member.due)
 
     def _is_changing(self, item: items.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers

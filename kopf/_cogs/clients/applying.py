@@ -1,0 +1,66 @@
+"""
+Server-side apply (KEP-555), and deletion of what was applied.
+"""
+import json
+import urllib.parse
+from collections.abc import Mapping
+from typing import Any
+
+from kopf._cogs.clients import api, errors
+from kopf._cogs.structs import bodies, references
+
+CONTENT_TYPE = 'application/apply-patch+yaml'  # JSON is YAML, too
+
+_encode = json.JSONEncoder(separators=(',', ':'), allow_nan=False).encode
+
+
+async def apply(
+        client: api.Client,
+        *,
+        resource: references.Resource,
+        manifest: Mapping[str, Any],
+        manager: str,
+        force: bool,
+        logger: api.Logger | None = None,
+) -> bodies.RawBody:
+    """
+    Create or change an object, so that it has the fields of the manifest; return its new state.
+
+    Fields that the manager has applied before and that the manifest does not have are removed. With
+    ``force``, the manager takes fields over from other managers.
+
+    :raises errors.APIConflictError: without ``force``, if other managers have the same fields with
+        other values.
+    :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
+    """
+    params = {'fieldManager': manager, 'force': 'true' if force else 'false'}
+    applied: bodies.RawBody = await client.request(
+        'PATCH', _get_path(resource, manifest['metadata']), params=params, logger=logger,
+        body=_encode(manifest).encode(), content_type=CONTENT_TYPE)
+    return applied
+
+
+async def delete(
+        client: api.Client,
+        *,
+        resource: references.Resource,
+        metadata: Mapping[str, Any],
+        logger: api.Logger | None = None,
+) -> None:
+    """
+    Delete exactly the object with this name, namespace, and uid, if it is there.
+
+    :raises errors.APIError: if the API server refuses the deletion, or cannot be reached.
+    """
+    options = {'kind': 'DeleteOptions', 'apiVersion': 'v1', 'propagationPolicy': 'Background',
+               'preconditions': {'uid': metadata['uid']}}
+    try:
+        await client.request(
+            'DELETE', _get_path(resource, metadata), body=_encode(options).encode(), logger=logger)
+    except (errors.APINotFoundError, errors.APIConflictError):
+        pass  # it is gone, or another object has its name
+
+
+def _get_path(resource: references.Resource, metadata: Mapping[str, Any]) -> str:
+    path = resource.get_url(namespace=metadata.get('namespace'))
+    return f"{path}/{urllib.parse.quote(metadata['name'], safe=':')}"

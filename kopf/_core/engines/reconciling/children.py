@@ -1,0 +1,333 @@
+"""
+Children: the objects that reconcilers have made, as the operator knows them.
+
+The operator watches only the objects with the labels of its reconcilers. It keeps of each child
+what is needed to recognise changes by others, and, packed, what handlers can read.
+"""
+import contextlib
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, Literal
+
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines.reconciling import desired
+
+META = frozenset({
+    'name', 'namespace', 'uid', 'resourceVersion', 'generation', 'creationTimestamp',
+    'deletionTimestamp', 'labels', 'annotations'})
+"""What is kept of the metadata of a child."""
+
+
+class Child:
+    """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
+    __slots__ = (
+        '_fields', '_packed', '_settled', '_stamp', 'digest', 'is_deleting', 'is_owned',
+        'is_pruned', 'key', 'label', 'resource', 'uid', 'version')
+
+    def __init__(
+            self, resource: references.Resource, key: desired.Key, raw: bodies.RawBody,
+            *, manager: str | None,
+    ) -> None:
+        """``manager`` is the field manager that has applied the child, if it is known."""
+        meta: Any = raw['metadata']
+        self.resource = resource
+        self.key = key
+        self.uid: str = meta['uid']
+        self.version = bodies.parse_version(raw)
+        self.digest: str | None = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
+        self.label = (meta.get('labels') or {}).get(desired.HANDLER_LABEL)
+        self.is_deleting = 'deletionTimestamp' in meta
+        self.is_pruned = False
+        """Whether the operator itself has deleted the child, so that its end is no news."""
+        owner = (meta.get('labels') or {}).get(desired.OWNER_LABEL)
+        self.is_owned = any(ref.get('uid') == owner for ref in meta.get('ownerReferences') or ())
+        fields = _find_fields(meta.get('managedFields') or (), manager)
+        self._fields: bytes | None = _pack(fields)
+        self._stamp = hash(self._fields)
+        """What the manager owns of the child, as a hash: others change it by their edits."""
+        self._settled: tuple[str | None, int] | None = None
+        kept: dict[str, Any] = {
+            key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
+        kept['metadata'] = {key: val for key, val in meta.items() if key in META}
+        kept.update({
+            key: desired.restrict(fields.get(f'f:{key}', {}), val) for key, val in raw.items()
+            if key not in kept and f'f:{key}' in fields})
+        self._packed = _pack(kept)
+
+    def settle(self) -> None:
+        """Note that this is the response of the API server to the applied manifest."""
+        self._settled, self._fields = (self.digest, self._stamp), None
+
+    def follow(self, older: 'Child') -> None:
+        """Take over from an older state of the same object what is known of the manifest."""
+        self._settled, self.is_pruned = older._settled, older.is_pruned
+        if self._settled == (self.digest, self._stamp):
+            self._fields = None
+
+    def is_as(self, wanted: desired.Desired) -> bool:
+        """Whether nobody has changed the child since this manifest was applied."""
+        if self.digest != wanted.digest:
+            return False
+        if self._settled != (self.digest, self._stamp):
+            if self._settled is not None or self._fields is None or not desired.owns(
+                    json.loads(self._fields), _get_content(wanted.manifest)):
+                return False
+            self.settle()
+        return True
+
+    @property
+    def body(self) -> bodies.Body:
+        """What is kept of the object."""
+        return bodies.Body(json.loads(self._packed))
+
+
+def _pack(value: object) -> bytes:
+    return json.dumps(value, separators=(',', ':')).encode()
+
+
+def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Get the part of a manifest whose fields have managers."""
+    content = {key: val for key, val in manifest.items() if key not in ('apiVersion', 'kind')}
+    content['metadata'] = {
+        key: val for key, val in manifest['metadata'].items() if key not in ('name', 'namespace')}
+    return content
+
+
+def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) -> Any:
+    for entry in entries:
+        if entry.get('manager') == manager and entry.get('operation') == 'Apply' and (
+                not entry.get('subresource')):
+            return entry.get('fieldsV1') or {}
+    return {}
+
+
+OnChange = Callable[[str], None]
+"""Called with the uid of a parent when any of its children has changed."""
+
+
+class ChildStore:
+    """All children of all parents of an operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_change: OnChange = lambda uid: None
+        self.on_listed: Callable[[], None] = lambda: None
+        self._by_owner: dict[str, dict[desired.Key, Child]] = {}
+        self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
+        """The news of the children that are being written."""
+        self._managers: dict[str, str] = {}
+        """The field managers by the values of the label of children."""
+        self._shelves: dict[tuple[references.Resource, references.Namespace], Shelf] = {}
+
+    def register(self, manager: str) -> str:
+        """Note a field manager; return the value of the label of its children."""
+        label = desired.make_digest(manager)
+        self._managers[label] = manager
+        return label
+
+    def open(self, resource: references.Resource, namespace: references.Namespace) -> 'Shelf':
+        """
+        Get the sink for a watch of the children of one kind in one namespace.
+
+        The watch begins with a list. Until the list is complete, no handlers are called for which
+        the children matter: after a pause, other operators can have changed them.
+        """
+        shelf = self._shelves.get((resource, namespace))
+        if shelf is None:
+            shelf = self._shelves[resource, namespace] = Shelf(self, resource)
+        shelf.reopen()
+        return shelf
+
+    def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
+        """Forget the children of one kind in one namespace."""
+        self._shelves.pop((resource, namespace)).clear()
+
+    def is_listed(self, resource: references.Resource, namespace: references.Namespace) -> bool:
+        """Whether all children of the kind are known that a parent in the namespace can have."""
+        return any(
+            shelf.is_listed for (served, where), shelf in self._shelves.items()
+            if served == resource and where in (None, namespace))
+
+    @contextlib.contextmanager
+    def writing(self, owner: str, key: desired.Key) -> Iterator[None]:
+        """
+        Hold the news of a child back while it is written: the watch can be ahead of the response.
+
+        What is no echo of the write is news after it.
+        """
+        self._held[owner, key] = []
+        try:
+            yield
+        finally:
+            for act in self._held.pop((owner, key)):
+                act()
+
+    def of(self, uid: str) -> Mapping[desired.Key, Child]:
+        """Get the children of a parent. The result changes with the children: do not keep it."""
+        return self._by_owner.get(uid) or {}
+
+    def accept(self, resource: references.Resource, raw: bodies.RawBody) -> None:
+        """Take the response to an applied manifest: it can be ahead of the watch."""
+        child = self._make(resource, raw)
+        child.settle()
+        owner = _get_label(raw, desired.OWNER_LABEL)
+        known = self.of(owner).get(child.key)
+        if known is None or known.uid != child.uid or not bodies.is_newer(
+                known.version, child.version):
+            self._by_owner.setdefault(owner, {})[child.key] = child
+
+    def see(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
+        """Take a state from the watch; return the known child, which can be newer."""
+        owner = _get_label(raw, desired.OWNER_LABEL)
+        child = self._make(resource, raw)
+        if (held := self._held.get((owner, child.key))) is not None:
+            held.append(lambda: self._see(owner, child))
+            return child
+        return self._see(owner, child)
+
+    def _see(self, owner: str, child: Child) -> Child:
+        known = self.of(owner).get(child.key)
+        if known is not None and known.uid == child.uid:
+            if not bodies.is_newer(child.version, known.version):
+                return known
+            child.follow(known)
+        self._by_owner.setdefault(owner, {})[child.key] = child
+        self.on_change(owner)
+        return child
+
+    def remove(self, owner: str, key: desired.Key, uid: str) -> None:
+        """Forget a child that is gone, if it is still this one."""
+        if (held := self._held.get((owner, key))) is not None:
+            held.append(lambda: self._remove(owner, key, uid))
+        else:
+            self._remove(owner, key, uid)
+
+    def _remove(self, owner: str, key: desired.Key, uid: str) -> None:
+        children = self._by_owner.get(owner)
+        known = children.get(key) if children is not None else None
+        if children is not None and known is not None and known.uid == uid:
+            del children[key]
+            if not children:
+                del self._by_owner[owner]
+            if not known.is_pruned:
+                self.on_change(owner)
+
+    def _make(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
+        meta = raw['metadata']
+        group = raw['apiVersion'].rpartition('/')[0]
+        key = desired.Key(group, raw['kind'], meta.get('namespace'), meta['name'])
+        manager = self._managers.get(_get_label(raw, desired.HANDLER_LABEL))
+        return Child(resource, key, raw, manager=manager)
+
+
+def _get_label(raw: bodies.RawBody, name: str) -> str:
+    return (raw['metadata'].get('labels') or {}).get(name) or ''
+
+
+class Shelf:
+    """The children of one kind in one namespace, as one watch shows them."""
+
+    def __init__(self, store: ChildStore, resource: references.Resource) -> None:
+        super().__init__()
+        self.is_listed = False
+        self._store = store
+        self._resource = resource
+        self._known: dict[str, tuple[str, desired.Key]] = {}
+        """The owners and the keys of the children by their uids."""
+        self._seen: set[str] = set()
+
+    def reopen(self) -> None:
+        """Wait for the next list: nothing was watched for a while."""
+        self.is_listed = False
+
+    def begin(self, *, restored: bool) -> None:
+        self._seen.clear()
+
+    def listed(self, body: bodies.RawBody) -> None:
+        self._take(_complete(body, self._resource))
+
+    def end(self) -> None:
+        for uid in self._known.keys() - self._seen:
+            self._store.remove(*self._known.pop(uid), uid)
+        self._seen.clear()
+        if not self.is_listed:
+            self.is_listed = True
+            self._store.on_listed()
+
+    def unavailable(self, error: Exception) -> None:
+        return
+
+    def changed(
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
+            body: bodies.RawBody,
+            packed: bytes,
+    ) -> None:
+        if type != 'DELETED':
+            self._take(body)
+        elif (uid := body['metadata']['uid']) in self._known:
+            self._store.remove(*self._known.pop(uid), uid)
+        else:
+            self._take(body)
+            self._store.remove(*self._known.pop(uid), uid)
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        return
+
+    def clear(self) -> None:
+        for uid, (owner, key) in self._known.items():
+            self._store.remove(owner, key, uid)
+        self._known.clear()
+
+    def _take(self, body: bodies.RawBody) -> None:
+        child = self._store.see(self._resource, body)
+        self._seen.add(child.uid)
+        self._known[child.uid] = (_get_label(body, desired.OWNER_LABEL), child.key)
+
+
+def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.RawBody:
+    """Add what the items of lists lack."""
+    if 'kind' in body and 'apiVersion' in body:
+        return body
+    completed: Any = {'apiVersion': resource.api_version, 'kind': resource.kind, **body}
+    result: bodies.RawBody = completed
+    return result
+
+
+class Children:
+    """
+    The owned resources of the object, as the handler of `kopf.reconcile` gets them: read-only.
+
+    They are as the last call of the handler has left them, or newer. Of each, there are the fields
+    that were applied, the status, and the essential metadata.
+    """
+
+    def __init__(self, store: ChildStore, uid: str) -> None:
+        super().__init__()
+        self._store = store
+        self._uid = uid
+
+    def __iter__(self) -> Iterator[bodies.Body]:
+        for child in list(self._store.of(self._uid).values()):
+            yield child.body
+
+    def __len__(self) -> int:
+        return len(self._store.of(self._uid))
+
+    def get(self, kind: str, name: str, *, namespace: str | None = None) -> bodies.Body | None:
+        """
+        Find a child.
+
+        :param kind: the resource: its kind, plural, singular, or a short name; also with the group,
+            e.g. ``deployments.apps``.
+        :param name: the name of the child.
+        :param namespace: the namespace of the child. Default: any namespace.
+        :returns: what is known of the child, or None if there is no such child.
+        """
+        for key, child in self._store.of(self._uid).items():
+            if key.name == name and namespace in (None, key.namespace) and (
+                    references.Selector(kind).check(child.resource)):
+                return child.body
+        return None

@@ -1,0 +1,104 @@
+"""
+Conditions in the status of objects, by the conventions of the Kubernetes API.
+
+See "Typical status properties" in the API conventions of Kubernetes, and the kstatus of its CLI
+utilities for ``Ready``, ``Reconciling``, and ``Stalled``.
+"""
+import datetime
+import functools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from kopf._cogs.structs import bodies, patches, references
+from kopf._core.actions import invocation
+
+ConditionStatus = Literal['True', 'False', 'Unknown']
+
+MAX_MESSAGE = 1000
+"""How much of the errors the messages of conditions have, in characters."""
+
+
+def set_condition(
+        patch: patches.Patch,
+        type: str,
+        status: ConditionStatus | bool | None,
+        reason: str,
+        message: str = '',
+) -> None:
+    """
+    Set a condition in ``status.conditions``, by the conventions of the Kubernetes API.
+
+    ``lastTransitionTime`` changes only with the status. ``observedGeneration`` is the generation of
+    the object, if its resource has the status as a subresource: otherwise, each write of the status
+    is a new generation. Nothing is written if the condition is already so. Other conditions stay as
+    they are.
+
+    :param patch: the patch of the handler.
+    :param type: the type of the condition, e.g. ``Ready``.
+    :param status: ``'True'``, ``'False'``, ``'Unknown'``; or `True`, `False`, `None`.
+    :param reason: the reason in CamelCase, for programs.
+    :param message: the details, for people.
+    :raises ValueError: if the status is none of these.
+    """
+    resource = invocation.kwargs_var.get({}).get('resource')
+    _add(patch, type, status, reason, message, is_observed=(
+        resource is not None and 'status' in resource.subresources))
+
+
+def _add(
+        patch: patches.Patch,
+        type: str,
+        status: ConditionStatus | bool | None,
+        reason: str,
+        message: str,
+        *,
+        is_observed: bool,
+) -> None:
+    texts: dict[Any, ConditionStatus] = {True: 'True', False: 'False', None: 'Unknown'}
+    text = texts.get(status, status) if not isinstance(status, str) else status
+    if text not in ('True', 'False', 'Unknown'):
+        raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
+    now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
+    patch.fns.append(functools.partial(_set_condition, {
+        'type': type, 'status': text, 'reason': reason, 'message': message,
+        'lastTransitionTime': now}, is_observed))
+
+
+def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.RawBody) -> None:
+    content: Any = body
+    status = content.get('status')
+    if status is None:
+        status = content['status'] = {}
+    known = status.get('conditions') or []
+    wanted = dict(condition)
+    generation = content['metadata'].get('generation')
+    if is_observed and generation is not None:
+        wanted['observedGeneration'] = generation
+    for number, old in enumerate(known):
+        if old.get('type') == wanted['type']:
+            if old.get('status') == wanted['status'] and 'lastTransitionTime' in old:
+                wanted['lastTransitionTime'] = old['lastTransitionTime']
+            status['conditions'] = [*known[:number], {**old, **wanted}, *known[number + 1:]]
+            return
+    status['conditions'] = [*known, wanted]
+
+
+def report(
+        patch: patches.Patch,
+        problems: Sequence[str],
+        *,
+        is_stalled: bool,
+        resource: references.Resource,
+) -> None:
+    """Set the conditions of an object after its reconciliation, as kstatus reads them."""
+    add = functools.partial(_add, patch, is_observed='status' in resource.subresources)
+    message = '; '.join(problems)[:MAX_MESSAGE]
+    if not problems:
+        add('Ready', True, 'Reconciled', '')
+        add('Reconciling', False, 'Reconciled', '')
+        add('Stalled', False, 'Reconciled', '')
+        return
+    reason = 'Failed' if is_stalled else 'Retrying'
+    add('Ready', False, reason, message)
+    add('Reconciling', not is_stalled, reason, '' if is_stalled else message)
+    add('Stalled', is_stalled, reason, message if is_stalled else '')

@@ -1,0 +1,236 @@
+"""
+Desired children: what a handler has returned, named, labelled, and owned. All functions are pure.
+
+The labels say whose child an object is: only objects with these labels are ever deleted. An
+annotation has the digest of the applied manifest. So, an operator that has just started knows
+whether a child is what its handler wants, without writing and without records of its own.
+"""
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kopf._cogs.structs import bodies, references
+
+OWNER_LABEL = 'kopf.dev/owner'
+"""The label of children with the uid of their parent."""
+
+HANDLER_LABEL = 'kopf.dev/reconciler'
+"""The label of children with the digest of the field manager of their handler."""
+
+DIGEST_ANNOTATION = 'kopf.dev/applied'
+"""The annotation of children with the digest of the manifest that was applied."""
+
+MAX_MANAGER = 128
+"""The maximum length of the name of a field manager in Kubernetes."""
+
+
+class ManifestError(Exception):
+    """A manifest that no child can be made of."""
+
+
+class Key(NamedTuple):
+    """Which object a child is, of all children of its parent."""
+    group: str
+    kind: str
+    namespace: str | None
+    name: str
+
+    def __str__(self) -> str:
+        where = self.name if self.namespace is None else f'{self.namespace}/{self.name}'
+        return f'{self.kind} {where}'
+
+
+class Desired(NamedTuple):
+    """A child as it should be."""
+    key: Key
+    resource: references.Resource
+    """The resource, in the version of the manifest."""
+    watched: references.Resource
+    """The resource, in the version that is watched."""
+    manifest: Mapping[str, Any]
+    digest: str
+    is_owned: bool
+    """
+    Whether the child has an owner reference to its parent, so that Kubernetes deletes the child
+    with the parent. That is not possible over namespaces.
+    """
+
+
+Kinds = Mapping[tuple[str, str], references.Resource]
+"""The resources of which the handler can have children, by their groups and kinds."""
+
+
+def get_manager(operator: str, handler_id: str) -> str:
+    """Make the name of the field manager of a handler. Too long names end with their digest."""
+    manager = f'{operator}/{handler_id}'
+    if len(manager) <= MAX_MANAGER and manager.isprintable():
+        return manager
+    text = ''.join(char if char.isprintable() else '_' for char in manager)
+    return f'{text[:MAX_MANAGER - 17]}-{make_digest(manager)}'
+
+
+def make_digest(value: object) -> str:
+    """Make a short digest of a value of JSON, the same after a restart."""
+    text = json.dumps(value, sort_keys=True, separators=(',', ':'), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def flatten(result: object) -> Iterator[object]:
+    """Iterate over the manifests in nested iterables. None is skipped."""
+    if result is None:
+        return
+    if isinstance(result, Mapping) or not isinstance(result, Iterable) or isinstance(
+            result, (str, bytes)) or _is_model(result):
+        yield result
+        return
+    for item in result:
+        yield from flatten(item)
+
+
+def prepare(
+        result: object,
+        *,
+        parent: bodies.Body,
+        resource: references.Resource,
+        kinds: Kinds,
+        manager: str,
+) -> tuple[dict[Key, Desired], list[ManifestError]]:
+    """
+    Make the desired children of what the handler of a parent has returned.
+
+    Returns the children, and an error for each manifest that no child can be made of.
+    """
+    found: dict[Key, Desired] = {}
+    errors: list[ManifestError] = []
+    for number, item in enumerate(flatten(result)):
+        try:
+            desired = _prepare(
+                item, parent=parent, resource=resource, kinds=kinds, manager=manager,
+                number=number)
+            if desired.key in found:
+                raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
+        except ManifestError as e:
+            errors.append(e)
+        else:
+            found[desired.key] = desired
+    return found, errors
+
+
+def _prepare(
+        item: object,
+        *,
+        parent: bodies.Body,
+        resource: references.Resource,
+        kinds: Kinds,
+        manager: str,
+        number: int,
+) -> Desired:
+    manifest = _to_json(item)
+    api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
+    if not isinstance(api_version, str) or not isinstance(kind, str):
+        raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
+    group, _, version = api_version.rpartition('/')
+    found = kinds.get((group, kind))
+    if found is None:
+        raise ManifestError(
+            f"{kind} of {api_version} is not among the owned kinds in the cluster. Add the "
+            f"resource to owns=, or create its custom resource definition.")
+    metadata = manifest.setdefault('metadata', {})
+    if not isinstance(metadata, dict):
+        raise ManifestError(f"The metadata of {kind} must be a mapping.")
+    meta, uid = parent.metadata, str(parent.metadata.uid)
+    namespace = None
+    if found.namespaced:
+        namespace = metadata.get('namespace') or meta.namespace
+        if not namespace:
+            raise ManifestError(f"{kind} needs a namespace, as its parent has none.")
+        metadata['namespace'] = namespace
+    else:
+        metadata.pop('namespace', None)
+    generated = metadata.pop('generateName', None)
+    if not metadata.get('name'):
+        metadata['name'] = meta.name if not generated else (
+            f'{generated}{make_digest([uid, manager, group, kind, generated, number])[:8]}')
+    key = Key(group, kind, namespace, metadata['name'])
+    is_owned = meta.namespace is None or meta.namespace == namespace
+    labels = {**meta.labels, **(metadata.get('labels') or {})}
+    metadata['labels'] = {**labels, OWNER_LABEL: uid, HANDLER_LABEL: make_digest(manager)}
+    if is_owned:
+        reference = bodies.build_owner_reference(parent, controller=True, block_owner_deletion=True)
+        others = [ref for ref in metadata.get('ownerReferences') or () if ref.get('uid') != uid]
+        metadata['ownerReferences'] = [*others, dict(reference)]
+    digest = make_digest(manifest)
+    metadata['annotations'] = {**(metadata.get('annotations') or {}), DIGEST_ANNOTATION: digest}
+    sent = found if version == found.version else dataclasses.replace(found, version=version)
+    return Desired(key, sent, found, manifest, digest, is_owned)
+
+
+def _to_json(item: object) -> dict[str, Any]:
+    """Convert a mapping, an object of pykube, or a model of a client to plain JSON."""
+    if not isinstance(item, Mapping):
+        item = getattr(item, 'obj', item)
+    value = _convert(item)
+    if not isinstance(value, dict):
+        raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
+    try:
+        copy: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as e:
+        raise ManifestError(f"A manifest is not JSON: {e}") from e
+    return copy
+
+
+def _is_model(value: object) -> bool:
+    """Whether the value is a model of one of the official client libraries."""
+    return hasattr(value, 'attribute_map') and hasattr(value, 'openapi_types')
+
+
+def _convert(value: Any) -> Any:
+    if _is_model(value):
+        fields = {key: _convert(getattr(value, attr)) for attr, key in value.attribute_map.items()}
+        return {key: val for key, val in fields.items() if val is not None}
+    if isinstance(value, Mapping):
+        return {key: _convert(val) for key, val in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_convert(val) for val in value]
+    return value
+
+
+def owns(fields: Any, value: Any) -> bool:
+    """
+    Whether a field manager owns all fields of a value, by its ``fieldsV1`` (KEP-555).
+
+    When others change a field, its manager loses the field. So, the values need not be compared:
+    the API server can have normalised them, e.g. ``1000m`` to ``1``.
+    """
+    if not isinstance(fields, Mapping):
+        return False
+    if not fields or not value:  # an atomic field, owned as a whole; or an empty list or object
+        return True
+    if isinstance(value, Mapping):
+        return all(f'f:{key}' in fields and owns(fields[f'f:{key}'], val)
+                   for key, val in value.items())
+    if isinstance(value, list):
+        return all(_owns_item(fields, item) for item in value)
+    return True
+
+
+def _owns_item(fields: Mapping[str, Any], item: Any) -> bool:
+    """Whether an item of a list is owned: by its value in a set, or by its keys in a map."""
+    for name, nested in fields.items():
+        sort, _, text = name.partition(':')
+        if sort == 'v' and json.loads(text) == item:
+            return True
+        if sort == 'k' and isinstance(item, Mapping) and all(
+                item.get(key, val) == val for key, val in json.loads(text).items()):
+            return owns(nested, item)
+    return False
+
+
+def restrict(fields: Any, value: Any) -> Any:
+    """Reduce a value to the fields that are owned; lists remain whole."""
+    if not isinstance(value, Mapping) or not fields:
+        return value
+    return {key: restrict(fields[f'f:{key}'], val)
+            for key, val in value.items() if f'f:{key}' in fields}

@@ -1,0 +1,46 @@
+"""
+Plans: what to write so that the children are as they should be. All functions are pure.
+"""
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from kopf._core.engines.reconciling.children import Child
+from kopf._core.engines.reconciling.desired import Desired, Key
+
+
+class Apply(NamedTuple):
+    """Create or change a child."""
+    wanted: Desired
+    known: Child | None
+    """
+    The child that is to be changed. If there is none, an existing object of this name that has
+    other managers of the same fields is not taken over.
+    """
+
+
+class Delete(NamedTuple):
+    """Delete a child that is not wanted any more."""
+    known: Child
+
+
+Step = Apply | Delete
+
+
+def plan(
+        wanted: Mapping[Key, Desired], known: Mapping[Key, Child], *, prune: bool,
+) -> list[Step]:
+    """
+    Find what to write.
+
+    A child that is being deleted is left alone: when it is gone, the plan is made again.
+    """
+    steps: list[Step] = []
+    for key, item in wanted.items():
+        child = known.get(key)
+        if child is None or not (child.is_deleting or child.is_as(item)):
+            steps.append(Apply(item, child))
+    if prune:
+        steps.extend(
+            Delete(child) for key, child in known.items()
+            if key not in wanted and not child.is_deleting)
+    return steps

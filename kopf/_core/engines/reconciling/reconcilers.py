@@ -1,0 +1,360 @@
+"""
+Reconcilers: call the handlers of `kopf.reconcile`, and make the children what the handlers return.
+
+They run as a part of the processing of an object, after its handlers of changes, so never together
+with these, and never twice at once for an object.
+"""
+import asyncio
+import random
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kopf._cogs.aiokits import tasks
+from kopf._cogs.clients import api, applying, errors
+from kopf._cogs.structs import bodies, ids, patches, references
+from kopf._core.actions import application, execution, loggers, progression
+from kopf._core.engines.reconciling import children, conditions, desired, planning
+from kopf._core.intents import causes, filters, handlers
+
+FINALIZER = 'kopf.dev/children'
+"""The finalizer of objects with children that Kubernetes does not delete with their parents."""
+
+MAX_WRITES = 8
+"""How many children of one object are written at once."""
+
+SPREAD = 0.1
+"""By which part the intervals vary, so that objects are not reconciled all at once."""
+
+UNKNOWN_KIND_DELAY = 60.0
+"""When to try again (seconds) if the kind of a child is not in the cluster."""
+
+
+class Host(Protocol):
+    """The object as the reactor has it."""
+
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def resource(self) -> references.Resource: ...
+
+    def accept(self, raw: bodies.RawBody, /) -> bool:
+        """Take the response to an own write; false if a newer state is known."""
+
+    def wake_up(self) -> None:
+        """Process the object again soon."""
+
+
+class Hub:
+    """What the reconcilers of all objects of an operator share."""
+
+    def __init__(
+            self,
+            *,
+            client: api.Client,
+            context: execution.Context,
+            get_memo: Callable[[Any], Any],
+    ) -> None:
+        """``get_memo`` returns the memo of an object by its `Host`."""
+        super().__init__()
+        self.client = client
+        self.context = context
+        self.get_memo = get_memo
+        self.store = children.ChildStore()
+        self.store.on_change = self._notify
+        self.store.on_listed = self._notify_waiting
+        self.waiting: set[Reconcilers] = set()
+        """The reconcilers that wait until all children of some kind are listed."""
+        self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
+        self._members: dict[str, Reconcilers] = {}
+
+    def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
+        """Set the resources that the handlers own in this cluster."""
+        self._kinds = dict(kinds)
+
+    def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
+        return self._kinds.get(handler, {})
+
+    def get_manager(self, handler: handlers.ReconcilingHandler) -> str:
+        """Get the field manager of a handler."""
+        return desired.get_manager(self.context.settings.reconciling.manager, handler.id)
+
+    def join(self, host: Host) -> 'Reconcilers':
+        """Begin to reconcile an object."""
+        member = self._members[host.uid] = Reconcilers(self, host)
+        return member
+
+    def leave(self, member: 'Reconcilers') -> None:
+        """Stop to reconcile an object: it is gone."""
+        self.waiting.discard(member)
+        self._members.pop(member.host.uid, None)
+
+    def _notify(self, uid: str) -> None:
+        member = self._members.get(uid)
+        if member is not None:
+            member.trigger()
+
+    def _notify_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, set()
+        for member in waiting:
+            member.trigger()
+
+
+class Reconcilers:
+    """The reconciling handlers of one object, with the state of their attempts."""
+    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host')
+
+    def __init__(self, hub: Hub, host: Host) -> None:
+        self.host = host
+        self._hub = hub
+        self._is_triggered = True
+        self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
+        """The failed attempts in a row."""
+        self._due: dict[ids.HandlerId, float] = {}
+        """When the handlers are called again, though nothing has changed (monotonic time)."""
+
+    @property
+    def due(self) -> float | None:
+        """When to run again, though nothing has changed (monotonic time); None for never."""
+        return min(self._due.values(), default=None)
+
+    def leave(self) -> None:
+        """Stop: the object is gone."""
+        self._hub.leave(self)
+
+    def trigger(self) -> None:
+        """Run soon: a child has changed."""
+        if not self._is_triggered:
+            self._is_triggered = True
+            self.host.wake_up()
+
+    def note_change(self) -> None:
+        """Run when the object is processed: it has changed."""
+        self._is_triggered = True
+
+    async def run(
+            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
+    ) -> None:
+        """
+        Call the handlers that are due, and apply what they return.
+
+        :raises errors.APIError: if the object cannot be patched.
+        """
+        is_triggered, self._is_triggered = self._is_triggered, False
+        now = self._hub.context.clock.mono()
+        if raw['metadata'].get('deletionTimestamp') is not None:
+            self._due.clear()
+            await self._clean_up(raw)
+            return
+        newest: bodies.RawBody | None = raw
+        for handler in served:
+            due = self._due.get(handler.id)
+            if newest is not None and (is_triggered or (due is not None and due <= now)):
+                newest = await self._run(handler, newest)
+
+    async def _run(
+            self, handler: handlers.ReconcilingHandler, raw: bodies.RawBody,
+    ) -> bodies.RawBody | None:
+        hub, host, context = self._hub, self.host, self._hub.context
+        body, patch = bodies.Body(raw), patches.Patch()
+        logger = loggers.LocalObjectLogger(body=body, settings=context.settings)
+        cause = causes.ReconcilingCause(
+            logger=logger, memo=hub.get_memo(host), indices=context.indices,
+            resource=host.resource, body=body, patch=patch,
+            children=children.Children(hub.store, host.uid))
+        kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
+        self._due.pop(handler.id, None)
+        filter_error: Exception | None = None
+        try:
+            if not handler.unfiltered and not filters.matches(handler, cause):
+                self._attempts.pop(handler.id, None)
+                return raw
+        except filters.FilterError as e:
+            filter_error = e.error
+        namespace = references.NamespaceName(body.metadata.namespace) if (
+            body.metadata.namespace) else None
+        if not all(hub.store.is_listed(kind, namespace) for kind in kinds.values()):
+            hub.waiting.add(self)
+            self._is_triggered = True
+            return raw
+
+        state = self._attempts.get(handler.id) or progression.HandlerState.new(
+            now=context.clock.now())
+        outcome = await execution.execute(
+            handler, cause, context=context, state=state, filter_error=filter_error)
+        problems: list[str] = []
+        newest: bodies.RawBody | None = raw
+        if outcome.exception is not None:
+            problems.append(outcome.message or repr(outcome.exception))
+        elif outcome.result is not None:
+            wanted, invalid = desired.prepare(
+                outcome.result, parent=body, resource=host.resource, kinds=kinds, manager=manager)
+            problems.extend(str(error) for error in invalid)
+            if any(not item.is_owned for item in wanted.values()):
+                newest = await self._ensure_finalizer(raw, logger)
+            if newest is None:
+                return None
+            problems.extend(await self._write(
+                handler, wanted, manager=manager, prune=handler.prune and not invalid,
+                logger=logger))
+            for problem in problems:
+                logger.error(f"{handler!r}: {problem}")
+            if problems:
+                outcome = progression.Outcome(
+                    final=False, exception=errors.APIError('; '.join(problems)),
+                    delay=execution.get_backoff(handler, context.settings, state.retries),
+                    message='; '.join(problems), patch=outcome.patch)
+        self._note(handler, outcome, state)
+        patch = outcome.patch if outcome.patch is not None else patches.Patch()
+        if handler.conditions:
+            conditions.report(
+                patch, problems, is_stalled=outcome.final and bool(problems),
+                resource=host.resource)
+        return await self._apply_patch(newest, patch, logger)
+
+    def _note(
+            self,
+            handler: handlers.ReconcilingHandler,
+            outcome: progression.Outcome,
+            state: progression.HandlerState,
+    ) -> None:
+        """Note the outcome, and when the handler is called again."""
+        now = self._hub.context.clock.now()
+        if outcome.final and outcome.exception is None:
+            self._attempts.pop(handler.id, None)
+            if handler.interval is not None:
+                self._due[handler.id] = now.mono + handler.interval * random.uniform(
+                    1 - SPREAD, 1 + SPREAD)
+            return
+        if outcome.final:  # it has failed for good: until the next change
+            self._attempts.pop(handler.id, None)
+            return
+        self._attempts[handler.id] = state.after(outcome, now=now)
+        self._due[handler.id] = now.mono + (outcome.delay or 0.0)
+
+    async def _write(
+            self,
+            handler: handlers.ReconcilingHandler,
+            wanted: Mapping[desired.Key, desired.Desired],
+            *,
+            manager: str,
+            prune: bool,
+            logger: Any,
+    ) -> list[str]:
+        """Carry out the plan; return the errors of the children, in words."""
+        label = self._hub.store.register(manager)
+        known = {
+            key: child for key, child in self._hub.store.of(self.host.uid).items()
+            if child.label == label}
+        steps = planning.plan(wanted, known, prune=prune)
+        if not steps:
+            return []
+        problems: list[str] = []
+        limit = asyncio.Semaphore(MAX_WRITES)
+
+        async def carry_out(step: planning.Step) -> None:
+            async with limit:
+                try:
+                    match step:
+                        case planning.Apply():
+                            await self._apply(handler, step, manager=manager, logger=logger)
+                        case planning.Delete():
+                            with self._hub.store.writing(self.host.uid, step.known.key):
+                                await self._delete(step.known, logger)
+                                step.known.is_pruned = True
+                except errors.APIError as e:
+                    key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
+                    problems.append(f"{key}: {_explain(e, step)}")
+
+        if len(steps) == 1:
+            await carry_out(steps[0])
+        else:
+            await tasks.gather(*map(carry_out, steps))
+        return problems
+
+    async def _apply(
+            self,
+            handler: handlers.ReconcilingHandler,
+            step: planning.Apply,
+            *,
+            manager: str,
+            logger: Any,
+    ) -> None:
+        wanted, known = step
+        try:
+            with self._hub.store.writing(self.host.uid, wanted.key):
+                applied = await applying.apply(
+                    self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+                    manager=manager, force=known is not None, logger=logger)
+                self._hub.store.accept(wanted.watched, applied)
+        except errors.APIUnprocessableError:
+            if not handler.recreate or known is None:
+                raise
+            logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
+            await self._delete(known, logger)
+            return
+        logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
+
+    async def _delete(self, child: children.Child, logger: Any) -> None:
+        await applying.delete(
+            self._hub.client, resource=child.resource, logger=logger,
+            metadata={'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid})
+        logger.debug(f"Deleted {child.key}.")
+
+    async def _apply_patch(
+            self, raw: bodies.RawBody | None, patch: patches.Patch, logger: Any,
+    ) -> bodies.RawBody | None:
+        """Apply the patch of a handler, unless the object is already so."""
+        if raw is None or not patch or (not patch.fns and patches.merge(raw, patch) == raw):
+            return raw
+        newest = await application.apply(self._get_target(logger), raw, patch)
+        if newest is not None:
+            self.host.accept(newest)
+        return newest
+
+    async def _ensure_finalizer(
+            self, raw: bodies.RawBody, logger: Any,
+    ) -> bodies.RawBody | None:
+        """Hold the object until its children are deleted that Kubernetes does not delete."""
+        if FINALIZER in (raw['metadata'].get('finalizers') or ()):
+            return raw
+        return await self._apply_patch(raw, patches.Patch(fns=[_add_finalizer]), logger)
+
+    async def _clean_up(self, raw: bodies.RawBody) -> None:
+        """Delete the children that Kubernetes does not delete, then release the object."""
+        if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
+            return
+        logger = loggers.LocalObjectLogger(
+            body=bodies.Body(raw), settings=self._hub.context.settings)
+        left = [child for child in self._hub.store.of(self.host.uid).values() if not child.is_owned]
+        for child in left:
+            if not child.is_deleting:
+                await self._delete(child, logger)
+        if not left:
+            await self._apply_patch(raw, patches.Patch(fns=[_remove_finalizer]), logger)
+
+    def _get_target(self, logger: Any) -> application.Target:
+        return application.Target(
+            self._hub.client, self.host.resource, logger, self._hub.context.observer)
+
+
+def _add_finalizer(body: bodies.RawBody) -> None:
+    finalizers = body['metadata'].setdefault('finalizers', [])
+    if FINALIZER not in finalizers:
+        finalizers.append(FINALIZER)
+
+
+def _remove_finalizer(body: bodies.RawBody) -> None:
+    finalizers = body['metadata'].get('finalizers') or []
+    body['metadata']['finalizers'] = [name for name in finalizers if name != FINALIZER]
+
+
+def _explain(e: errors.APIError, step: planning.Step) -> str:
+    text = str(e)
+    if isinstance(step, planning.Apply) and step.known is None and isinstance(
+            e, errors.APIConflictError):
+        return (f"an object of this name is there, and it is not a child of this one, so it is "
+                f"left alone. Rename the child, or delete the object: {text}")
+    if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
+        return f"{text} To delete and create it again in such cases, set recreate=True."
+    return text
