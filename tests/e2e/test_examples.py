@@ -542,3 +542,49 @@ def check(cluster):
 async def test_hours_of_an_operator_are_tested_before_a_test_times_out(check):
     output = await check('17-testing')
     assert '2 passed in ' in output
+
+
+# 20-reconcile
+
+SERVICES = Kind('', 'v1', 'services', 'Service')
+
+
+def get_conditions(obj):
+    return {item['type']: item['status'] for item in obj['status'].get('conditions', [])}
+
+
+async def test_reconciled_children_are_as_the_function_says_whoever_changes_them(run, user, kinds):
+    homepage, = load('20-reconcile/obj.yaml')
+    homepages = kinds['homepages']
+    run('20-reconcile')
+    parent = await user.apply(homepage)
+    obj = await user.wait_for(homepages, 'hello', lambda obj: obj['status']['conditions'])
+    assert get_conditions(obj) == {
+        'Available': 'False', 'Ready': 'True', 'Reconciling': 'False', 'Stalled': 'False'}
+    for kind in CONFIGMAPS, DEPLOYMENTS, SERVICES:
+        child = await user.get(kind, 'hello')
+        owner, = child['metadata']['ownerReferences']
+        assert owner['uid'] == parent['metadata']['uid'] and owner['controller']
+        assert child['metadata']['labels']['team'] == 'greeters'
+
+    service = await user.get(SERVICES, 'hello')
+    await user.delete(SERVICES, 'hello')
+    await user.wait_for(SERVICES, 'hello', lambda obj: (
+        obj['metadata']['uid'] != service['metadata']['uid']))
+    await user.patch(CONFIGMAPS, 'hello', {'data': {'index.html': 'broken', 'more': 'kept'}})
+    page = await user.wait_for(
+        CONFIGMAPS, 'hello', lambda obj: obj['data']['index.html'] != 'broken')
+    assert page['data'] == {'index.html': '<h1>Hello, world!</h1>', 'more': 'kept'}
+
+    await user.patch(
+        DEPLOYMENTS, 'hello', {'status': {'replicas': 1, 'readyReplicas': 1}}, subresource='status')
+    obj = await user.wait_for(
+        homepages, 'hello', lambda obj: get_conditions(obj)['Available'] == 'True')
+    assert obj['status']['readyReplicas'] == 1
+    await user.patch(homepages, 'hello', {'spec': {'public': False, 'text': 'Bye.'}})
+    await user.wait_gone(SERVICES, 'hello')
+    await user.wait_for(
+        CONFIGMAPS, 'hello', lambda obj: obj['data']['index.html'] == '<h1>Bye.</h1>')
+    await user.delete(homepages, 'hello')
+    await user.wait_collected(CONFIGMAPS, 'hello')
+    await user.wait_collected(DEPLOYMENTS, 'hello')
