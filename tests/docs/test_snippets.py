@@ -25,7 +25,7 @@ from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
 EXTRAS = {'full-auth', 'uvloop', 'dev', 'reload', 'sandbox'}
-SHOWN = {'text', 'dockerfile'}
+SHOWN = {'text', 'dockerfile', 'go'}
 """What is shown to readers as it is: outputs, drawings, files of other programs."""
 
 OBJECT = {
