@@ -226,6 +226,23 @@ def test_timers_have_what_is_declared():
     assert handler.idle == 2
 
 
+def test_reconcilers_have_what_is_declared():
+    kopf.reconcile('kex', owns=['pods', ('apps', 'deployments')], interval=1, prune=False,
+                   recreate=True, conditions=True)(fn)
+    handler = get_handler()
+    assert handler.owns == (
+        Selector('pods'), Selector('apps', 'deployments'))
+    assert handler.interval == 1
+    assert not handler.prune
+    assert handler.recreate
+    assert handler.conditions
+
+
+def test_owned_resources_must_be_in_a_collection():
+    with pytest.raises(TypeError, match=r"e.g. \['pods'\]"):
+        kopf.reconcile('kex', owns='pods')
+
+
 @pytest.mark.parametrize('decorator', [kopf.daemon, kopf.timer])
 def test_daemons_and_timers_require_the_finalizer(decorator):
     decorator('kex')(fn)
