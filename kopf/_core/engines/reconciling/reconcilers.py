@@ -124,9 +124,8 @@ class Reconcilers:
 
     def trigger(self) -> None:
         """Run soon: a child has changed."""
-        if not self._is_triggered:
-            self._is_triggered = True
-            self.host.wake_up()
+        self._is_triggered = True
+        self.host.wake_up()
 
     def note_change(self) -> None:
         """Run when the object is processed: it has changed."""
