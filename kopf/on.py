@@ -83,6 +83,9 @@ TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn)
 WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
 WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
 
+_Kind = str | tuple[str, str] | tuple[str, str, str]
+"""A resource: its name, or the group, the version, and the name."""
+
 _MetaFilter = Mapping[str, str | handlers.MetaFilterToken | callbacks.MetaFilterFn]
 
 
@@ -1022,7 +1025,8 @@ def reconcile(
         singular: str | None = None,
         shortcut: str | None = None,
         category: str | None = None,
-        owns: Iterable[str | tuple[str, ...]] = (),
+        owns: Iterable[_Kind] = (),
+        watches: Mapping[_Kind, Callable[..., Any]] | None = None,
         interval: float | None = None,
         prune: bool = True,
         recreate: bool = False,
@@ -1050,6 +1054,11 @@ def reconcile(
 
     :param owns: the kinds of owned resources: each is a name, such as ``'deployments'`` or
         ``'deployments.apps'``, or a tuple of the group, the version, and the name. Default: none.
+    :param watches: other kinds that the objects use, each with a function. The function gets a
+        changed object as keyword arguments (``name``, ``namespace``, ``labels``, ``body``, and so
+        on), and returns the names of the objects to reconcile: a name, or an iterable of names in
+        the same namespace or of pairs of a namespace and a name. If the function names neither
+        ``body`` nor ``spec`` nor ``status``, only the metadata is watched. Default: none.
     :param interval: how often, in seconds, to call the function even if nothing has changed. It
         varies by a tenth, so that objects are not handled all at once. Default: never.
     :param prune: whether to delete the owned resources that the function does not return any more.
@@ -1071,16 +1080,15 @@ def reconcile(
     )
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
-    owned = tuple(
-        references.Selector(name) if isinstance(name, str) else references.Selector(*name)
-        for name in owns)
+    owned = tuple(map(_select, owns))
+    watched = tuple((_select(name), fn) for name, fn in (watches or {}).items())
 
     def decorator(fn: ReconcilingFnT) -> ReconcilingFnT:
         _registry(registry)._reconciling.append(handlers.ReconcilingHandler(
             id=handlers.generate_id(fn, id, field=path), fn=callbacks.collect(fn), param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, owns=owned,
+            field=path, value=value, owns=owned, watches=watched,
             interval=interval, prune=prune, recreate=recreate, conditions=conditions,
         ))
         return fn
@@ -1166,6 +1174,10 @@ def register(
         errors=errors, timeout=timeout, retries=retries, backoff=backoff,
         labels=labels, annotations=annotations, when=when,
     )(fn)
+
+
+def _select(kind: _Kind) -> references.Selector:
+    return references.Selector(kind) if isinstance(kind, str) else references.Selector(*kind)
 
 
 def _registry(registry: registries.OperatorRegistry | None) -> registries.OperatorRegistry:

@@ -188,9 +188,11 @@ class ReconcilingHandler(ResourceHandler):
     """
     A handler that returns which owned resources there should be: any iterable of manifests.
 
-    ``owns`` are their kinds. ``interval`` is in seconds; None if only changes matter.
+    ``owns`` are their kinds. ``watches`` are other kinds, each with a function that returns the
+    names of the objects to reconcile. ``interval`` is in seconds; None if only changes matter.
     """
     owns: tuple[references.Selector, ...] = ()
+    watches: tuple[tuple[references.Selector, Callable[..., Any]], ...] = ()
     interval: float | None = None
     prune: bool = True
     recreate: bool = False

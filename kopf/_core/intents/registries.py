@@ -5,9 +5,9 @@ Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import dicts, references
 from kopf._core.intents import causes, filters, handlers
@@ -107,13 +107,15 @@ class OperatorRegistry:
     def get_selectors(self) -> Collection[references.Selector]:
         """
         Get the selectors of all handlers, without duplicates, in a stable order: of the resources
-        that they handle, and of those that they own.
+        that they handle, and of those that they own or watch.
         """
         selectors = [
             handler.selector for handler in self.iter_resource_handlers()
             if handler.selector is not None]
         owned = [selector for handler in self._reconciling for selector in handler.owns]
-        return tuple(dict.fromkeys([*selectors, *owned]))
+        watched = [
+            selector for handler in self._reconciling for selector, _ in handler.watches]
+        return tuple(dict.fromkeys([*selectors, *owned, *watched]))
 
 
 _default_registry: OperatorRegistry | None = None
@@ -181,6 +183,8 @@ class ResourceHandlers:
 
 
 Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
+Watched = dict[handlers.ReconcilingHandler, Collection[
+    tuple[references.Resource, Callable[..., Any]]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,6 +194,8 @@ class Binding:
     handlers: dict[references.Resource, ResourceHandlers]
     owned: Owned
     """The resources that the handlers own, as far as they are in the cluster."""
+    watched: Watched
+    """The resources that the handlers watch, with the author's functions."""
     unresolved: list[references.Selector]
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
@@ -285,6 +291,11 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         owned={
             handler: tuple(dict.fromkeys(
                 resource for selector in handler.owns for resource in selected[selector]))
+            for handler in registry._reconciling},
+        watched={
+            handler: tuple(
+                (resource, fn) for selector, fn in handler.watches
+                for resource in selected[selector])
             for handler in registry._reconciling},
         unresolved=unresolved,
         ambiguous=ambiguous,

@@ -112,9 +112,9 @@ class Informer:
         if new and not first:
             self._newcomers.append(item)  # only the end of the list shows which namesakes are gone
         elif is_new_state or is_unseen:
-            self._schedule(item, urgent=not first)
+            self.schedule(item, urgent=not first)
         elif item.inbox.pending is body:
-            self._schedule(item, urgent=False)
+            self.schedule(item, urgent=False)
 
     def end(self) -> None:
         self._is_complete = True
@@ -230,10 +230,7 @@ class Informer:
 
     # Called by the items.
 
-    def schedule(self, item: items.Item) -> None:
-        self._schedule(item, urgent=True)
-
-    def _schedule(self, item: items.Item, *, urgent: bool) -> None:
+    def schedule(self, item: items.Item, *, urgent: bool = True) -> None:
         if item.gone or item.last_list >= self._trusted_since:
             self._queue.add(item, urgent=urgent)
 

@@ -77,8 +77,8 @@ class Source(Protocol):
     def consistency_timeout(self) -> float:
         """How long (seconds) to wait for the echo of a write if versions are not comparable."""
 
-    def schedule(self, item: 'Item', /) -> None:
-        """Queue the item for processing."""
+    def schedule(self, item: 'Item', /, *, urgent: bool = True) -> None:
+        """Queue the item for processing; if it is not urgent, behind all live changes."""
 
     def index(self, item: 'Item', raw: bodies.RawBody, /) -> None:
         """Index the state before the item is processed."""
@@ -149,7 +149,9 @@ class Item:
         """Queue the item, though the object has not changed."""
         if not self._gone:
             self.inbox.remind()
-            self.source.schedule(self)
+            self.source.schedule(
+                self, urgent=self._cycle is not None or self._reconcilers is None or (
+                    not self._reconcilers.is_resync))
 
     # The object.
 

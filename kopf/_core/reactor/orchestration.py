@@ -265,7 +265,8 @@ class WatchTasks:
         }
         if self._owned is not None:
             await tasks.cancel(
-                self._owned.adjust(binding.owned, namespaces, self.woken.set))
+                self._owned.adjust(
+                    binding.owned, binding.watched, namespaces, self.woken.set))
         needed = {
             (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()

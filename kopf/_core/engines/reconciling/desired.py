@@ -127,7 +127,7 @@ def _prepare(
         manager: str,
         number: int,
 ) -> Desired:
-    manifest = _to_json(item)
+    manifest = to_json(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
@@ -167,7 +167,7 @@ def _prepare(
     return Desired(key, sent, found, manifest, digest, is_owned)
 
 
-def _to_json(item: object) -> dict[str, Any]:
+def to_json(item: object) -> dict[str, Any]:
     """Convert a mapping, an object of pykube, or a model of a client to plain JSON."""
     if not isinstance(item, Mapping):
         item = getattr(item, 'obj', item)

@@ -14,7 +14,7 @@ from kopf._cogs.clients import api, applying, errors
 from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired, planning
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, registries
 
 FINALIZER = 'kopf.dev/children'
 """The finalizer of objects with children that Kubernetes does not delete with their parents."""
@@ -37,6 +37,13 @@ class Host(Protocol):
 
     @property
     def resource(self) -> references.Resource: ...
+
+    @property
+    def handlers(self) -> registries.ResourceHandlers: ...
+
+    @property
+    def name(self) -> tuple[str | None, str] | None:
+        """The namespace and the name; None while the object rests."""
 
     def accept(self, raw: bodies.RawBody, /) -> bool:
         """Take the response to an own write; false if a newer state is known."""
@@ -67,6 +74,8 @@ class Hub:
         """The reconcilers that wait until all children of some kind are listed."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._members: dict[str, Reconcilers] = {}
+        self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
+        """The objects that watch others, by their names."""
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
         """Set the resources that the handlers own in this cluster."""
@@ -82,12 +91,27 @@ class Hub:
     def join(self, host: Host) -> 'Reconcilers':
         """Begin to reconcile an object."""
         member = self._members[host.uid] = Reconcilers(self, host)
+        if member.name is not None:
+            self._named.setdefault(member.name, set()).add(member)
         return member
 
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
-        self._members.pop(member.host.uid, None)
+        if self._members.get(member.host.uid) is member:
+            del self._members[member.host.uid]
+        if member.name is not None and (namesakes := self._named.get(member.name)):
+            namesakes.discard(member)
+            if not namesakes:
+                del self._named[member.name]
+
+    def trigger(
+            self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str],
+    ) -> None:
+        """Reconcile the object of this name, if it is known: an object that it uses has changed."""
+        for member in self._named.get(name, ()):
+            if handler in member.host.handlers.reconciling:
+                member.trigger()
 
     def _notify(self, uid: str) -> None:
         member = self._members.get(uid)
@@ -102,10 +126,13 @@ class Hub:
 
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
-    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host')
+    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
+        self.name = host.name if any(
+            handler.watches for handler in host.handlers.reconciling) else None
+        """The namespace and the name, if they are needed."""
         self._hub = hub
         self._is_triggered = True
         self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
@@ -117,6 +144,11 @@ class Reconcilers:
     def due(self) -> float | None:
         """When to run again, though nothing has changed (monotonic time); None for never."""
         return min(self._due.values(), default=None)
+
+    @property
+    def is_resync(self) -> bool:
+        """Whether the next run is only because of an interval, so that it can wait."""
+        return not self._is_triggered and not self._attempts and bool(self._due)
 
     def leave(self) -> None:
         """Stop: the object is gone."""
