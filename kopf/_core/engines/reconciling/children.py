@@ -142,8 +142,16 @@ class ChildStore:
         """Forget the children of one kind in one namespace."""
         self._shelves.pop((resource, namespace)).clear()
 
-    def is_listed(self, resource: references.Resource, namespace: references.Namespace) -> bool:
-        """Whether all children of the kind are known that a parent in the namespace can have."""
+    def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
+        """Whether those children of the kind are known that a parent in the namespace can have."""
+        shelves = {where: shelf for (served, where), shelf in self._shelves.items()
+                   if served == resource}
+        own = [shelf for where, shelf in shelves.items() if where in (None, namespace)]
+        needed = own or list(shelves.values())
+        return bool(needed) and all(shelf.is_listed for shelf in needed)
+
+    def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
+        """Whether all children of the kind in the namespace (None: in the cluster) are known."""
         return any(
             shelf.is_listed for (served, where), shelf in self._shelves.items()
             if served == resource and where in (None, namespace))

@@ -6,7 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
@@ -203,9 +203,7 @@ class Reconcilers:
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        namespace = references.NamespaceName(body.metadata.namespace) if (
-            body.metadata.namespace) else None
-        if not all(hub.store.is_listed(kind, namespace) for kind in kinds.values()):
+        if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
             hub.waiting.add(self)
             self._is_triggered = True
             return raw
@@ -222,12 +220,16 @@ class Reconcilers:
             wanted, invalid = desired.prepare(
                 outcome.result, parent=body, resource=host.resource, kinds=kinds, manager=manager)
             problems.extend(str(error) for error in invalid)
+            for key in [key for key, item in wanted.items() if not hub.store.is_listed(
+                    item.watched, item.key.namespace)]:
+                del wanted[key]
+                problems.append(f"{key}: the operator does not serve the namespace of this child.")
             if any(not item.is_owned for item in wanted.values()):
                 newest = await self._ensure_finalizer(raw, logger)
             if newest is None:
                 return None
             problems.extend(await self._write(
-                handler, wanted, manager=manager, prune=handler.prune and not invalid,
+                handler, wanted, manager=manager, prune=handler.prune and not problems,
                 logger=logger))
             for problem in problems:
                 logger.error(f"{handler!r}: {problem}")
@@ -315,9 +317,10 @@ class Reconcilers:
         wanted, known = step
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
-                applied = await applying.apply(
+                applied = await self._observe(wanted.resource, wanted.manifest, applying.apply(
                     self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
-                    manager=manager, force=known is not None, logger=logger)
+                    manager=manager, force=known is not None, logger=logger), 'apply')
+                assert applied is not None
                 self._hub.store.accept(wanted.watched, applied)
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
@@ -328,10 +331,25 @@ class Reconcilers:
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
 
     async def _delete(self, child: children.Child, logger: Any) -> None:
-        await applying.delete(
-            self._hub.client, resource=child.resource, logger=logger,
-            metadata={'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid})
+        metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
+        await self._observe(child.resource, {'metadata': metadata}, applying.delete(
+            self._hub.client, resource=child.resource, metadata=metadata, logger=logger), 'delete')
         logger.debug(f"Deleted {child.key}.")
+
+    async def _observe(
+            self,
+            resource: references.Resource,
+            raw: Mapping[str, Any],
+            work: Coroutine[Any, Any, bodies.RawBody | None],
+            content_type: str,
+    ) -> bodies.RawBody | None:
+        """Do the work, and notify the observer, if there is one."""
+        observer = self._hub.context.observer
+        if observer is None:
+            return await work
+        known: Any = raw
+        return await observer.write(
+            resource, known, work, content_type=content_type, subresource=None)
 
     async def _apply_patch(
             self, raw: bodies.RawBody | None, patch: patches.Patch, logger: Any,
