@@ -173,6 +173,8 @@ class Binding:
 
     handlers: dict[references.Resource, ResourceHandlers]
     unresolved: list[references.Selector]
+    similar: dict[references.Selector, references.Resource]
+    """What unresolved selectors were probably meant for."""
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
     unwatchable: list[references.Resource]
@@ -185,13 +187,17 @@ class Binding:
                    f"{selector} => {{{_join(resources)}}}")
         if self.unresolved:
             yield (f"Unresolved resources cannot be served (try creating their CRDs): "
-                   f"{_join(self.unresolved)}")
+                   f"{_join(map(self._describe_unresolved, self.unresolved))}")
         for selector, error in self.failing.items():
             yield f"Resources will not be served, as their selector fails: {selector}: {error!r}"
         if self.unwatchable:
             yield f"Non-watchable resources will not be served: {{{_join(self.unwatchable)}}}"
         if self.unpatchable:
             yield f"Non-patchable resources will not be served: {{{_join(self.unpatchable)}}}"
+
+    def _describe_unresolved(self, selector: references.Selector) -> str:
+        similar = self.similar.get(selector)
+        return f"{selector} (did you mean {similar}?)" if similar else str(selector)
 
 
 def _join(items: Iterable[object]) -> str:
@@ -263,6 +269,8 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     return Binding(
         handlers=bound,
         unresolved=unresolved,
+        similar={selector: similar for selector in unresolved
+                 if (similar := selector.find_similar(resources)) is not None},
         ambiguous=ambiguous,
         failing=failing,
         unwatchable=unwatchable,

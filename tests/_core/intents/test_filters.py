@@ -248,7 +248,7 @@ def test_value_callbacks_get_the_kwargs_of_handlers():
 
 
 def test_callbacks_get_other_kwargs_if_asked_for():
-    assert matches(make_handler(when=lambda x: x == 1), make_change(), {'x': 1})
+    assert matches(make_handler(when=lambda x, **_: x == 1), make_change(), {'x': 1})
 
 
 @pytest.mark.parametrize('kwargs', [
