@@ -78,9 +78,9 @@ class Patch(dict[str, Any]):
             body: bodies.Body | None = None,
             fns: Iterable[PatchFn] = (),
     ) -> None:
-        super().__init__(src if src is not None else {})
+        super().__init__(src or ())
         self._original = body
-        self._fns: list[PatchFn] = list(fns)
+        self._fns: list[PatchFn] = [*fns]
         if isinstance(src, Patch):
             self._original = self._original if self._original is not None else src._original
             self._fns[:0] = src._fns

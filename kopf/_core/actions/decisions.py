@@ -17,7 +17,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
 from kopf._core.actions import cycles, progression
-from kopf._core.intents import causes, handlers
+from kopf._core.intents import causes, filters, handlers
 
 
 class View(NamedTuple):
@@ -94,16 +94,6 @@ def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
     return (causes.Reason.RESUME if initial else causes.Reason.NOOP), diff
 
 
-class Selection(NamedTuple):
-    """The handlers of an object, as selected by the filters of the author."""
-    handlers: Sequence[handlers.ChangingHandler]
-    """The handlers of the current cause."""
-    in_scope: bool
-    """Whether any handler is for this object, for this cause or another one."""
-    needs_finalizer: bool
-    """Whether any handler in scope must be called before the object disappears."""
-
-
 class Interruption(enum.Enum):
     """Why no further handler can be called before the object is looked at again."""
     CHANGED = "the object was changed or deleted by others"
@@ -114,7 +104,7 @@ class Situation(NamedTuple):
     """Everything that a decision depends on."""
     view: View
     reason: causes.Reason
-    selection: Selection
+    selection: filters.Selection
     cycle: cycles.Cycle | None
     """The current cycle; None if no cycle has begun in this process or on the object."""
     recall: Callable[[ids.HandlerId], progression.HandlerState | None]
@@ -257,8 +247,7 @@ def decide(situation: Situation) -> Decision:
 def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
     """Decide within a cycle that has begun."""
     now = situation.now.mono
-    wait = progression.survey(
-        [cycle.states[handler.id] for handler in situation.selection.handlers], now=now)
+    due, wait = progression.find_due(situation.selection.handlers, cycle.states, now=now)
     if wait is None:
         return _end(situation, cycle)
     if cycle.must_be_saved(
@@ -275,8 +264,6 @@ def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
         return Yield(situation.interruption.value)
     if situation.is_chosen_done and cycle.dirty:
         return Save("the handlers that the lifecycle has chosen are done")
-    due = [handler for handler in situation.selection.handlers
-           if cycle.states[handler.id].is_due(now)]
     return Call("these handlers are due", due)
 
 

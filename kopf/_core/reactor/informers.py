@@ -39,8 +39,8 @@ class Informer:
         """``resumed`` are the uids that were resumed under another version of the resource."""
         super().__init__()
         self._queue = queue
-        self._resource = resource
-        self._handlers = handlers
+        self.resource = resource
+        self.handlers = handlers
         self._reconsider = reconsider
         self._items: dict[str, items.Item] = {}
         self._leaving: dict[tuple[str | None, str], items.Item] = {}
@@ -54,14 +54,6 @@ class Informer:
         self._resumed = resumed
         self._newcomers: list[items.Item] = []
         self._warned = False
-
-    @property
-    def resource(self) -> references.Resource:
-        return self._resource
-
-    @property
-    def handlers(self) -> registries.ResourceHandlers:
-        return self._handlers
 
     @property
     def consistency_timeout(self) -> float:
@@ -106,7 +98,7 @@ class Informer:
             item.show(body)
         elif is_back and item.inbox.is_due:
             item.inbox.put(body)
-        is_unseen = self._handlers.watching and item.inbox.is_unseen(body)
+        is_unseen = self.handlers.watching and item.inbox.is_unseen(body)
         if is_unseen:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
         if new and not first:
@@ -137,7 +129,7 @@ class Informer:
             body: bodies.RawBody,
             packed: bytes | None = None,
     ) -> None:
-        if type == 'DELETED' and not self._handlers.watching and (
+        if type == 'DELETED' and not self.handlers.watching and (
                 items.get_uid(body) not in self._items):
             return
         item, new = self._ensure(body, initial=False)
@@ -149,9 +141,9 @@ class Informer:
         is_new_state = item.offer(body)
         if is_new_state:
             item.show(body, packed)
-        if self._handlers.watching:
+        if self.handlers.watching:
             self._record(item, type, body, packed)
-        if self._handlers.watching or is_new_state:
+        if self.handlers.watching or is_new_state:
             self.schedule(item)
 
     def skipped(
@@ -192,7 +184,7 @@ class Informer:
         if not has_room and not self._warned:
             self._warned = True
             logger.warning(
-                f"Events of {self._resource} come faster than their handlers see them; "
+                f"Events of {self.resource} come faster than their handlers see them; "
                 f"from now on, some of them are skipped (the newest ones never).")
 
     def _leave(self, item: items.Item, body: bodies.RawBody | None) -> None:
@@ -201,7 +193,7 @@ class Informer:
         self._end(item)
         last = item.inbox.end(body)
         if last is not None:
-            if self._handlers.watching:
+            if self.handlers.watching:
                 self._record(item, 'DELETED', last)
             item.identify(last)
         if item.name is not None:
@@ -217,7 +209,7 @@ class Informer:
         self._queue.alarms.cancel(item)
         if item.companions is not None:
             item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
-        if self._handlers.indexing:
+        if self.handlers.indexing:
             self._queue.gate.forget(item)
 
     def _yield_to_namesake(self, item: items.Item, body: bodies.RawBody) -> None:
@@ -256,14 +248,14 @@ class Informer:
             self, resource: references.Resource, handlers: registries.ResourceHandlers,
     ) -> None:
         """Switch to other handlers or other details of the resource. A new list must follow."""
-        self._resource, self._handlers = resource, handlers
+        self.resource, self.handlers = resource, handlers
         self._forget_versions()
 
     def narrow(
             self, resource: references.Resource, handlers: registries.ResourceHandlers,
     ) -> None:
         """Switch to fewer handlers. No new list is needed: they have seen all objects."""
-        self._resource, self._handlers = resource, handlers
+        self.resource, self.handlers = resource, handlers
 
     def distrust(self) -> None:
         """

@@ -143,8 +143,10 @@ class WorkQueue:
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""
-        if item.is_throttled and item.due is not None:
+        if item.throttler is not None and item.due is not None:
             return True
+        if not item.inbox.is_expecting:
+            return False
         patience = item.inbox.get_patience(asyncio.get_running_loop().time())
         if patience is not None:
             self.alarms.sleep(item, patience)

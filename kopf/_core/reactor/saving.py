@@ -55,18 +55,14 @@ class Saver:
         self.target = application.Target(
             env.client, item.resource, logger, env.observer,
             application.Fence(is_shared, functools.partial(is_overtaken, item, env.settings)))
-        self._raw = raw
+        self.raw = raw
+        """The newest state that is known from the server."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
 
-    @property
-    def raw(self) -> bodies.RawBody:
-        """The newest state that is known from the server."""
-        return self._raw
-
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
-        self._raw = raw
+        self.raw = raw
 
     def arm(self) -> None:
         """Schedule a PATCH for when the oldest outcome gets too old. `disarm` cancels it."""
@@ -204,16 +200,16 @@ class Saver:
     ) -> bodies.RawBody | None:
         """Send the contributions of the handlers, and then the framework's own fields."""
         cycle = self._get_cycle()
-        carried = {id_: cycle.states[id_] for id_ in cycle.unsaved}
+        carried = {} if closing else {id_: cycle.states[id_] for id_ in cycle.unsaved}
         own = make_own(bodies.Body(self.raw))
         newest: bodies.RawBody | None = self.raw
         try:
             for batch, members in _combine(cycle.contributions, own):
-                effect = self._get_effect(self.raw, batch)
+                effect = self._get_effect(self.raw, batch) if members and not closing else None
                 if newest is not None:
                     newest = await self._apply(newest, batch, own)
                 if members:
-                    self._account(members, newest, None if closing else effect)
+                    self._account(members, newest, effect)
         except (errors.APIError, application.PatchError) as e:
             if not application.is_refusal(e) or not self._get_cycle().contributions:
                 raise
@@ -221,7 +217,8 @@ class Saver:
             if newest is not None:
                 own = make_own(bodies.Body(newest))
                 newest = await self._apply(newest, own, own) if own else newest
-        self.item.proceed(self._get_cycle().saved(carried, now=self.clock.mono()))
+        if not closing:  # a closed cycle is dropped
+            self.item.proceed(self._get_cycle().saved(carried, now=self.clock.mono()))
         return newest
 
     async def _apply(
@@ -285,7 +282,7 @@ class Saver:
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
         if newest is not None:
-            self._raw = newest
+            self.raw = newest
             self.item.accept(newest)
 
     def _essence_of(self, raw: Any) -> bodies.BodyEssence:
