@@ -51,6 +51,7 @@ class Informer:
         self._trusted_since = 0
         """The first list after a pause. Objects wait until this list or a later one shows them."""
         self._is_complete = False
+        self._expected: int | None = None
         self._resumed = resumed
         self._newcomers: list[items.Item] = []
         self._warned = False
@@ -72,6 +73,17 @@ class Informer:
         """How many objects of the first list have come so far; None when the list has ended."""
         return None if self._is_complete else len(self._items)
 
+    @property
+    def expected(self) -> int | None:
+        """About how many objects the first list has; None if the API server has not said."""
+        return self._expected
+
+    @property
+    def filling(self) -> tuple[int, int] | None:
+        """How many objects are indexed, and of how many; None if the indices are filled."""
+        left = self._queue.gate.count_left(self) if self._is_complete else None
+        return None if left is None else (len(self._items) - left, len(self._items))
+
     def __iter__(self) -> Iterator[items.Item]:
         return iter(self._items.values())
 
@@ -85,6 +97,9 @@ class Informer:
         self._lists += 1
         if restored:
             self._forget_versions()
+
+    def expect(self, remaining: int | None) -> None:
+        self._expected = None if remaining is None else len(self._items) + remaining
 
     def listed(self, body: bodies.RawBody) -> None:
         first = not self._is_complete

@@ -73,6 +73,14 @@ class Sink(watching.Sink, Protocol):
     def listing(self) -> int | None:
         """How many objects of the first list have come so far; None when the list has ended."""
 
+    @property
+    def expected(self) -> int | None:
+        """About how many objects the first list has; None if the API server has not said."""
+
+    @property
+    def filling(self) -> tuple[int, int] | None:
+        """How many objects are indexed, and of how many; None if the indices are filled."""
+
 
 class Informers(Protocol):
     """All informers of an operator."""
