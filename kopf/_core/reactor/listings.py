@@ -5,18 +5,11 @@ import asyncio
 import collections
 import logging
 from collections.abc import Hashable
-from typing import Protocol
+
+from kopf._core.reactor import informers
 
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """The delays (seconds) between the log messages. The last delay is repeated."""
-
-
-class Listed(Protocol):
-    """What takes a list: an informer."""
-
-    @property
-    def listing(self) -> int | None:
-        """How many objects of the first list have come so far; None when the list has ended."""
 
 
 class Listings:
@@ -25,11 +18,11 @@ class Listings:
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
-        self._observed: dict[Hashable, tuple[str, Listed]] = {}
+        self._observed: dict[Hashable, tuple[str, informers.Informer]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._logged = 0
 
-    def observe(self, key: Hashable, title: str, listed: Listed) -> None:
+    def observe(self, key: Hashable, title: str, listed: informers.Informer) -> None:
         """Log the progress of the list, if it is a first one, under the title of its resource."""
         self._observed[key] = title, listed
         if self._timer is None:
