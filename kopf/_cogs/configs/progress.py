@@ -219,7 +219,6 @@ class AnnotationsProgressStorage(
         return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        essence = super().clear(essence=essence)
         annotations = _get_annotations(essence)
         if not annotations:
             return essence
@@ -327,7 +326,6 @@ class StatusProgressStorage(ProgressStorage):
         return value if isinstance(value, str) else None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        essence = super().clear(essence=essence)
         cleared: Mapping[str, Any] = essence
         for field in (self._field, self._touch_field, self._cycle_field):
             if field[0] in cleared:

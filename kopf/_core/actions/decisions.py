@@ -210,37 +210,39 @@ UNCHANGED = "Something has changed, but we are not interested (the essence is th
 def decide(situation: Situation) -> Decision:
     """Decide the next step for the object: exactly one, with its reason in words."""
     view, cycle, selection = situation.view, situation.cycle, situation.selection
+    reason = situation.reason
     is_needed = situation.accompanied or selection.needs_finalizer
-    if view.deleting and not view.blocked and (is_needed or not selection.handlers):
-        return Decision(Nothing(FREED, told=True), None)
-    if not view.deleting and is_needed != view.blocked:
+    if view.deleting:
+        if not view.blocked and (is_needed or not selection.handlers):
+            return Decision(Nothing(FREED, told=True), None)
+    elif is_needed != view.blocked:
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
         is_handled = not selection.handlers and selection.in_scope and (
-            situation.reason in cycles.CHANGES and cycle is None)
+            reason in cycles.CHANGES and cycle is None)
         handled = view.essence if is_handled else None
         if is_needed:
             return Decision(AddFinalizer(ADDING, handled), cycle)
         return Decision(RemoveFinalizer(REMOVING, handled), cycle)
-    if not selection.in_scope and not view.deleting:
+    elif not selection.in_scope:
         if cycle is not None and cycle.dirty:
             return Decision(Save("no handler is concerned any more"), cycle)
         return Decision(Nothing("no handler is concerned"), None)
-    if not view.deleting and cycle is not None:
-        base = cycle.find_return(situation.reason, old=view.old, essence=view.essence)
+    elif cycle is not None:
+        base = cycle.find_return(reason, old=view.old, essence=view.essence)
         if base is not None:
             conclusion = cycle.conclude(
                 causes.Reason.NOOP, essence=view.essence, returned_from=base)
             return Decision(Close(
                 "the object has returned from a state that some handlers have seen",
                 causes.Reason.NOOP, conclusion), cycle)
-    if situation.reason == causes.Reason.NOOP or (
-            situation.reason == causes.Reason.RESUME and not selection.handlers):
+    if reason == causes.Reason.NOOP or (
+            reason == causes.Reason.RESUME and not selection.handlers):
         if cycle is None:
             return Decision(Nothing(UNCHANGED, told=True), None)
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
         return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
-    cycle = (cycle or cycles.Cycle(reason=situation.reason)).enter(situation.reason).join(
-        selection.handlers, recall=situation.recall, now=situation.now)
+    cycle = cycles.Cycle(reason) if cycle is None else cycle.enter(reason)
+    cycle = cycle.join(selection.handlers, recall=situation.recall, now=situation.now)
     return Decision(_proceed(situation, cycle), cycle)
 
 

@@ -32,32 +32,8 @@ class GenericRegistry(Generic[HandlerT]):
         return len(self._handlers)
 
 
-class ActivityRegistry(GenericRegistry[handlers.ActivityHandler]):
-    pass
-
-
-class ResourceRegistry(GenericRegistry[ResourceHandlerT]):
-    pass
-
-
-class IndexingRegistry(ResourceRegistry[handlers.IndexingHandler]):
-    pass
-
-
-class WatchingRegistry(ResourceRegistry[handlers.WatchingHandler]):
-    pass
-
-
-class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
-    pass
-
-
-class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
+class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
-
-
-class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
-    pass
 
 
 class OperatorRegistry:
@@ -70,12 +46,12 @@ class OperatorRegistry:
     """
 
     def __init__(self) -> None:
-        self._activities = ActivityRegistry()
-        self._indexing = IndexingRegistry()
-        self._watching = WatchingRegistry()
-        self._spawning = SpawningRegistry()
+        self._activities = GenericRegistry[handlers.ActivityHandler]()
+        self._indexing = GenericRegistry[handlers.IndexingHandler]()
+        self._watching = GenericRegistry[handlers.WatchingHandler]()
+        self._spawning = GenericRegistry[handlers.SpawningHandler]()
         self._changing = ChangingRegistry()
-        self._webhooks = WebhooksRegistry()
+        self._webhooks = GenericRegistry[handlers.WebhookHandler]()
 
     @property
     def is_empty(self) -> bool:

@@ -48,12 +48,12 @@ class Inbox:
 
     @property
     def has_events(self) -> bool:
-        return bool(self._events)
+        return self._events is not None
 
     @property
     def has_news(self) -> bool:
         """Whether there is anything to process."""
-        return self.pending is not None or self.is_due or bool(self._events)
+        return self.pending is not None or self.is_due or self._events is not None
 
     @property
     def is_keeping(self) -> bool:
@@ -170,7 +170,12 @@ class Inbox:
 
     def take_event(self) -> bodies.RawEvent | None:
         """Take the next raw event."""
-        return self._events.popleft() if self._events else None
+        if self._events is None:
+            return None
+        event = self._events.popleft()
+        if not self._events:
+            self._events = None  # an empty queue takes several times the memory of an inbox
+        return event
 
     def begin(self) -> None:
         """Drop the reminder: a reconciliation looks at the state now."""
@@ -200,7 +205,7 @@ class Inbox:
         If there were any states, or if the processing has begun, the object is processed again.
         """
         if self._events:  # the next list must make a new event, for the newest state
-            self._events.clear()
+            self._events = None
             self._shown = None
         self.is_due = self.is_due or is_at_work or self.pending is not None
         self.pending = self._expected = None

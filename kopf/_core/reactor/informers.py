@@ -321,8 +321,9 @@ class InformerFactory:
         """
         Begin to serve a resource in a namespace. The caller starts a watch with the result.
 
-        If the resource is already served there, its informer switches to the new handlers. The new
-        watch must begin with a list.
+        If the resource is already served there, and other details of the resource (e.g. its
+        subresources) or its handlers have changed, its informer switches to them. The new watch
+        must begin with a list.
         """
         informer = self._informers.pop((resource, namespace), None)
         if informer is not None:
@@ -343,7 +344,7 @@ class InformerFactory:
             namespace: str | None,
             handlers: registries.ResourceHandlers,
     ) -> None:
-        """Switch an informer to fewer handlers, with the same watch."""
+        """Switch an informer to fewer handlers, while the same watch goes on feeding it."""
         informer = self._informers.pop((resource, namespace))
         informer.narrow(resource, handlers)
         self._informers[resource, namespace] = informer

@@ -206,7 +206,7 @@ class Item:
                 self.source.pack_later(self)
         if self.companions is not None:
             self.companions.show(raw)
-        if self.handlers.indexing:
+        if self.source.handlers.indexing:
             self.source.index(self, raw)
 
     def keep(self, raw: bodies.RawBody) -> None:
@@ -219,10 +219,14 @@ class Item:
 
     def drop(self) -> None:
         """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""
-        if not self.handlers.watching and self.companions is None:
+        if not self.source.handlers.watching and self.companions is None:
             self.inbox.drop()
 
     # The processing of the object.
+
+    def get_cycle(self) -> cycles.Cycle:
+        assert self.cycle is not None
+        return self.cycle
 
     def proceed(self, cycle: cycles.Cycle | None) -> None:
         """Replace the cycle with its next value, or with None when the cycle has ended."""

@@ -191,12 +191,7 @@ class Reconciliation:
 
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
         """Whether others have changed the essence of the object, or have deleted the object."""
-        return decisions.is_deleting(raw) != self.view.deleting or (
-            self._build_essence(raw) != self.view.essence)
-
-    def _build_essence(self, raw: Any) -> bodies.BodyEssence:
-        return decisions.build_essence(
-            bodies.Body(raw), settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+        return self._is_changed(raw, self.view.essence)
 
     # Deciding.
 
@@ -321,17 +316,17 @@ class Reconciliation:
             for result in results:
                 merged = patches.merge(merged, result)
             conclusion = conclusion._replace(base=essences.advance(
-                conclusion.base, results, self._build_essence(merged)))
+                conclusion.base, results, self.saver.build_essence(merged)))
         is_there = recording.is_committed(
             conclusion, old=view.old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=view.old)
         if results and newest is not None:
-            stored = essences.advance(conclusion.base, results, self._build_essence(newest))
+            stored = essences.advance(conclusion.base, results, self.saver.build_essence(newest))
             if stored != conclusion.base:  # e.g. the server has pruned unknown fields
                 conclusion = conclusion._replace(base=stored)
-                item.proceed(self._get_cycle().committing(conclusion))
+                item.proceed(self.item.get_cycle().committing(conclusion))
                 newest = await self.saver.close([], conclusion=conclusion, old=None)
         item.proceed(None if divergent is None else cycles.Cycle(
             reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
@@ -351,7 +346,7 @@ class Reconciliation:
         if raw is self.view.raw:
             return essence != self.view.essence
         return decisions.is_deleting(raw) != self.view.deleting or (
-            essence != self._build_essence(raw))
+            essence != self.saver.build_essence(raw))
 
     async def _release(self, step: decisions.Release) -> bodies.RawBody | None:
         """Remove the finalizer: all deletion handlers have finished."""
@@ -406,7 +401,7 @@ class Reconciliation:
             self, lifecycle: lifecycles.LifeCycleFn, due: Sequence[handlers.ChangingHandler],
             cause: causes.Cause | None = None,
     ) -> Sequence[handlers.ChangingHandler]:
-        state = self._get_cycle().states
+        state = self.item.get_cycle().states
         if lifecycle is lifecycles.asap:
             return lifecycles.asap(due, state=state)  # type: ignore[return-value]
         kwargs = (cause if cause is not None else self._get_cause()).kwargs
@@ -414,10 +409,6 @@ class Reconciliation:
         if not chosen:
             raise RuntimeError(f"The lifecycle has chosen none of the due handlers: {due}.")
         return list(chosen)
-
-    def _get_cycle(self) -> cycles.Cycle:
-        assert self.item.cycle is not None
-        return self.item.cycle
 
     async def _execute(
             self,
@@ -436,12 +427,12 @@ class Reconciliation:
         self.item.enter(items.Phase.CALLING)
         try:
             outcome = await execution.execute(
-                handler, cause, context=self.env, state=self._get_cycle().states[handler.id],
+                handler, cause, context=self.env, state=self.item.get_cycle().states[handler.id],
                 family=family, filter_error=self._selection.failing.get(handler))
         finally:
             self.item.enter(outer)
         self._now = self.env.clock.now()
-        self.item.proceed(self._get_cycle().note(
+        self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
         await self.saver.settle()
         if self.saver.raw is not before:
@@ -465,12 +456,12 @@ class Reconciliation:
             children, own if own is not None else self._get_cause().narrow(field))
         for error in selection.failing.values():
             raise error
-        self.item.proceed(self._get_cycle().join(
+        self.item.proceed(self.item.get_cycle().join(
             selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False))
         lifecycle = lifecycle or env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
             due, wait = progression.find_due(
-                selection.handlers, self._get_cycle().states, now=env.clock.mono())
+                selection.handlers, self.item.get_cycle().states, now=env.clock.mono())
             if wait is None:
                 return
             if wait > 0:
@@ -479,7 +470,7 @@ class Reconciliation:
             for handler in self._choose(lifecycle, due, own):
                 self._check_interrupted()
                 await self._execute(handler, own, field=field)
-                if self._get_cycle().must_be_saved(
+                if self.item.get_cycle().must_be_saved(
                         now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
                         is_status_essential=self.handlers.is_status_essential):
                     await self._save_in_between()
