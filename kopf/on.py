@@ -58,12 +58,14 @@ handler as keyword arguments. See "Filter objects and changes" in the documentat
 
 Wrong arguments raise an error at once, when the decorator is called or when it gets the function:
 
-* `TypeError`: no resource, or several; ``value``, ``old``, or ``new`` without ``field``, or
-  ``value`` together with ``old`` or ``new``; a function that does not accept the keyword arguments
-  of handlers, because ``**_`` is missing.
+* `TypeError`: no resource, several, or a name that no resource can have; an option of a wrong
+  type; ``value``, ``old``, or ``new`` without ``field``, or ``value`` together with ``old`` or
+  ``new``; a generator; a function that does not accept the keyword arguments of handlers or
+  filters, because ``**_`` is missing.
 * `ValueError`: `None` as a criterion for a label or an annotation; a field that is neither a string
   nor strings; an object without a name as the handler, if there is no ``id``.
 """
+import difflib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
@@ -312,7 +314,7 @@ def validate(
     :param ignore_failures: whether the API server accepts the change if it cannot reach the
         operator. Default: no, the API server refuses the change.
     :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty.
+    :raises ValueError: if ``operations`` is empty, or contains something else.
 
     `kopf.on` describes the other parameters.
     """
@@ -446,7 +448,7 @@ def mutate(
     :param ignore_failures: whether the API server accepts the change, unmodified, if it cannot
         reach the operator. Default: no, the API server refuses the change.
     :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty.
+    :raises ValueError: if ``operations`` is empty, or contains something else.
 
     `kopf.on` describes the other parameters.
     """
@@ -1198,12 +1200,18 @@ def _verify(
     if path is None and (value is not None or old is not None or new is not None):
         raise TypeError("value=, old=, new= are for a field, so field= is needed too.")
     for what, pattern in [('labels', labels), ('annotations', annotations)]:
+        if pattern is not None and not isinstance(pattern, Mapping):
+            raise TypeError(f"{what}= must be a dict of names to values, for example "
+                            f"{{'name': 'value'}}, not {pattern!r}.")
         for key, criterion in (pattern or {}).items():
             if criterion is None:
                 raise ValueError(
                     f"None is no filter for {what}, as for {key!r}: "
                     f"use kopf.PRESENT or kopf.ABSENT.")
     return path
+
+
+_OPERATIONS = ('CREATE', 'UPDATE', 'DELETE', 'CONNECT', '*')
 
 
 def _verify_operations(
@@ -1220,4 +1228,10 @@ def _verify_operations(
         raise ValueError("operations= must name at least one operation, or be left out.")
     if isinstance(operations, str):
         raise TypeError(f"operations= must be a collection, e.g. {{{operations!r}}}.")
+    for each in operations:
+        if each not in _OPERATIONS:
+            close = difflib.get_close_matches(str(each).upper(), _OPERATIONS, n=1)
+            raise ValueError(f"operations= contains {each!r}" + (
+                f"; did you mean {close[0]!r}?" if close else
+                f", but only these are possible: {', '.join(_OPERATIONS)}."))
     return frozenset(operations)

@@ -32,36 +32,8 @@ class GenericRegistry(Generic[HandlerT]):
         return len(self._handlers)
 
 
-class ActivityRegistry(GenericRegistry[handlers.ActivityHandler]):
-    pass
-
-
-class ResourceRegistry(GenericRegistry[ResourceHandlerT]):
-    pass
-
-
-class IndexingRegistry(ResourceRegistry[handlers.IndexingHandler]):
-    pass
-
-
-class WatchingRegistry(ResourceRegistry[handlers.WatchingHandler]):
-    pass
-
-
-class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
-    pass
-
-
-class ReconcilingRegistry(ResourceRegistry[handlers.ReconcilingHandler]):
-    pass
-
-
-class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
+class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
-
-
-class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
-    pass
 
 
 class OperatorRegistry:
@@ -74,13 +46,13 @@ class OperatorRegistry:
     """
 
     def __init__(self) -> None:
-        self._activities = ActivityRegistry()
-        self._indexing = IndexingRegistry()
-        self._watching = WatchingRegistry()
-        self._spawning = SpawningRegistry()
+        self._activities = GenericRegistry[handlers.ActivityHandler]()
+        self._indexing = GenericRegistry[handlers.IndexingHandler]()
+        self._watching = GenericRegistry[handlers.WatchingHandler]()
+        self._spawning = GenericRegistry[handlers.SpawningHandler]()
         self._changing = ChangingRegistry()
-        self._reconciling = ReconcilingRegistry()
-        self._webhooks = WebhooksRegistry()
+        self._reconciling = GenericRegistry[handlers.ReconcilingHandler]()
+        self._webhooks = GenericRegistry[handlers.WebhookHandler]()
 
     @property
     def is_empty(self) -> bool:
@@ -197,6 +169,8 @@ class Binding:
     watched: Watched
     """The resources that the handlers watch, with the author's functions."""
     unresolved: list[references.Selector]
+    similar: dict[references.Selector, references.Resource]
+    """What unresolved selectors were probably meant for."""
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
     unwatchable: list[references.Resource]
@@ -209,13 +183,17 @@ class Binding:
                    f"{selector} => {{{_join(resources)}}}")
         if self.unresolved:
             yield (f"Unresolved resources cannot be served (try creating their CRDs): "
-                   f"{_join(self.unresolved)}")
+                   f"{_join(map(self._describe_unresolved, self.unresolved))}")
         for selector, error in self.failing.items():
             yield f"Resources will not be served, as their selector fails: {selector}: {error!r}"
         if self.unwatchable:
             yield f"Non-watchable resources will not be served: {{{_join(self.unwatchable)}}}"
         if self.unpatchable:
             yield f"Non-patchable resources will not be served: {{{_join(self.unpatchable)}}}"
+
+    def _describe_unresolved(self, selector: references.Selector) -> str:
+        similar = self.similar.get(selector)
+        return f"{selector} (did you mean {similar}?)" if similar else str(selector)
 
 
 def _join(items: Iterable[object]) -> str:
@@ -298,6 +276,8 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
                 for resource in selected[selector])
             for handler in registry._reconciling},
         unresolved=unresolved,
+        similar={selector: similar for selector in unresolved
+                 if (similar := selector.find_similar(resources)) is not None},
         ambiguous=ambiguous,
         failing=failing,
         unwatchable=unwatchable,

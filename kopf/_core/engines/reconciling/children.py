@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
+from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.reconciling import desired
 
@@ -232,7 +233,7 @@ def _get_label(raw: bodies.RawBody, name: str) -> str:
     return (raw['metadata'].get('labels') or {}).get(name) or ''
 
 
-class Shelf:
+class Shelf(watching.Sink):
     """The children of one kind in one namespace, as one watch shows them."""
 
     def __init__(self, store: ChildStore, resource: references.Resource) -> None:
@@ -262,9 +263,6 @@ class Shelf:
             self.is_listed = True
             self._store.on_listed()
 
-    def unavailable(self, error: Exception) -> None:
-        return
-
     def changed(
             self,
             type: Literal['ADDED', 'MODIFIED', 'DELETED'],
@@ -278,11 +276,6 @@ class Shelf:
         else:
             self._take(body)
             self._store.remove(*self._known.pop(uid), uid)
-
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
-        return
 
     def clear(self) -> None:
         for uid, (owner, key) in self._known.items():

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Literal
 
+from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import handlers
 
@@ -29,7 +30,7 @@ def needs_content(fn: Callable[..., Any]) -> bool:
     return bool(CONTENT & inspect.signature(fn).parameters.keys())
 
 
-class Watched:
+class Watched(watching.Sink):
     """The objects of one kind in one namespace that a handler watches, as one watch shows them."""
 
     def __init__(
@@ -63,9 +64,6 @@ class Watched:
         for uid in self._users.keys() - self._seen:
             self._forget(uid)
         self._seen.clear()
-
-    def unavailable(self, error: Exception) -> None:
-        return
 
     def changed(
             self,
