@@ -25,10 +25,6 @@ MAX_WRITES = 8
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
 
-UNKNOWN_KIND_DELAY = 60.0
-"""When to try again (seconds) if the kind of a child is not in the cluster."""
-
-
 class Host(Protocol):
     """The object as the reactor has it."""
 
@@ -69,8 +65,17 @@ class Hub:
         self._members: dict[str, Reconcilers] = {}
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
-        """Set the resources that the handlers own in this cluster."""
+        """
+        Set the resources that the handlers own in this cluster.
+
+        All objects are reconciled again if the resources are others: a kind can have come for which
+        they wait.
+        """
+        is_first, is_changed = not self._kinds, self._kinds != kinds
         self._kinds = dict(kinds)
+        if is_changed and not is_first:
+            for member in list(self._members.values()):
+                member.trigger()
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -87,7 +92,8 @@ class Hub:
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
-        self._members.pop(member.host.uid, None)
+        if self._members.get(member.host.uid) is member:
+            del self._members[member.host.uid]
 
     def _notify(self, uid: str) -> None:
         member = self._members.get(uid)
@@ -124,9 +130,8 @@ class Reconcilers:
 
     def trigger(self) -> None:
         """Run soon: a child has changed."""
-        if not self._is_triggered:
-            self._is_triggered = True
-            self.host.wake_up()
+        self._is_triggered = True
+        self.host.wake_up()
 
     def note_change(self) -> None:
         """Run when the object is processed: it has changed."""
@@ -141,11 +146,24 @@ class Reconcilers:
         :raises errors.APIError: if the object cannot be patched.
         """
         is_triggered, self._is_triggered = self._is_triggered, False
+        try:
+            if raw['metadata'].get('deletionTimestamp') is not None:
+                self._due.clear()
+                await self._clean_up(served, raw)
+            else:
+                await self._call(served, raw, is_triggered=is_triggered)
+        except Exception:
+            self._is_triggered = True  # the reactor tries again
+            raise
+
+    async def _call(
+            self,
+            served: tuple[handlers.ReconcilingHandler, ...],
+            raw: bodies.RawBody,
+            *,
+            is_triggered: bool,
+    ) -> None:
         now = self._hub.context.clock.mono()
-        if raw['metadata'].get('deletionTimestamp') is not None:
-            self._due.clear()
-            await self._clean_up(raw)
-            return
         newest: bodies.RawBody | None = raw
         for handler in served:
             due = self._due.get(handler.id)
@@ -174,8 +192,7 @@ class Reconcilers:
         namespace = references.NamespaceName(body.metadata.namespace) if (
             body.metadata.namespace) else None
         if not all(hub.store.is_listed(kind, namespace) for kind in kinds.values()):
-            hub.waiting.add(self)
-            self._is_triggered = True
+            self._wait()
             return raw
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
@@ -212,6 +229,11 @@ class Reconcilers:
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
 
+    def _wait(self) -> None:
+        """Run again when all children of some kind are listed."""
+        self._is_triggered = True
+        self._hub.waiting.add(self)
+
     def _note(
             self,
             handler: handlers.ReconcilingHandler,
@@ -246,6 +268,8 @@ class Reconcilers:
         known = {
             key: child for key, child in self._hub.store.of(self.host.uid).items()
             if child.label == label}
+        for key in wanted.keys() & known.keys():
+            known[key].expect_return()
         steps = planning.plan(wanted, known, prune=prune)
         if not steps:
             return []
@@ -260,8 +284,7 @@ class Reconcilers:
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
-                                await self._delete(step.known, logger)
-                                step.known.is_pruned = True
+                                await self._delete(step.known, logger, is_pruned=True)
                 except errors.APIError as e:
                     key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
                     problems.append(f"{key}: {_explain(e, step)}")
@@ -295,10 +318,13 @@ class Reconcilers:
             return
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
 
-    async def _delete(self, child: children.Child, logger: Any) -> None:
+    async def _delete(
+            self, child: children.Child, logger: Any, *, is_pruned: bool = False,
+    ) -> None:
         await applying.delete(
             self._hub.client, resource=child.resource, logger=logger,
             metadata={'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid})
+        child.note_deletion(is_pruned=is_pruned)
         logger.debug(f"Deleted {child.key}.")
 
     async def _apply_patch(
@@ -320,9 +346,15 @@ class Reconcilers:
             return raw
         return await self._apply_patch(raw, patches.Patch(fns=[_add_finalizer]), logger)
 
-    async def _clean_up(self, raw: bodies.RawBody) -> None:
+    async def _clean_up(
+            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
+    ) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
         if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
+            return
+        kinds = {kind for handler in served for kind in self._hub.get_kinds(handler).values()}
+        if not all(self._hub.store.is_listed(kind, None) for kind in kinds):
+            self._wait()
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
