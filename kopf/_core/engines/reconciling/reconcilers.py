@@ -313,6 +313,9 @@ class Reconcilers:
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
                 raise
+            await applying.verify_creation(
+                self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+                logger=logger)
             logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await self._delete(known, logger)
             return
@@ -383,8 +386,9 @@ def _remove_finalizer(body: bodies.RawBody) -> None:
 
 def _explain(e: errors.APIError, step: planning.Step) -> str:
     text = str(e)
-    if isinstance(step, planning.Apply) and step.known is None and isinstance(
-            e, errors.APIConflictError):
+    is_foreign = isinstance(e, errors.APIConflictError) or (
+        isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
+    if isinstance(step, planning.Apply) and step.known is None and is_foreign:
         return (f"an object of this name is there, and it is not a child of this one, so it is "
                 f"left alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
