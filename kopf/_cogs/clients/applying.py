@@ -40,6 +40,25 @@ async def apply(
     return applied
 
 
+async def verify_creation(
+        client: api.Client,
+        *,
+        resource: references.Resource,
+        manifest: Mapping[str, Any],
+        logger: api.Logger | None = None,
+) -> None:
+    """
+    Check, as a dry run, that an object with this manifest could be created, but for its name.
+
+    :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
+    """
+    metadata = {key: val for key, val in manifest['metadata'].items() if key != 'name'}
+    content = {**manifest, 'metadata': {**metadata, 'generateName': 'kopf-'}}
+    await client.request(
+        'POST', resource.get_url(namespace=metadata.get('namespace')), params={'dryRun': 'All'},
+        body=_encode(content).encode(), content_type='application/json', logger=logger)
+
+
 async def delete(
         client: api.Client,
         *,

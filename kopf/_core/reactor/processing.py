@@ -151,6 +151,8 @@ class Processor:
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
                 item.engage(self.hub.join(item))
+            if item.handlers.reconciling:
+                item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or raw is not first:
                     found = self._make_reconciliation(item, raw)
@@ -171,8 +173,10 @@ class Processor:
             return
         if is_news:
             member.note_change()
-        if item.inbox.pending is not None or self._switch.is_stopping or (
-                self._switch.check_paused()):
+        if item.inbox.pending is not None or self._switch.is_stopping:
+            return
+        if self._switch.check_paused():
+            item.inbox.remind()
             return
         newest = item.recall()
         if newest is None:

@@ -25,10 +25,6 @@ MAX_WRITES = 8
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
 
-UNKNOWN_KIND_DELAY = 60.0
-"""When to try again (seconds) if the kind of a child is not in the cluster."""
-
-
 class Host(Protocol):
     """The object as the reactor has it."""
 
@@ -78,8 +74,17 @@ class Hub:
         """The objects that watch others, by their names."""
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
-        """Set the resources that the handlers own in this cluster."""
+        """
+        Set the resources that the handlers own in this cluster.
+
+        All objects are reconciled again if the resources are others: a kind can have come for which
+        they wait.
+        """
+        is_first, is_changed = not self._kinds, self._kinds != kinds
         self._kinds = dict(kinds)
+        if is_changed and not is_first:
+            for member in list(self._members.values()):
+                member.trigger()
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -156,9 +161,8 @@ class Reconcilers:
 
     def trigger(self) -> None:
         """Run soon: a child has changed."""
-        if not self._is_triggered:
-            self._is_triggered = True
-            self.host.wake_up()
+        self._is_triggered = True
+        self.host.wake_up()
 
     def note_change(self) -> None:
         """Run when the object is processed: it has changed."""
@@ -173,11 +177,24 @@ class Reconcilers:
         :raises errors.APIError: if the object cannot be patched.
         """
         is_triggered, self._is_triggered = self._is_triggered, False
+        try:
+            if raw['metadata'].get('deletionTimestamp') is not None:
+                self._due.clear()
+                await self._clean_up(served, raw)
+            else:
+                await self._call(served, raw, is_triggered=is_triggered)
+        except Exception:
+            self._is_triggered = True  # the reactor tries again
+            raise
+
+    async def _call(
+            self,
+            served: tuple[handlers.ReconcilingHandler, ...],
+            raw: bodies.RawBody,
+            *,
+            is_triggered: bool,
+    ) -> None:
         now = self._hub.context.clock.mono()
-        if raw['metadata'].get('deletionTimestamp') is not None:
-            self._due.clear()
-            await self._clean_up(raw)
-            return
         newest: bodies.RawBody | None = raw
         for handler in served:
             due = self._due.get(handler.id)
@@ -204,8 +221,7 @@ class Reconcilers:
         except filters.FilterError as e:
             filter_error = e.error
         if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
-            hub.waiting.add(self)
-            self._is_triggered = True
+            self._wait()
             return raw
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
@@ -246,6 +262,11 @@ class Reconcilers:
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
 
+    def _wait(self) -> None:
+        """Run again when all children of some kind are listed."""
+        self._is_triggered = True
+        self._hub.waiting.add(self)
+
     def _note(
             self,
             handler: handlers.ReconcilingHandler,
@@ -280,6 +301,8 @@ class Reconcilers:
         known = {
             key: child for key, child in self._hub.store.of(self.host.uid).items()
             if child.label == label}
+        for key in wanted.keys() & known.keys():
+            known[key].expect_return()
         steps = planning.plan(wanted, known, prune=prune)
         if not steps:
             return []
@@ -294,8 +317,7 @@ class Reconcilers:
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
-                                await self._delete(step.known, logger)
-                                step.known.is_pruned = True
+                                await self._delete(step.known, logger, is_pruned=True)
                 except errors.APIError as e:
                     key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
                     problems.append(f"{key}: {_explain(e, step)}")
@@ -325,15 +347,21 @@ class Reconcilers:
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
                 raise
+            await applying.verify_creation(
+                self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+                logger=logger)
             logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await self._delete(known, logger)
             return
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
 
-    async def _delete(self, child: children.Child, logger: Any) -> None:
+    async def _delete(
+            self, child: children.Child, logger: Any, *, is_pruned: bool = False,
+    ) -> None:
         metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
         await self._observe(child.resource, {'metadata': metadata}, applying.delete(
             self._hub.client, resource=child.resource, metadata=metadata, logger=logger), 'delete')
+        child.note_deletion(is_pruned=is_pruned)
         logger.debug(f"Deleted {child.key}.")
 
     async def _observe(
@@ -370,9 +398,15 @@ class Reconcilers:
             return raw
         return await self._apply_patch(raw, patches.Patch(fns=[_add_finalizer]), logger)
 
-    async def _clean_up(self, raw: bodies.RawBody) -> None:
+    async def _clean_up(
+            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
+    ) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
         if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
+            return
+        kinds = {kind for handler in served for kind in self._hub.get_kinds(handler).values()}
+        if not all(self._hub.store.is_listed(kind, None) for kind in kinds):
+            self._wait()
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
@@ -401,8 +435,9 @@ def _remove_finalizer(body: bodies.RawBody) -> None:
 
 def _explain(e: errors.APIError, step: planning.Step) -> str:
     text = str(e)
-    if isinstance(step, planning.Apply) and step.known is None and isinstance(
-            e, errors.APIConflictError):
+    is_foreign = isinstance(e, errors.APIConflictError) or (
+        isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
+    if isinstance(step, planning.Apply) and step.known is None and is_foreign:
         return (f"an object of this name is there, and it is not a child of this one, so it is "
                 f"left alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
