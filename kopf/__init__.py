@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from kopf._cogs.clients.serviceaccounts import login_with_service_account
     from kopf._core.actions.subhandling import execute
     from kopf._core.engines.posting import event, exception, info, warn
+    from kopf._core.engines.reconciling.applications import apply
     from kopf._core.engines.reconciling.children import Children
     from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
@@ -129,6 +130,7 @@ _LAZY = {
     'WebhookNgrokTunnel': 'kopf._kits.webhooks',
     'WebhookServer': 'kopf._kits.webhooks',
     'Children': 'kopf._core.engines.reconciling.children',
+    'apply': 'kopf._core.engines.reconciling.applications',
     'set_condition': 'kopf._core.engines.reconciling.conditions',
     'event': 'kopf._core.engines.posting',
     'exception': 'kopf._core.engines.posting',
@@ -228,6 +230,7 @@ __all__ = [
     'all_',
     'any_',
     'append_owner_reference',
+    'apply',
     'build_object_reference',
     'build_owner_reference',
     'configure',

@@ -30,7 +30,7 @@ from kopf._core.engines import activities
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.reactor import commanding, running, shutdown
-from kopf._kits import helpscreens
+from kopf._kits import helpscreens, operatorchecks
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -72,6 +72,42 @@ class LogFormatChoice(click.Choice[str]):
         if isinstance(value, loggers.LogFormat):
             return value
         return loggers.LogFormat[super().convert(value, param, ctx).upper()]
+
+
+class WritablePath(click.Path):
+    """The option type for files that are written, maybe much later: their folder must exist."""
+
+    def convert(
+            self,
+            value: Any,
+            param: click.Parameter | None,
+            ctx: click.Context | None,
+    ) -> Any:
+        path = super().convert(value, param, ctx)
+        if not pathlib.Path(os.fsdecode(path)).absolute().parent.is_dir():
+            self.fail(f"The folder of {value!r} does not exist. Create it first.", param, ctx)
+        return path
+
+
+class Commands(click.Group):
+    """The commands. Files and options without a command are recognised as those of `kopf run`."""
+
+    def resolve_command(
+            self, ctx: click.Context, args: list[str],
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in self.commands and args[0].endswith('.py'):
+            ctx.fail(f"{args[0]!r} is no command. Did you mean: kopf run {' '.join(args)}")
+        return super().resolve_command(ctx, args)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as e:
+            rest = [arg for arg in given if arg not in self.commands]
+            raise click.UsageError(
+                f"{e.format_message()} The options of a command follow the command, for example: "
+                f"kopf run {' '.join(rest)}", ctx=ctx) from None
 
 
 def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -132,7 +168,7 @@ def _is_colored() -> bool:
 
 def sandbox_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add the options for the content, the kubeconfig, and the faults of a sandbox."""
-    path = click.Path(dir_okay=False, path_type=pathlib.Path)
+    path = WritablePath(dir_okay=False, path_type=pathlib.Path)
     existing = click.Path(dir_okay=False, path_type=pathlib.Path, exists=True)
 
     option = functools.partial(helpscreens.option, section='Sandbox')
@@ -169,7 +205,7 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
-@click.group(name='kopf', context_settings={
+@click.group(name='kopf', cls=Commands, context_settings={
     'auto_envvar_prefix': 'KOPF',
     'help_option_names': ['-h', '--help'],
 })
@@ -230,7 +266,9 @@ def run(
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
-    _load(__controls.registry, paths, modules)
+    loaded = _load(__controls.registry, paths, modules)
+    for fault in operatorchecks.find_faults(loaded):
+        logger.warning(fault)
     if not clusterwide and not namespaces:
         clusterwide = True
         logger.warning(
@@ -272,7 +310,7 @@ def run(
 @main.command(
     cls=helpscreens.SectionCommand, short_help="Serve a Kubernetes API for trying and testing.")
 @logging_options
-@helpscreens.option('--port', type=int, default=0, section='Sandbox',
+@helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, section='Sandbox',
                     help="Listen on this port. [default: any free port]")
 @helpscreens.option('--tls', is_flag=True, section='Sandbox',
                     help="Serve HTTPS, with certificates made for this run. It needs the extra "
@@ -301,7 +339,6 @@ def check(
 
     For example: kopf check handlers.py
     """
-    from kopf._kits import operatorchecks
     registry = _load(__controls.registry, paths, modules)
     for line in operatorchecks.describe(registry):
         click.echo(line)

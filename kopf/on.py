@@ -58,12 +58,14 @@ handler as keyword arguments. See "Filter objects and changes" in the documentat
 
 Wrong arguments raise an error at once, when the decorator is called or when it gets the function:
 
-* `TypeError`: no resource, or several; ``value``, ``old``, or ``new`` without ``field``, or
-  ``value`` together with ``old`` or ``new``; a function that does not accept the keyword arguments
-  of handlers, because ``**_`` is missing.
+* `TypeError`: no resource, several, or a name that no resource can have; an option of a wrong
+  type; ``value``, ``old``, or ``new`` without ``field``, or ``value`` together with ``old`` or
+  ``new``; a generator; a function that does not accept the keyword arguments of handlers or
+  filters, because ``**_`` is missing.
 * `ValueError`: `None` as a criterion for a label or an annotation; a field that is neither a string
   nor strings; an object without a name as the handler, if there is no ``id``.
 """
+import difflib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
@@ -82,6 +84,9 @@ ReconcilingFnT = TypeVar('ReconcilingFnT', bound=callbacks.ReconcilingFn)
 TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn)
 WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
 WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
+
+_Kind = str | tuple[str, str] | tuple[str, str, str]
+"""A resource: its name, or the group, the version, and the name."""
 
 _MetaFilter = Mapping[str, str | handlers.MetaFilterToken | callbacks.MetaFilterFn]
 
@@ -309,7 +314,7 @@ def validate(
     :param ignore_failures: whether the API server accepts the change if it cannot reach the
         operator. Default: no, the API server refuses the change.
     :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty.
+    :raises ValueError: if ``operations`` is empty, or contains something else.
 
     `kopf.on` describes the other parameters.
     """
@@ -443,7 +448,7 @@ def mutate(
     :param ignore_failures: whether the API server accepts the change, unmodified, if it cannot
         reach the operator. Default: no, the API server refuses the change.
     :raises TypeError: for wrong filters or resources, or if ``operations`` is a string.
-    :raises ValueError: if ``operations`` is empty.
+    :raises ValueError: if ``operations`` is empty, or contains something else.
 
     `kopf.on` describes the other parameters.
     """
@@ -1022,7 +1027,8 @@ def reconcile(
         singular: str | None = None,
         shortcut: str | None = None,
         category: str | None = None,
-        owns: Iterable[str | tuple[str, ...]] = (),
+        owns: Iterable[_Kind] = (),
+        watches: Mapping[_Kind, Callable[..., Any]] | None = None,
         interval: float | None = None,
         prune: bool = True,
         recreate: bool = False,
@@ -1050,6 +1056,11 @@ def reconcile(
 
     :param owns: the kinds of owned resources: each is a name, such as ``'deployments'`` or
         ``'deployments.apps'``, or a tuple of the group, the version, and the name. Default: none.
+    :param watches: other kinds that the objects use, each with a function. The function gets a
+        changed object as keyword arguments (``name``, ``namespace``, ``labels``, ``body``, and so
+        on), and returns the names of the objects to reconcile: a name, or an iterable of names in
+        the same namespace or of pairs of a namespace and a name. If the function names neither
+        ``body`` nor ``spec`` nor ``status``, only the metadata is watched. Default: none.
     :param interval: how often, in seconds, to call the function even if nothing has changed. It
         varies by a tenth, so that objects are not handled all at once. Default: never.
     :param prune: whether to delete the owned resources that the function does not return any more.
@@ -1071,16 +1082,15 @@ def reconcile(
     )
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
-    owned = tuple(
-        references.Selector(name) if isinstance(name, str) else references.Selector(*name)
-        for name in owns)
+    owned = tuple(map(_select, owns))
+    watched = tuple((_select(name), fn) for name, fn in (watches or {}).items())
 
     def decorator(fn: ReconcilingFnT) -> ReconcilingFnT:
         _registry(registry)._reconciling.append(handlers.ReconcilingHandler(
             id=handlers.generate_id(fn, id, field=path), fn=callbacks.collect(fn), param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, owns=owned,
+            field=path, value=value, owns=owned, watches=watched,
             interval=interval, prune=prune, recreate=recreate, conditions=conditions,
         ))
         return fn
@@ -1168,6 +1178,10 @@ def register(
     )(fn)
 
 
+def _select(kind: _Kind) -> references.Selector:
+    return references.Selector(kind) if isinstance(kind, str) else references.Selector(*kind)
+
+
 def _registry(registry: registries.OperatorRegistry | None) -> registries.OperatorRegistry:
     return registries.get_default_registry() if registry is None else registry
 
@@ -1186,12 +1200,18 @@ def _verify(
     if path is None and (value is not None or old is not None or new is not None):
         raise TypeError("value=, old=, new= are for a field, so field= is needed too.")
     for what, pattern in [('labels', labels), ('annotations', annotations)]:
+        if pattern is not None and not isinstance(pattern, Mapping):
+            raise TypeError(f"{what}= must be a dict of names to values, for example "
+                            f"{{'name': 'value'}}, not {pattern!r}.")
         for key, criterion in (pattern or {}).items():
             if criterion is None:
                 raise ValueError(
                     f"None is no filter for {what}, as for {key!r}: "
                     f"use kopf.PRESENT or kopf.ABSENT.")
     return path
+
+
+_OPERATIONS = ('CREATE', 'UPDATE', 'DELETE', 'CONNECT', '*')
 
 
 def _verify_operations(
@@ -1208,4 +1228,10 @@ def _verify_operations(
         raise ValueError("operations= must name at least one operation, or be left out.")
     if isinstance(operations, str):
         raise TypeError(f"operations= must be a collection, e.g. {{{operations!r}}}.")
+    for each in operations:
+        if each not in _OPERATIONS:
+            close = difflib.get_close_matches(str(each).upper(), _OPERATIONS, n=1)
+            raise ValueError(f"operations= contains {each!r}" + (
+                f"; did you mean {close[0]!r}?" if close else
+                f", but only these are possible: {', '.join(_OPERATIONS)}."))
     return frozenset(operations)

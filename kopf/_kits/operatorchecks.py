@@ -1,9 +1,11 @@
 """
 Checks of operators without running them: what they would watch, and what is wrong.
 """
+import difflib
 import enum
 import inspect
-from collections.abc import Iterator
+import numbers
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from kopf._cogs.structs import references
@@ -13,6 +15,17 @@ DETAILS = ('operations', 'subresource', 'field', 'value', 'old', 'new', 'labels'
            'when', 'interval', 'idle', 'sharp', 'initial_delay', 'errors', 'timeout', 'retries',
            'backoff')
 """The filters and limits of handlers, in the order in which they are shown."""
+
+
+PROTOCOLS: Mapping[type[handlers.Handler], Any] = {
+    handlers.ActivityHandler: callbacks.ActivityFn,
+    handlers.IndexingHandler: callbacks.IndexingFn,
+    handlers.WatchingHandler: callbacks.WatchingFn,
+    handlers.ChangingHandler: callbacks.ChangingFn,
+    handlers.DaemonHandler: callbacks.DaemonFn,
+    handlers.TimerHandler: callbacks.TimerFn,
+    handlers.WebhookHandler: callbacks.WebhookFn,
+}
 
 
 def describe(registry: registries.OperatorRegistry) -> Iterator[str]:
@@ -30,15 +43,87 @@ def describe(registry: registries.OperatorRegistry) -> Iterator[str]:
 def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     """Describe the mistakes that can be found without a cluster, in one line per mistake."""
     known: dict[tuple[object, ...], handlers.ResourceHandler] = {}
+    indices = {str(handler.id) for handler in registry._indexing}
+    for each in [*registry._activities, *registry.iter_resource_handlers()]:
+        yield from _find_faults_of_args(each, indices)
+        yield from _find_faults_of_numbers(each)
     for handler in registry.iter_resource_handlers():
         other = known.setdefault((handler.selector, _name_kind(handler), handler.id), handler)
         if other.fn is not handler.fn:
             yield (f"{handler.selector}: two handlers have the id {handler.id!r}: {_locate(other)} "
                    f"and {_locate(handler)}. They would share their progress: rename one of the "
                    f"functions, or set id=...")
+        yield from _find_faults_of_filters(handler)
         if handler.when is not None and callbacks.is_async(handler.when):
             yield (f"{handler.selector}: the filter when= of {handler.id!r} is async, so it always "
                    f"matches. Make it a synchronous function.")
+
+
+def _find_faults_of_args(handler: handlers.Handler, indices: Collection[str]) -> Iterator[str]:
+    """Find the parameters of the function that are never passed, so each call would fail."""
+    known = [*_get_kwargs(handler), *indices]
+    code = getattr(handler.fn, '__code__', None)
+    params = inspect.signature(handler.fn, follow_wrapped=False).parameters if code else {}
+    for name, param in params.items():
+        if param.kind in (param.VAR_POSITIONAL, param.VAR_KEYWORD) or (
+                param.default is not param.empty):
+            continue
+        if param.kind == param.POSITIONAL_ONLY:
+            yield (f"{_place(handler)}: the argument {name!r} is positional-only, but handlers get "
+                   f"only keyword arguments. Remove the slash from the parameters.")
+        elif name == 'self':
+            yield (f"{_place(handler)}: the function has the parameter 'self'. Decorate functions, "
+                   f"not methods: there is no object to call a method of.")
+        elif name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {close[0]!r}?" if close else (
+                f"it is none of {', '.join(known)}.")
+            yield (f"{_place(handler)}: handlers of this kind do not get an argument {name!r}, so "
+                   f"each call fails; {hint}")
+    if isinstance(handler, handlers.IndexingHandler) and handler.id in _get_kwargs(handler):
+        yield (f"{_place(handler)}: the index hides the argument {handler.id!r} of all handlers. "
+               f"Rename the function, or set id=...")
+
+
+def _find_faults_of_numbers(handler: handlers.Handler) -> Iterator[str]:
+    for name in (*handler.numeric, 'initial_delay'):
+        value = getattr(handler, name, None)
+        if name == 'retries' and value is not None and value < 1:
+            yield (f"{_place(handler)}: retries={value!r} means that the handler is never called. "
+                   f"It is the number of attempts: at least 1.")
+        elif name != 'retries' and isinstance(value, numbers.Real) and value < 0:
+            yield f"{_place(handler)}: {name}={value!r} is negative. It is a number of seconds."
+    if isinstance(handler, handlers.TimerHandler) and (
+            handler.interval is None and handler.idle is None):
+        yield (f"{_place(handler)}: neither interval= nor idle= is set, so the timer is called "
+               f"only once for each object. Add for example: interval=60")
+
+
+def _find_faults_of_filters(handler: handlers.ResourceHandler) -> Iterator[str]:
+    for what in ('labels', 'annotations'):
+        for key, criterion in (getattr(handler, what) or {}).items():
+            if not (isinstance(criterion, str | handlers.MetaFilterToken) or callable(criterion)):
+                yield (f"{_place(handler)}: {what}={{{key!r}: {criterion!r}}} never matches: "
+                       f"{what} are strings. For several values, use a function, for example: "
+                       f"lambda value, **_: value in ['x', 'y']")
+    if handler.field and not all(handler.field):
+        yield (f"{_place(handler)}: the field {'.'.join(handler.field)!r} has an empty key, so it "
+               f"never matches.")
+
+
+def _place(handler: handlers.Handler) -> str:
+    """Name the handler, in the same way as in the descriptions."""
+    if isinstance(handler, handlers.ActivityHandler):
+        return f"{handler.activity.value} {handler.id!r}"
+    assert isinstance(handler, handlers.ResourceHandler)
+    return f"{handler.selector}: {_name_kind(handler)} {handler.id!r}"
+
+
+def _get_kwargs(handler: handlers.Handler) -> list[str]:
+    """Get the arguments that the handlers of this kind get, as their protocol declares them."""
+    protocol = PROTOCOLS[type(handler)]
+    return [name for name, param in inspect.signature(protocol.__call__).parameters.items()
+            if param.kind == param.KEYWORD_ONLY]
 
 
 def _describe(target: str, kind: str, handler: handlers.Handler) -> str:

@@ -667,7 +667,7 @@ async def test_leaving_interrupts_async_handlers_after_the_timeout_and_keeps_wha
     await journal.wait('endless 0')
     started = time.monotonic()
     operator.stop()
-    assert 0.4 < time.monotonic() - started < 2
+    assert 0.4 < time.monotonic() - started < 20  # not the 100 seconds of the handler
     assert "1 objects are still being handled; interrupting their handlers." in caplog.messages
     obj = await kube.get(kind, 'x')
     assert get_progress(obj)['quick']['success']

@@ -194,8 +194,8 @@ async def fn(**_):
     await kube.create(kind, 'obj')
     await op.wait_for("Creation is processed")
     started = time.monotonic()
-    assert op.stop(timeout=15) == 0
-    assert 4.5 < time.monotonic() - started < 8
+    assert op.stop() == 0
+    assert 4.5 < time.monotonic() - started < 30  # not the 300 seconds of the task
     assert op.find("short is done")
     assert op.find("long is cancelled")
     assert op.find(
@@ -268,7 +268,7 @@ async def test_what_hangs_is_left_regardless_and_named(kube, kind, operator, tex
     started = time.monotonic()
     op.send(signal.SIGTERM)
     assert await op.wait() == 1
-    assert 1.5 < time.monotonic() - started < 4
+    assert 1.5 < time.monotonic() - started < 20  # not the 100 seconds
     line, = op.find(r"The operator has not exited in 2 seconds; leaving regardless\.")
     assert re.search(blamed, line)
 

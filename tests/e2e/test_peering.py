@@ -252,7 +252,7 @@ async def test_next_one_takes_over_as_soon_as_the_highest_is_stopped(kube, kind,
     high.send(signal.SIGTERM)
     await low.wait_for(RESUMING)
     await low.wait_for(ACTIVE)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 20  # not the lifetime
     await kube.create(kind, 'obj', spec={})
     await low.wait_for('CREATED obj BY low')
 
@@ -269,7 +269,7 @@ async def test_next_one_takes_over_when_the_lifetime_of_the_killed_one_is_over(k
     killed = time.monotonic()
     await kube.create(kind, 'meanwhile', spec={})
     await low.wait_for('CREATED meanwhile BY low')
-    assert 1.0 < time.monotonic() - killed < 4.5
+    assert 1.0 < time.monotonic() - killed < 20
     assert not low.find('CREATED before')
     await wait_handled(kube, kind, 'meanwhile')
 

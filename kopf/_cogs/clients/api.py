@@ -27,6 +27,7 @@ Retry = bool | Callable[[], bool]
 
 JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
+NETWORK_ERRORS = (aiohttp.ClientError, wires.WireError, OSError, TimeoutError)
 MAX_WARNINGS_REMEMBERED = 1000
 
 CLOSING_ITERATIONS = 5
@@ -262,8 +263,10 @@ class Client:
             self._in_flight += 1
             headers = connection.get_headers(accept, content_type)
             try:
-                with wrap_network_errors(), self._deadlines.limit(timeout):
+                with self._deadlines.limit(timeout):
                     answer = await self._exchange(connection, method, path, headers, body)
+            except NETWORK_ERRORS as e:
+                raise _make_network_error(e) from e
             finally:
                 self._in_flight -= 1
                 connection.users -= 1
@@ -362,12 +365,16 @@ def wrap_network_errors() -> Iterator[None]:
     """Raise all errors of the network as `errors.APIConnectionError`, without passwords of URLs."""
     try:
         yield
-    except (aiohttp.ClientError, wires.WireError, OSError, TimeoutError) as e:
-        text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
-        if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in (e, e.__cause__)):
-            text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
-                     "in the credentials (ca_path, ca_data), and the name of the server.")
-        raise errors.APIConnectionError(text) from e
+    except NETWORK_ERRORS as e:
+        raise _make_network_error(e) from e
+
+
+def _make_network_error(e: Exception) -> errors.APIConnectionError:
+    text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
+    if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in (e, e.__cause__)):
+        text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
+                 "in the credentials (ca_path, ca_data), and the name of the server.")
+    return errors.APIConnectionError(text)
 
 
 async def _make_error(response: aiohttp.ClientResponse) -> errors.APIError:

@@ -40,25 +40,46 @@ async def apply(
     return applied
 
 
+async def verify_creation(
+        client: api.Client,
+        *,
+        resource: references.Resource,
+        manifest: Mapping[str, Any],
+        logger: api.Logger | None = None,
+) -> None:
+    """
+    Check, as a dry run, that an object with this manifest could be created, but for its name.
+
+    :raises errors.APIError: if the API server refuses the manifest, or cannot be reached.
+    """
+    metadata = {key: val for key, val in manifest['metadata'].items() if key != 'name'}
+    content = {**manifest, 'metadata': {**metadata, 'generateName': 'kopf-'}}
+    await client.request(
+        'POST', resource.get_url(namespace=metadata.get('namespace')), params={'dryRun': 'All'},
+        body=_encode(content).encode(), content_type='application/json', logger=logger)
+
+
 async def delete(
         client: api.Client,
         *,
         resource: references.Resource,
         metadata: Mapping[str, Any],
         logger: api.Logger | None = None,
-) -> None:
+) -> bodies.RawBody | None:
     """
-    Delete exactly the object with this name, namespace, and uid, if it is there.
+    Delete exactly the object with this name, namespace, and uid, if it is there. Return its state
+    if it waits for finalizers; otherwise, None.
 
     :raises errors.APIError: if the API server refuses the deletion, or cannot be reached.
     """
     options = {'kind': 'DeleteOptions', 'apiVersion': 'v1', 'propagationPolicy': 'Background',
                'preconditions': {'uid': metadata['uid']}}
     try:
-        await client.request(
+        result: bodies.RawBody = await client.request(
             'DELETE', _get_path(resource, metadata), body=_encode(options).encode(), logger=logger)
     except (errors.APINotFoundError, errors.APIConflictError):
-        pass  # it is gone, or another object has its name
+        return None  # it is gone, or another object has its name
+    return None if result.get('kind') == 'Status' else result
 
 
 def _get_path(resource: references.Resource, metadata: Mapping[str, Any]) -> str:

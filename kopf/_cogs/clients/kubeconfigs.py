@@ -111,7 +111,9 @@ class Kubeconfig:
             return self._items[section, name]
         except KeyError:
             raise credentials.LoginError(
-                f"There is no {name!r} in the kubeconfig's {section}.") from None
+                f"There is no {name!r} in the kubeconfig's {section}. There is: "
+                f"{', '.join(repr(known) for kind, known in self._items if kind == section)}."
+            ) from None
 
     def choose(self) -> tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]:
         """
@@ -151,6 +153,33 @@ def _check_flags(value: Mapping[str, Any], section: str, *, where: str) -> None:
             raise credentials.LoginError(
                 f"The field {name} must be true or false, without quotes, but it is {flag!r} in "
                 f"the kubeconfig {where}.")
+
+
+def verify() -> bool:
+    """
+    Check whether there is a current context whose cluster, user, and files exist.
+
+    :raises LoginError: if anything is absent or broken.
+    """
+    config = load_kubeconfigs()
+    if config is None:
+        return False
+    if not config.current_context:
+        raise credentials.LoginError(
+            f"No context is selected in the kubeconfig ({describe()}). Select one: "
+            f"kubectl config use-context NAME")
+    context, cluster, user = config.choose()
+    if cluster.get('server'):
+        credentials.parse_url(cluster['server'], 'cluster in kubeconfigs')
+    for section, name, item in [('cluster', context.get('cluster'), cluster),
+                                ('user', context.get('user'), user)]:
+        for field in sorted(_PATHS):
+            path = item.get(field)
+            if path and not item.get(f'{field}-data') and not os.path.exists(path):
+                raise credentials.LoginError(
+                    f"The {section} {name!r} in kubeconfigs has the {field} {path}, but there is "
+                    f"no such file.")
+    return True
 
 
 def describe() -> str:

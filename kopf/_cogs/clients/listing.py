@@ -26,11 +26,13 @@ class Page:
     A page of a list.
 
     ``items`` are parsed during the iteration, so they can be iterated over only once. ``restarted``
-    means that the list could not be continued: forget the previous pages.
+    means that the list could not be continued: forget the previous pages. ``remaining`` is about
+    how many objects follow on the next pages; None if the API server does not say.
     """
     resource_version: str
     items: Iterator[bodies.RawBody]
     restarted: bool = False
+    remaining: int | None = None
 
 
 async def list_objects(
@@ -76,7 +78,9 @@ async def list_objects(
             params, restarted = dict(selectors), True
             continue
         head, items = parse_list(raw, resource, skip)
-        yield Page(head['resourceVersion'], items, restarted)
+        remaining = head.get('remainingItemCount') if head.get('continue') else 0
+        yield Page(head['resourceVersion'], items, restarted,
+                   remaining if isinstance(remaining, int) else None)
         if not head.get('continue'):
             return
         params, restarted = {**params, 'continue': head['continue']}, False

@@ -94,7 +94,7 @@ class Pool:
                     known.keep_certificates()
                     return
                 failure = e
-                self._vault.invalidate(origin)
+                self._vault.invalidate(origin, reason=str(e))
                 continue
             self._opened.add(connection)
             for former in list(self._current.values()):

@@ -82,6 +82,8 @@ class Vault:
         """
         self._lost_since: float | None = None
         self._lock = asyncio.Lock()
+        self._reason: str | None = None
+        """Why the latest credentials were unusable; None if the API server has rejected them."""
         self._failed = asyncio.Event()
         self._failure = ''
         self.populate(items or {})
@@ -113,8 +115,12 @@ class Vault:
         """Whether the vault has this very instance."""
         return any(item is held for held in self._items.values())
 
-    def invalidate(self, rejected: credentials.Credentials) -> None:
-        """Put aside the credentials, which the API server has rejected."""
+    def invalidate(self, rejected: credentials.Credentials, reason: str | None = None) -> None:
+        """
+        Put aside the credentials: the API server has rejected them, or they are unusable, for the
+        ``reason``.
+        """
+        self._reason = reason
         key = next((key for key, item in self._items.items() if item == rejected), '')
         self._rejected.pop(rejected, None)
         self._rejected[rejected] = key
@@ -208,6 +214,8 @@ class Vault:
             (item.expires for item in self._best if item.expires is not None), default=None)
 
     def _make_error(self) -> credentials.LoginError:
+        if self._rejected and self._reason is not None:
+            return credentials.LoginError(self._reason)
         if self._rejected:
             return credentials.LoginError(
                 "The API rejects the credentials; there are no others. "

@@ -64,6 +64,10 @@ class Sink(Protocol):
         lower than a previous one. Resource versions must not be compared with those from before.
         """
 
+    def expect(self, remaining: int | None) -> None:
+        """Note about how many objects of the list are still to come; None if it is not known."""
+        return
+
     def listed(self, body: bodies.RawBody) -> None:
         """Take an object of the list."""
 
@@ -283,6 +287,7 @@ class _Watcher:
                 self._sink.listed(body)
                 if breather.is_needed():
                     await breather.take()
+            self._sink.expect(page.remaining)
         self._sink.end()
         self._reached = version
         self._relisting = False

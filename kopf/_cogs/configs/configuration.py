@@ -3,7 +3,8 @@ The settings of an operator, in sections by subject.
 
 Settings are plain mutable objects, one for each operator. Usually, they are changed in startup
 handlers. Kopf reads each setting when it is needed, so most of them take effect also when changed
-later. All times are in seconds.
+later. All times are in seconds. Assigning a value of a wrong type is a `TypeError`; assigning an
+unknown setting is a warning.
 
 Backoffs are the pauses between attempts. They are any iterable, also an endless one, or one number
 for one pause. ``iter()`` is called on the iterable for each sequence of attempts. ``()`` means that
@@ -13,17 +14,18 @@ there is no second attempt.
 import concurrent.futures
 import dataclasses
 import logging
+import numbers
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from typing_extensions import deprecated
 
-from kopf._cogs.configs import diffbase, progress
+from kopf._cogs.configs import diffbase, progress, sections
 from kopf._cogs.structs import references, reviews
 
 
 @dataclasses.dataclass
-class ProcessSettings:
+class ProcessSettings(sections.Section):
     """The process of the operator as a whole."""
 
     ultimate_exiting_timeout: float | None = 10 * 60
@@ -34,7 +36,7 @@ class ProcessSettings:
 
 
 @dataclasses.dataclass
-class PostingSettings:
+class PostingSettings(sections.Section):
     """
     How Kubernetes events are posted: those that handlers ask for by `kopf.event()`, `kopf.info()`,
     `kopf.warn()`, and `kopf.exception()`, and those made of log messages.
@@ -95,7 +97,7 @@ class PostingSettings:
 
 
 @dataclasses.dataclass
-class PeeringSettings:
+class PeeringSettings(sections.Section):
     """How several operators for the same objects agree on which of them works."""
 
     name: str = 'default'
@@ -142,7 +144,7 @@ class PeeringSettings:
 
 
 @dataclasses.dataclass
-class WatchingSettings:
+class WatchingSettings(sections.Section):
     """How the objects are listed and watched."""
 
     server_timeout: float | None = None
@@ -215,7 +217,7 @@ _BATCH_WINDOW_IS_DEPRECATED = (
 
 
 @dataclasses.dataclass
-class QueueingSettings:
+class QueueingSettings(sections.Section):
     """The work queue of objects."""
 
     worker_limit: int | None = None
@@ -261,12 +263,12 @@ class QueueingSettings:
     @deprecated(
         "settings.queueing.batch_window is deprecated: batches are not gathered.", category=None)
     def batch_window(self, value: float) -> None:
-        _deprecate(_BATCH_WINDOW_IS_DEPRECATED)
+        _deprecate(_BATCH_WINDOW_IS_DEPRECATED, stacklevel=4)
         self._batch_window = value
 
 
 @dataclasses.dataclass
-class ScanningSettings:
+class ScanningSettings(sections.Section):
     """How the resources and the namespaces of the cluster are discovered."""
 
     disabled: bool = False
@@ -277,7 +279,7 @@ class ScanningSettings:
 
 
 @dataclasses.dataclass
-class AdmissionSettings:
+class AdmissionSettings(sections.Section):
     """How admission reviews get from the API server to the admission handlers."""
 
     server: Callable[[reviews.WebhookFn], AsyncIterator[reviews.WebhookClientConfig]] | None = None
@@ -300,7 +302,7 @@ class _DefaultExecutor(concurrent.futures.ThreadPoolExecutor):
 
 
 @dataclasses.dataclass
-class ExecutionSettings:
+class ExecutionSettings(sections.Section):
     """How handlers are called."""
 
     default_backoff: float = 60
@@ -337,12 +339,17 @@ class ExecutionSettings:
         Setting it resizes `executor` in place, so the running handlers are not affected. If
         `executor` is not a thread pool, it cannot be resized, and there is a warning.
 
+        :raises TypeError: if it is not a number.
         :raises ValueError: for numbers below 1.
         """
         return self._max_workers
 
     @max_workers.setter
     def max_workers(self, value: int | None) -> None:
+        given: object = value
+        if given is not None and not isinstance(given, numbers.Real):
+            raise TypeError(
+                f"settings.execution.max_workers must be an integer or None, not {given!r}.")
         if value is not None and value < 1:
             raise ValueError("The number of workers must be at least 1.")
         self._max_workers = value
@@ -352,11 +359,11 @@ class ExecutionSettings:
         else:
             warnings.warn(
                 "Only thread pools can be re-sized: max_workers has no effect on this executor.",
-                UserWarning, stacklevel=2)
+                UserWarning, stacklevel=3)
 
 
 @dataclasses.dataclass
-class BackgroundSettings:
+class BackgroundSettings(sections.Section):
     """How daemons and timers are stopped."""
 
     cancellation_polling: float = 60
@@ -378,7 +385,7 @@ class BackgroundSettings:
 
 
 @dataclasses.dataclass
-class NetworkingSettings:
+class NetworkingSettings(sections.Section):
     """How requests to the API server are made, except for watch requests."""
 
     request_timeout: float | None = 5 * 60
@@ -413,7 +420,7 @@ class NetworkingSettings:
 
 
 @dataclasses.dataclass
-class PersistenceSettings:
+class PersistenceSettings(sections.Section):
     """What the operator keeps on the objects, and how."""
 
     finalizer: str = 'kopf.zalando.org/KopfFinalizerMarker'
@@ -451,7 +458,7 @@ class PersistenceSettings:
 
 
 @dataclasses.dataclass
-class ReconcilingSettings:
+class ReconcilingSettings(sections.Section):
     """How the handlers of `kopf.reconcile` work."""
 
     manager: str = 'kopf'
@@ -472,7 +479,7 @@ class ReconcilingSettings:
 
 
 @dataclasses.dataclass
-class OperatorSettings:
+class OperatorSettings(sections.Section):
     """
     All settings of one operator, in sections.
 
@@ -502,5 +509,5 @@ class OperatorSettings:
         return self.queueing
 
 
-def _deprecate(message: str) -> None:
-    warnings.warn(message, DeprecationWarning, stacklevel=3)
+def _deprecate(message: str, *, stacklevel: int = 3) -> None:
+    warnings.warn(message, DeprecationWarning, stacklevel=stacklevel)

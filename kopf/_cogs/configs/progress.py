@@ -219,7 +219,6 @@ class AnnotationsProgressStorage(
         return None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        essence = super().clear(essence=essence)
         annotations = _get_annotations(essence)
         if not annotations:
             return essence
@@ -327,13 +326,10 @@ class StatusProgressStorage(ProgressStorage):
         return value if isinstance(value, str) else None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        essence = super().clear(essence=essence)
-        fields = (self._field, self._touch_field, self._cycle_field)
-        if not (fields[0][0] in essence or fields[1][0] in essence or fields[2][0] in essence):
-            return essence
         cleared: Mapping[str, Any] = essence
-        for field in fields:
-            cleared = _without(cleared, field)
+        for field in (self._field, self._touch_field, self._cycle_field):
+            if field[0] in cleared:
+                cleared = _without(cleared, field)
         return cast(bodies.BodyEssence, cleared)
 
 

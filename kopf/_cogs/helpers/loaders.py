@@ -2,15 +2,21 @@
 Importing of the user's files and modules, as they are given in the command line.
 """
 
+import difflib
 import errno
+import functools
 import importlib
 import importlib.util
+import inspect
 import os
 import pathlib
+import re
 import sys
 import traceback
+import types
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 _OWN_ROOT = str(pathlib.Path(__file__).parents[2]) + os.sep
 
@@ -54,7 +60,12 @@ def load_file(path: str | os.PathLike[str]) -> None:
     source = pathlib.Path(path)
     if not source.exists():
         absence = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), os.fspath(path))
-        raise LoadingError(f"Cannot load {path}: there is no such file.") from absence
+        raise LoadingError(
+            f"Cannot load {path}: there is no such file.{_suggest_file(source)}") from absence
+    if source.is_dir():
+        raise LoadingError(
+            f"Cannot load {path}: it is not a file, but a folder. Name the files in it, for "
+            f"example: {source}/*.py")
     if not source.is_file():
         raise LoadingError(f"Cannot load {path}: it is not a file.")
     source = source.absolute()
@@ -63,7 +74,8 @@ def load_file(path: str | os.PathLike[str]) -> None:
         return
     spec = importlib.util.spec_from_file_location(name, source)
     if spec is None or spec.loader is None:
-        raise LoadingError(f"Cannot load {path}: it is not a file of Python.")
+        raise LoadingError(f"Cannot load {path}: it is not a file of Python: its name must end "
+                           f"with .py.")
 
     _ensure_path(str(source.parent))
     module = importlib.util.module_from_spec(spec)
@@ -82,6 +94,8 @@ def load_module(name: str) -> None:
     :raises LoadingError: if the module cannot be imported.
     """
     _ensure_path(str(pathlib.Path.cwd()))
+    if name.endswith('.py') and pathlib.Path(name).exists():
+        raise LoadingError(f"Cannot load {name} as a module: it is a file. Name it without -m.")
     try:
         importlib.import_module(name)
     except Exception as e:
@@ -104,7 +118,68 @@ def _make_error(what: str, exc: Exception) -> LoadingError:
         details += '\n'.join([*lines[1:], ''])
     if 'positional argument' in reason and frames and _is_bare_decorator(frames[-1].line or ''):
         details += f"Write the decorator with parentheses: {frames[-1].line}()\n"
+    elif hint := _suggest(exc):
+        details += f"{hint}\n"
     return LoadingError(f"Cannot load {what}: {reason}", details=details)
+
+
+def _suggest_file(absent: pathlib.Path) -> str:
+    names = [path.name for path in absent.parent.glob('*.py')]
+    close = difflib.get_close_matches(absent.name, names, n=1)
+    return f" Did you mean {absent.parent / close[0]}?" if close else ""
+
+
+def _suggest(exc: Exception) -> str:
+    """Suggest what could have been meant by an unknown name, as newer versions of Python do."""
+    namespace = _get_namespace(exc)
+    match exc:
+        case ModuleNotFoundError(name=str(name)):
+            return f"Check the name, or install it into the same environment: {sys.prefix}"
+        case AttributeError(name=str(name), obj=obj) if isinstance(obj, types.ModuleType):
+            return _suggest_attribute(obj, name)
+        case NameError(name=str(name)):
+            for title, module in namespace.items():
+                if isinstance(module, types.ModuleType) and hasattr(module, name):
+                    return f"Did you mean {title}.{name}?"
+            return f"If it is a text, write it in quotes: {name!r}"
+    unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
+    if unexpected and (params := _get_params(exc, namespace)):
+        close = difflib.get_close_matches(unexpected[1], params, n=1, cutoff=0.8)
+        return f"Did you mean {close[0]}=?" if close else (
+            f"It accepts only: {', '.join(f'{param}=' for param in params)}")
+    return ""
+
+
+def _suggest_attribute(module: types.ModuleType, name: str) -> str:
+    members = vars(module)
+    for title, member in members.items():
+        if isinstance(member, types.ModuleType) and not title.startswith('_') and (
+                hasattr(member, name)):
+            return f"Did you mean {module.__name__}.{title}.{name}?"
+    close = difflib.get_close_matches(name, [key for key in members if key[0] != '_'], n=1)
+    return f"Did you mean {module.__name__}.{close[0]}?" if close else ""
+
+
+def _get_namespace(exc: Exception) -> Mapping[str, Any]:
+    """Get the global names where the error was raised."""
+    tb = exc.__traceback__
+    while tb is not None and tb.tb_next is not None:
+        tb = tb.tb_next
+    return tb.tb_frame.f_globals if tb is not None else {}
+
+
+def _get_params(exc: Exception, namespace: Mapping[str, Any]) -> list[str]:
+    """Get the keyword parameters of the function that was called in the line of the error."""
+    line = traceback.extract_tb(exc.__traceback__)[-1].line or ''
+    called = re.match(r'@?(\w+(?:\.\w+)*)\(', line)
+    if not called:
+        return []
+    first, *rest = called[1].split('.')
+    fn = functools.reduce(lambda obj, name: getattr(obj, name, None), rest, namespace.get(first))
+    if not callable(fn):
+        return []
+    return [param.name for param in inspect.signature(fn).parameters.values()
+            if param.kind in (param.KEYWORD_ONLY, param.POSITIONAL_OR_KEYWORD)]
 
 
 def _is_bare_decorator(line: str) -> bool:

@@ -16,6 +16,9 @@ import httptools
 Fields = list[tuple[str, str]]
 """The headers in their order: the original names, and the values without surrounding spaces."""
 
+RawFields = list[tuple[bytes, bytes]]
+"""The same as they came: they are decoded only where they are needed."""
+
 
 class Limits(NamedTuple):
     """
@@ -47,13 +50,18 @@ class RequestHead(NamedTuple):
 
 class Response(NamedTuple):
     status: int
-    fields: Fields
+    raw_fields: RawFields
     body: bytes
+
+    @property
+    def fields(self) -> Fields:
+        return _decode(self.raw_fields)
 
     def get_headers(self, name: str) -> list[str]:
         """Get all values of a header; its name is case-insensitive."""
-        name = name.lower()
-        return [value for key, value in self.fields if key.lower() == name]
+        raw_name = name.lower().encode()
+        return [value for _, value in _decode(
+            [field for field in self.raw_fields if field[0].lower() == raw_name])]
 
 
 class _Reader:
@@ -66,7 +74,7 @@ class _Reader:
         self.is_begun = False
         """Whether a message has begun and has not ended."""
         self._limits = limits
-        self._fields: Fields = []
+        self._fields: RawFields = []
         self._body: list[bytes] = []
         self._head_size = self._body_size = 0
         self._is_head_done = False
@@ -99,12 +107,11 @@ class _Reader:
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
         value = value or b''
-        self._add_to_head(len(name) + len(value) + 4)
-        if len(self._fields) >= self._limits.fields:
+        self._head_size += len(name) + len(value) + 4
+        if self._head_size > self._limits.head or len(self._fields) >= self._limits.fields:
             raise MessageError(431)
         if not self._is_head_done:  # otherwise, it is a trailer, which is not needed
-            self._fields.append(
-                (name.decode('latin-1'), value.decode('latin-1').rstrip(' \t')))
+            self._fields.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._is_advanced = self._is_head_done = True
@@ -116,18 +123,18 @@ class _Reader:
         coding, length, hosts = None, None, 0
         for name, value in self._fields:
             key = name.lower()
-            if key == 'host':
+            if key == b'host':
                 hosts += 1
-            elif key == 'content-length':
+            elif key == b'content-length':
                 if length is not None:
                     raise MessageError(400, "The length is ambiguous.")
                 length = value
-            elif key == 'transfer-encoding':
-                coding = value if coding is None else f'{coding}, {value}'
+            elif key == b'transfer-encoding':
+                coding = value if coding is None else b'%b, %b' % (coding, value)
         if coding is not None:
             if length is not None or version != '1.1':
                 raise MessageError(400, "The length is ambiguous.")
-            if coding.lower() != 'chunked':
+            if coding.rstrip(b' \t').lower() != b'chunked':
                 raise MessageError(501)
         self._hosts = hosts
         self._is_chunked = coding is not None
@@ -214,7 +221,7 @@ class RequestReader(_Reader):
         if not target.startswith('/') or not target.isascii() or not target.isprintable():
             raise MessageError(400, "Not a path.")
         self._take_head(RequestHead(
-            self._parser.get_method().decode(), target, self._fields,
+            self._parser.get_method().decode(), target, _decode(self._fields),
             None if self._is_chunked else self._length or 0, self._parser.should_keep_alive()))
 
     def on_message_complete(self) -> None:
@@ -297,6 +304,11 @@ class ResponseReader(_Reader):
     def _complete(self) -> None:
         self.is_begun = False
         self._response = Response(self._status, self._fields, b''.join(self._body))
+
+
+def _decode(fields: RawFields) -> Fields:
+    return [
+        (name.decode('latin-1'), value.decode('latin-1').rstrip(' \t')) for name, value in fields]
 
 
 class _BodilessError(Exception):

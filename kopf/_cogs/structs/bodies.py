@@ -5,7 +5,7 @@ Raw bodies are plain dicts, as parsed from JSON. They are shared, not copied, so
 changed. Wrappers are read-only views with attributes for well-known fields.
 """
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, TypedDict, cast
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from kopf._cogs.structs import dicts
 
@@ -177,6 +177,13 @@ class Body(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(self._raw)
+
+    if not TYPE_CHECKING:  # type checkers would accept assignments
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            raise TypeError(
+                f"'Body' object does not support item assignment. To change the object, use the "
+                f"argument `patch`, for example: patch[{key!r}] = ...")
 
     def _replace_with(self, raw: RawBody) -> None:
         """Show another state of the same object, for live bodies."""

@@ -166,7 +166,11 @@ class ConnectionInfo(_Endpoint):
         try:
             return self._make_ssl_context()
         except FileNotFoundError as e:
-            raise LoginError(f"A file of the TLS credentials is absent: {e.filename}") from e
+            paths = (self.ca_path, self.certificate_path, self.private_key_path)
+            absent = [str(path) for path in paths
+                      if path is not None and not os.path.exists(_expand(path) or '')]
+            raise LoginError(f"A file of the TLS credentials is absent: "
+                             f"{', '.join(absent) or e.filename}") from e
         except (OSError, ValueError) as e:
             raise LoginError(f"The TLS credentials are unusable: {e}") from e
 

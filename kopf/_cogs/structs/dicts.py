@@ -6,7 +6,7 @@ middle of a path means that everything below is absent: in Kubernetes, null is t
 field.
 """
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 FieldPath = tuple[str, ...]
 FieldSpec = None | str | FieldPath | list[str]
@@ -127,6 +127,20 @@ class MappingView(Mapping[str, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._resolve()))
+
+    if not TYPE_CHECKING:  # type checkers would accept all fields as attributes, and assignments
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}. Fields are keys: "
+                f"[{name!r}], or .get({name!r}) if the field can be absent.", name=name, obj=self)
+
+        def __setitem__(self, key: str, value: Any) -> None:
+            outer = self._source._path if isinstance(self._source, MappingView) else ()
+            where = '.'.join(['patch', *outer, *self._path])
+            raise TypeError(
+                f"{type(self).__name__!r} object does not support item assignment. To change the "
+                f"object, use the argument `patch`, for example: {where}[{key!r}] = ...")
 
 
 class MutableMappingView(MappingView, MutableMapping[str, Any]):

@@ -91,22 +91,22 @@ def diff(a: Any, b: Any) -> Diff:
 
 
 def _iterate(a: Any, b: Any, path: dicts.FieldPath) -> Iterator[DiffItem]:
-    if a == b:
-        return
+    """Iterate over the changes of two values that differ."""
     if a is None:
         yield DiffItem(DiffOperation.ADD, path, None, b)
     elif b is None:
         yield DiffItem(DiffOperation.REMOVE, path, a, None)
     elif isinstance(a, Mapping) and isinstance(b, Mapping):
-        for key in b:
-            if a.get(key) is None:
-                yield from _iterate(None, b[key], (*path, key))
-        for key in a:
-            if b.get(key) is None:
-                yield from _iterate(a[key], None, (*path, key))
-        for key in a:
-            if a[key] is not None and b.get(key) is not None:
-                yield from _iterate(a[key], b[key], (*path, key))
+        for key, new in b.items():
+            if new is not None and a.get(key) is None:
+                yield DiffItem(DiffOperation.ADD, (*path, key), None, new)
+        for key, old in a.items():
+            if old is not None and b.get(key) is None:
+                yield DiffItem(DiffOperation.REMOVE, (*path, key), old, None)
+        for key, old in a.items():
+            new = b.get(key)
+            if old is not None and new is not None and old != new:
+                yield from _iterate(old, new, (*path, key))
     else:
         yield DiffItem(DiffOperation.CHANGE, path, a, b)
 
@@ -128,5 +128,4 @@ def _reduce(d: Diff, path: dicts.FieldPath) -> Iterator[DiffItem]:
             yield DiffItem(op, field[len(path):], old, new)
         elif field == path[:len(field)]:
             below = path[len(field):]
-            yield from _iterate(
-                dicts.resolve(old, below, None), dicts.resolve(new, below, None), ())
+            yield from diff(dicts.resolve(old, below, None), dicts.resolve(new, below, None))

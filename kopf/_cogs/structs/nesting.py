@@ -39,26 +39,23 @@ def parse(raw: bytes | str) -> Any:
     :raises TooDeepError: if the document is nested too deeply.
     :raises ValueError: if the document is not JSON.
     """
-    value, _ = _parse(raw if isinstance(raw, str) else raw.decode(), None)
+    text = raw if isinstance(raw, str) else raw.decode()
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise TooDeepError from None
+    verify_encoded(text, value)
     return value
 
 
 def parse_at(text: str, index: int) -> tuple[Any, int]:
     """Parse the JSON value at the index; also return the index of its end. Errors: see `parse`."""
-    return _parse(text, index)
-
-
-def _parse(text: str, index: int | None) -> tuple[Any, int]:
-    start = index or 0
     try:
-        if index is None:
-            value, end = json.loads(text), len(text)
-        else:
-            value, end = _decoder.raw_decode(text, start)
+        value, end = _decoder.raw_decode(text, index)
     except RecursionError:
         raise TooDeepError from None
-    if text.count('{', start, end) + text.count('[', start, end) > MAX_DEPTH:
-        verify_encoded(text[start:end], value)
+    if text.count('{', index, end) + text.count('[', index, end) > MAX_DEPTH:
+        verify_encoded(text[index:end], value)
     return value, end
 
 

@@ -7,7 +7,7 @@ Kopf sends their effect as a JSON patch (RFC 6902).
 """
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Never, NoReturn, cast
 
 from kopf._cogs.structs import bodies, dicts
 
@@ -31,9 +31,17 @@ class MetaPatch(dicts.MutableMappingView):
     def labels(self) -> dicts.MutableMappingView:
         return dicts.MutableMappingView(self._source, ('metadata', 'labels'))
 
+    @labels.setter
+    def labels(self, value: Never) -> None:
+        _refuse('meta.labels')
+
     @property
     def annotations(self) -> dicts.MutableMappingView:
         return dicts.MutableMappingView(self._source, ('metadata', 'annotations'))
+
+    @annotations.setter
+    def annotations(self, value: Never) -> None:
+        _refuse('meta.annotations')
 
 
 class SpecPatch(dicts.MutableMappingView):
@@ -42,6 +50,12 @@ class SpecPatch(dicts.MutableMappingView):
 
 class StatusPatch(dicts.MutableMappingView):
     __slots__ = ()
+
+
+def _refuse(name: str) -> NoReturn:
+    raise AttributeError(
+        f"patch.{name} cannot be assigned. Set its fields instead, for example: "
+        f"patch.{name}['field'] = ...")
 
 
 class Patch(dict[str, Any]):
@@ -64,9 +78,9 @@ class Patch(dict[str, Any]):
             body: bodies.Body | None = None,
             fns: Iterable[PatchFn] = (),
     ) -> None:
-        super().__init__(src if src is not None else {})
+        super().__init__(src or ())
         self._original = body
-        self._fns: list[PatchFn] = list(fns)
+        self._fns: list[PatchFn] = [*fns]
         if isinstance(src, Patch):
             self._original = self._original if self._original is not None else src._original
             self._fns[:0] = src._fns
@@ -98,20 +112,36 @@ class Patch(dict[str, Any]):
         """The changes of ``metadata``, with the attributes ``labels`` and ``annotations``."""
         return MetaPatch(self)
 
+    @metadata.setter
+    def metadata(self, value: Never) -> None:
+        _refuse('metadata')
+
     @property
     def meta(self) -> MetaPatch:
         """The changes of ``metadata``, under a shorter name."""
         return MetaPatch(self)
+
+    @meta.setter
+    def meta(self, value: Never) -> None:
+        _refuse('meta')
 
     @property
     def spec(self) -> SpecPatch:
         """The changes of ``spec``."""
         return SpecPatch(self, ('spec',))
 
+    @spec.setter
+    def spec(self, value: Never) -> None:
+        _refuse('spec')
+
     @property
     def status(self) -> StatusPatch:
         """The changes of ``status``."""
         return StatusPatch(self, ('status',))
+
+    @status.setter
+    def status(self, value: Never) -> None:
+        _refuse('status')
 
     def as_json_patch(self, body: bodies.Body | bodies.RawBody | None = None) -> JSONPatch:
         """

@@ -5,6 +5,7 @@ A `Resource` is served by a cluster. A `Selector` is made of the arguments of a 
 are resolved to resources when the resources of the cluster are discovered.
 """
 import dataclasses
+import difflib
 import enum
 import fnmatch
 import inspect
@@ -254,7 +255,9 @@ class Selector:
             _verify_callable(arg1)
             fn = arg1
         else:
-            raise TypeError(f"Not a selector of resources: {arg1!r}")
+            raise TypeError(
+                f"Not a selector of resources: {arg1!r}. Name one resource. For several resources, "
+                f"decorate the function several times.")
 
         for theirs, ours in [(group, own_group), (version, own_version)]:
             if isinstance(ours, Marker):
@@ -269,8 +272,8 @@ class Selector:
             raise TypeError("The resource is not specified; name it, or use kopf.EVERYTHING.")
         if len(names) > 1:
             raise TypeError(f"The resource is named more than once: {names!r}")
-        if not all(isinstance(name, (str, Marker)) for name in names):
-            raise TypeError(f"The names of resources must be strings: {names!r}")
+        for name in names:
+            _verify_name(name)
         if '' in names or '' in (version, own_version):
             raise TypeError("Names and versions of resources cannot be empty strings.")
 
@@ -357,6 +360,20 @@ class Selector:
             return tuple(resource for resource in fitting if not resource.group) or fitting
         return fitting
 
+    def find_similar(self, resources: Iterable[Resource]) -> Resource | None:
+        """Get the resource that was probably meant by a selector that matches none."""
+        wanted = next((name for name in (
+            self.any_name, self.plural, self.singular, self.kind) if isinstance(name, str)), None)
+        if wanted is None:
+            return None
+        names: dict[str, Resource] = {}
+        for resource in resources:
+            for name in (resource.plural, resource.singular, resource.kind):
+                if name and (name.lower() not in names or resource.group == self.group):
+                    names[name.lower()] = resource
+        close = difflib.get_close_matches(wanted.lower(), names, n=1, cutoff=0.8)
+        return names[close[0]] if close else None
+
 
 _HANDLER_ARGS = frozenset({
     'annotations', 'body', 'diff', 'event', 'labels', 'logger', 'memo', 'meta', 'name', 'namespace',
@@ -377,10 +394,29 @@ def _verify_callable(fn: Callable[..., object]) -> None:
     else:
         is_selector = not signature.parameters.keys() & _HANDLER_ARGS
     if inspect.iscoroutinefunction(fn) or not is_selector:
-        name = getattr(fn, '__name__', repr(fn))
         raise TypeError(
-            f"{name}() is given instead of a resource. Name the resource in the parentheses of the "
-            f"decorator, for example: @kopf.on.create('kopfexamples')")
+            f"{_name(fn)}() is given instead of a resource. Name the resource in the parentheses "
+            f"of the decorator, for example: @kopf.on.create('kopfexamples')")
+
+
+def _verify_name(name: object) -> None:
+    """Refuse what no resource can be named."""
+    if callable(name):
+        raise TypeError(
+            f"The names of resources must be strings, but one is the function {_name(name)}(). "
+            f"Handlers follow the decorator, @kopf.on.create(...), and filters are when=...")
+    if not isinstance(name, (str, Marker)):
+        raise TypeError(f"The names of resources must be strings, not {name!r}.")
+    if name == '*':
+        raise TypeError("'*' is no name of a resource. For all resources, use kopf.EVERYTHING.")
+    if isinstance(name, str) and name and not re.fullmatch(r'[\w.:-]+', name):
+        raise TypeError(
+            f"{name!r} is no name of a resource: there are only letters, digits, and hyphens in "
+            f"such names. For several resources, decorate the function several times.")
+
+
+def _name(fn: Callable[..., object]) -> str:
+    return str(getattr(fn, '__name__', repr(fn)))
 
 
 def _verify_order(args: Sequence[str | Marker]) -> None:
@@ -391,6 +427,9 @@ def _verify_order(args: Sequence[str | Marker]) -> None:
     versions = [text for text in texts if re.fullmatch(_VERSION, text)]
     groups = [text for text in texts if text not in versions and ('.' in text or '/' in text)]
     names = [text for text in texts if text not in versions and text not in groups]
+    if len(texts) == 1 and (parts := re.fullmatch(rf'(.+/{_VERSION}|v1)/([^/]+)', texts[0])):
+        raise TypeError(f"The resource {texts[0]!r} is one string; "
+                        f"did you mean {_list(parts.groups())}?")
     if len(texts) == 1 and '/' in texts[0]:
         raise TypeError(f"{texts[0]!r} is a group and a version. Name the resource after it, "
                         f"for example: {texts[0]!r}, 'kopfexamples'")

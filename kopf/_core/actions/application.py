@@ -291,10 +291,10 @@ def _report_inconsistencies(
 def _is_reflected(patch: Mapping[str, Any], result: Mapping[str, Any]) -> bool:
     for key, val in patch.items():
         actual = result.get(key)
-        if isinstance(val, dict):
-            if not (_is_reflected(val, actual) if isinstance(actual, dict) else not val):
-                return False
-        elif val != actual:
+        if val == actual:
+            continue
+        if not isinstance(val, dict) or not (
+                _is_reflected(val, actual) if isinstance(actual, dict) else not val):
             return False
     return True
 

@@ -138,22 +138,23 @@ class Cycle(NamedTuple):
         The progress for another cause (e.g. for the creation when the object is being deleted) is
         replaced with new progress. Only resuming handlers keep it: they take part in any cause.
         """
+        reason, states = self.reason, self.states
+        known = self.roots if as_roots else states
+        joining = [handler for handler in joining
+                   if handler.id not in known or states[handler.id].purpose != reason]
+        if not joining:
+            return self
         joined: dict[ids.HandlerId, progression.HandlerState] = {}
-        added: set[ids.HandlerId] = set()
         for handler in joining:
-            if as_roots and handler.id not in self.roots:
-                added.add(handler.id)
-            state = known = self.states.get(handler.id)
+            state = states.get(handler.id)
             if state is None and self.stored:
                 state = recall(handler.id)
             if state is None or not (
-                    state.purpose == self.reason or state.purpose is None or handler.initial):
-                state = progression.HandlerState.new(now=now, purpose=self.reason)
-            if state is not known:
-                joined[handler.id] = state
-        if not joined and not added:
-            return self
-        return self._replace(states=self._with(joined), roots=self.roots | added)
+                    state.purpose == reason or state.purpose is None or handler.initial):
+                state = progression.HandlerState.new(now=now, purpose=reason)
+            joined[handler.id] = state
+        roots = self.roots.union(joined) if as_roots else self.roots
+        return self._replace(states=self._with(joined), roots=roots)
 
     @property
     def unwritten(self) -> Collection[ids.HandlerId]:

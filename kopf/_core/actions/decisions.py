@@ -17,7 +17,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
 from kopf._core.actions import cycles, progression
-from kopf._core.intents import causes, handlers
+from kopf._core.intents import causes, filters, handlers
 
 
 class View(NamedTuple):
@@ -94,16 +94,6 @@ def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
     return (causes.Reason.RESUME if initial else causes.Reason.NOOP), diff
 
 
-class Selection(NamedTuple):
-    """The handlers of an object, as selected by the filters of the author."""
-    handlers: Sequence[handlers.ChangingHandler]
-    """The handlers of the current cause."""
-    in_scope: bool
-    """Whether any handler is for this object, for this cause or another one."""
-    needs_finalizer: bool
-    """Whether any handler in scope must be called before the object disappears."""
-
-
 class Interruption(enum.Enum):
     """Why no further handler can be called before the object is looked at again."""
     CHANGED = "the object was changed or deleted by others"
@@ -114,7 +104,7 @@ class Situation(NamedTuple):
     """Everything that a decision depends on."""
     view: View
     reason: causes.Reason
-    selection: Selection
+    selection: filters.Selection
     cycle: cycles.Cycle | None
     """The current cycle; None if no cycle has begun in this process or on the object."""
     recall: Callable[[ids.HandlerId], progression.HandlerState | None]
@@ -220,45 +210,46 @@ UNCHANGED = "Something has changed, but we are not interested (the essence is th
 def decide(situation: Situation) -> Decision:
     """Decide the next step for the object: exactly one, with its reason in words."""
     view, cycle, selection = situation.view, situation.cycle, situation.selection
+    reason = situation.reason
     is_needed = situation.accompanied or selection.needs_finalizer
-    if view.deleting and not view.blocked and (is_needed or not selection.handlers):
-        return Decision(Nothing(FREED, told=True), None)
-    if not view.deleting and is_needed != view.blocked:
+    if view.deleting:
+        if not view.blocked and (is_needed or not selection.handlers):
+            return Decision(Nothing(FREED, told=True), None)
+    elif is_needed != view.blocked:
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
         is_handled = not selection.handlers and selection.in_scope and (
-            situation.reason in cycles.CHANGES and cycle is None)
+            reason in cycles.CHANGES and cycle is None)
         handled = view.essence if is_handled else None
         if is_needed:
             return Decision(AddFinalizer(ADDING, handled), cycle)
         return Decision(RemoveFinalizer(REMOVING, handled), cycle)
-    if not selection.in_scope and not view.deleting:
+    elif not selection.in_scope:
         if cycle is not None and cycle.dirty:
             return Decision(Save("no handler is concerned any more"), cycle)
         return Decision(Nothing("no handler is concerned"), None)
-    if not view.deleting and cycle is not None:
-        base = cycle.find_return(situation.reason, old=view.old, essence=view.essence)
+    elif cycle is not None:
+        base = cycle.find_return(reason, old=view.old, essence=view.essence)
         if base is not None:
             conclusion = cycle.conclude(
                 causes.Reason.NOOP, essence=view.essence, returned_from=base)
             return Decision(Close(
                 "the object has returned from a state that some handlers have seen",
                 causes.Reason.NOOP, conclusion), cycle)
-    if situation.reason == causes.Reason.NOOP or (
-            situation.reason == causes.Reason.RESUME and not selection.handlers):
+    if reason == causes.Reason.NOOP or (
+            reason == causes.Reason.RESUME and not selection.handlers):
         if cycle is None:
             return Decision(Nothing(UNCHANGED, told=True), None)
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
         return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
-    cycle = (cycle or cycles.Cycle(reason=situation.reason)).enter(situation.reason).join(
-        selection.handlers, recall=situation.recall, now=situation.now)
+    cycle = cycles.Cycle(reason) if cycle is None else cycle.enter(reason)
+    cycle = cycle.join(selection.handlers, recall=situation.recall, now=situation.now)
     return Decision(_proceed(situation, cycle), cycle)
 
 
 def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
     """Decide within a cycle that has begun."""
     now = situation.now.mono
-    wait = progression.survey(
-        [cycle.states[handler.id] for handler in situation.selection.handlers], now=now)
+    due, wait = progression.find_due(situation.selection.handlers, cycle.states, now=now)
     if wait is None:
         return _end(situation, cycle)
     if cycle.must_be_saved(
@@ -275,8 +266,6 @@ def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
         return Yield(situation.interruption.value)
     if situation.is_chosen_done and cycle.dirty:
         return Save("the handlers that the lifecycle has chosen are done")
-    due = [handler for handler in situation.selection.handlers
-           if cycle.states[handler.id].is_due(now)]
     return Call("these handlers are due", due)
 
 

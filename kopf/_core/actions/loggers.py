@@ -9,8 +9,10 @@ by which they can be filtered:
 * ``settings``: the settings of the operator.
 """
 
+import contextlib
 import enum
 import logging
+import os
 import sys
 from collections.abc import Mapping, MutableMapping
 from typing import Any
@@ -118,15 +120,47 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
     The handler that is added by `configure`. The class distinguishes it from all other handlers.
     """
 
+    status = ''
+    """The line that is shown below the log, at a terminal."""
+
     def emit(self, record: logging.LogRecord) -> None:
         # As in the parent class, but `flush()` would take the lock, which is already taken here.
         try:
-            self.stream.write(self.format(record) + self.terminator)
+            text = self.format(record) + self.terminator
+            self.stream.write(f'{_ERASE}{text}{self.status}' if self.status else text)
             self.stream.flush()
         except RecursionError:
             raise
         except Exception:
             self.handleError(record)
+
+
+_ERASE = '\r\x1b[K'
+"""Returns to the beginning of the line, and erases it."""
+
+
+def has_status_line() -> bool:
+    """Whether the log goes to a terminal, so that `show_status` has an effect."""
+    return _find_terminal() is not None
+
+
+def show_status(text: str) -> None:
+    """Show a line below the log, if it goes to a terminal, instead of the previous such line."""
+    handler = _find_terminal()
+    if handler is not None:
+        with handler.lock or contextlib.nullcontext():
+            width = os.get_terminal_size(handler.stream.fileno()).columns or 80
+            handler.status = text[:width - 1]  # a broken line could not be erased
+            handler.stream.write(f'{_ERASE}{handler.status}')
+            handler.stream.flush()
+
+
+def _find_terminal() -> KopfStreamHandler | None:
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, KopfStreamHandler) and (
+                handler.stream.isatty() and os.environ.get('TERM') != 'dumb'):
+            return handler
+    return None
 
 
 def configure(

@@ -63,7 +63,8 @@ class Observer(Protocol):
             content_type: str, subresource: str | None,
     ) -> Ended[bodies.RawBody]:
         """
-        A patch of an object is about to be sent. ``content_type`` is ``'merge'`` or ``'json'``.
+        A patch of an object is about to be sent. ``content_type`` is ``'merge'`` or ``'json'``; for
+        owned resources, ``'apply'`` or ``'delete'``, and the uid can be unknown yet.
 
         The result is the newest state of the object, or None if the object does not exist.
         """

@@ -7,14 +7,16 @@ does I/O or reads the clock: the callers pass the records and the time.
 """
 import datetime
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import iso8601
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import progress
 from kopf._cogs.structs import ids, patches
-from kopf._core.intents import causes
+from kopf._core.intents import causes, handlers
+
+HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 
 
 class Outcome(NamedTuple):
@@ -122,10 +124,6 @@ class HandlerState(NamedTuple):
             subrefs=self.subrefs | frozenset(outcome.subrefs),
         )
 
-    def is_due(self, mono: float) -> bool:
-        """Whether the next attempt can start at this monotonic time."""
-        return not self.finished and self.due <= mono + clocks.PRECISION
-
     def age(self, mono: float) -> float:
         """How many seconds have passed since the first attempt was due."""
         return max(0.0, mono - self.began)
@@ -143,13 +141,27 @@ class State(dict[ids.HandlerId, HandlerState]):
         return 0 if state is None else state.retries
 
 
-def survey(states: Iterable[HandlerState], *, now: float) -> float | None:
-    """Find in how many seconds the first handler is due: 0 if now, None if all have finished."""
-    dues = [state.due for state in states if not state.finished]
-    if not dues:
-        return None
-    first = min(dues)
-    return 0.0 if first <= now + clocks.PRECISION else first - now
+def find_due(
+        candidates: Iterable[HandlerT], states: State, *, now: float,
+) -> tuple[list[HandlerT], float | None]:
+    """
+    Find the handlers whose next attempt can start at this monotonic time.
+
+    If there are none, also find in how many seconds the first one can; None if all have finished.
+    """
+    due: list[HandlerT] = []
+    first: float | None = None
+    for handler in candidates:
+        state = states[handler.id]
+        if state.success or state.failure:
+            continue
+        if state.due <= now + clocks.PRECISION:
+            due.append(handler)
+        elif first is None or state.due < first:
+            first = state.due
+    if due:
+        return due, 0.0
+    return due, None if first is None else first - now
 
 
 def count(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 @dataclasses.dataclass(slots=True)
 class Throttler:
-    """The delays after consecutive errors. The last delay repeats. A success resets the delays."""
+    """The delays after consecutive errors. The last delay repeats."""
     _delays: Iterator[float] | None = None
     _last: float | None = None
 
@@ -19,7 +19,3 @@ class Throttler:
             self._delays = iter([delays] if isinstance(delays, (int, float)) else delays)
         self._last = next(self._delays, self._last)
         return self._last
-
-    def reset(self) -> None:
-        self._delays = None
-        self._last = None

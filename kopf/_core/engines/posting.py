@@ -246,6 +246,10 @@ def _enqueue(
     backoffs = posting.default_backoffs if backoffs is None else backoffs
     when = datetime.datetime.now(datetime.UTC)
     for ref in _iter_references(objs):
+        if not ref.get('kind') or not ref.get('name'):
+            logger.warning(
+                f"The event {reason!r} will not be found at its object, as the object has no kind "
+                f"or no name. Pass the whole object, for example `body`.")
         if not reports.is_event(ref):
             queue.put_nowait(reports.K8sEvent(ref, type, reason, message, backoffs, when))
 

@@ -222,24 +222,80 @@ ALWAYS_PASSED = ('logger', 'memo', 'param', 'retry', 'runtime', 'started')
 """The kwargs that are passed to all handlers."""
 
 
-def verify_kwargs(fn: Callable[..., Any]) -> None:
-    """
-    Refuse functions that would fail whenever they are called, for they do not take all the kwargs.
+PASSED_TO_FILTERS = ('logger', 'memo')
+"""The kwargs that are passed to all filters."""
 
-    :raises TypeError: and says what is missing.
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def verify_handler(fn: Callable[..., Any]) -> None:
+    """
+    Refuse functions that can handle nothing: they would fail in each call, or do nothing.
+
+    :raises TypeError: and says what is wrong, and what to write.
     """
     # Sub-handlers are made in every call of their parents, so the usual case must cost nothing.
     code = getattr(fn, '__code__', None)
-    if code is None or code.co_flags & inspect.CO_VARKEYWORDS:
+    if code is None:
+        if not callable(fn):
+            raise TypeError(f"A handler must be a function, but it is {fn!r}.")
         return
-    params = inspect.signature(fn, follow_wrapped=False).parameters.values()
-    names = {param.name for param in params if param.kind != inspect.Parameter.POSITIONAL_ONLY}
-    missing = [name for name in ALWAYS_PASSED if name not in names]
-    if missing:
-        shown = ', '.join([*(str(param) for param in params), '**_'])
+    if code.co_flags & _GENERATORS:
+        raise TypeError(
+            f"{fn.__name__}() contains `yield`, so a call would execute nothing of it. Return the "
+            f"result, or move the generator into another function.")
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        return
+    if missing := _find_missing(fn, ALWAYS_PASSED):
         raise TypeError(
             f"{fn.__name__}() does not accept all the keyword arguments that handlers get "
-            f"({', '.join(missing)}, and others). Add **_: def {fn.__name__}({shown})")
+            f"({', '.join(missing)}, and others). Add **_: def {_show_open(fn)}")
+
+
+def verify_filter(name: str, fn: object, *, gets_value: bool = False) -> None:
+    """
+    Refuse functions that would fail whenever they are called as filters.
+
+    ``name`` is the parameter of the decorator. With ``gets_value``, the function is a criterion for
+    a value: anything but a function is accepted.
+
+    :raises TypeError: and says what is wrong, and what to write.
+    """
+    if not callable(fn):
+        if gets_value:
+            return
+        raise TypeError(f"{name} must be a function, for example: "
+                        f"lambda spec, **_: spec.get('enabled'), but it is {fn!r}.")
+    code = getattr(fn, '__code__', None)
+    if code is None:  # a builtin, a partial, an object: their signatures are not always known
+        return
+    if not code.co_flags & inspect.CO_VARKEYWORDS and (
+            missing := _find_missing(fn, PASSED_TO_FILTERS)):
+        raise TypeError(
+            f"The function in {name} does not accept all the keyword arguments that filters get "
+            f"({', '.join(missing)}, and others). Add **_: {_show_open(fn)}")
+    params = inspect.signature(fn, follow_wrapped=False).parameters.values()
+    if gets_value and not any(param.kind in _POSITIONAL for param in params):
+        raise TypeError(
+            f"The function in {name} gets the value as its first, positional argument. Add it, for "
+            f"example: lambda value, **_: value == 'x'")
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD,
+               inspect.Parameter.VAR_POSITIONAL)
+
+
+def _find_missing(fn: Callable[..., Any], passed: Collection[str]) -> list[str]:
+    params = inspect.signature(fn, follow_wrapped=False).parameters.values()
+    names = {param.name for param in params if param.kind != inspect.Parameter.POSITIONAL_ONLY}
+    return [name for name in passed if name not in names]
+
+
+def _show_open(fn: Callable[..., Any]) -> str:
+    """Show the signature as it should be."""
+    params = inspect.signature(fn, follow_wrapped=False).parameters.values()
+    shown = ', '.join([*(str(param) for param in params), '**_'])
+    return f'lambda {shown}: ...' if fn.__name__ == '<lambda>' else f'{fn.__name__}({shown})'
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

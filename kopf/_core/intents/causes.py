@@ -179,7 +179,10 @@ class ChangingCause(ResourceCause):
         }
 
     def _kwargs(self) -> dict[str, Any]:
-        return {**super()._kwargs(), 'reason': self.reason, **self.describe_change(self.field)}
+        kwargs = super()._kwargs()
+        kwargs['reason'] = self.reason
+        kwargs.update(self.describe_change(self.field))
+        return kwargs
 
 
 @dataclasses.dataclass(kw_only=True)

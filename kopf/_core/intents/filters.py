@@ -30,36 +30,42 @@ class _Verdict(NamedTuple):
 
 _YES = _Verdict(True, True)
 _NO = _Verdict(False, False)
+_FAILING = _Verdict(True, False)
 
 
-class Survey(NamedTuple):
-    """The handlers for one cause, in the order of declaration."""
+class Selection(NamedTuple):
+    """The handlers of an object for one cause, in the order of declaration."""
 
-    matching: Sequence[handlers.ChangingHandler]
-    """The matching handlers: each pair of a function and an id once."""
-
-    errors: Sequence[FilterError]
-    """The handlers whose filters have failed, with the errors."""
+    handlers: Sequence[handlers.ChangingHandler]
+    """The matching handlers, each pair of a function and an id once; and then the failing ones."""
 
     in_scope: bool
-    """Whether the object is in scope of any handler (see `is_in_scope`), or a filter has failed."""
+    """
+    Whether any handler is for this object, for this cause or another one (see `is_in_scope`), or a
+    filter has failed.
+    """
 
     needs_finalizer: bool
-    """Whether any handler in scope requires the finalizer."""
+    """Whether any handler in scope must be called before the object disappears."""
+
+    failing: Mapping[handlers.ChangingHandler, Exception] = {}
+    """The handlers whose filters have failed, with the errors of their callbacks."""
 
 
-def survey(candidates: Iterable[handlers.ChangingHandler], cause: causes.ChangingCause) -> Survey:
+def select(
+        candidates: Iterable[handlers.ChangingHandler], cause: causes.ChangingCause,
+) -> Selection:
     """
-    Find the handlers of a change. The result contains the errors of filters.
+    Select the handlers for the cause, and find whether any handlers are for the object.
 
     The filters of handlers for other reasons are evaluated only if the finalizer or the scope
     depends on them, because their callbacks can fail for these reasons: e.g. a filter of an update
     handler can assume that ``old`` is not None.
     """
     matching: list[handlers.ChangingHandler] = []
-    errors: list[FilterError] = []
-    scoped: list[handlers.ChangingHandler] = []
+    failing: dict[handlers.ChangingHandler, Exception] = {}
     others: list[handlers.ChangingHandler] = []
+    in_scope = needs_finalizer = False
     for handler in candidates:
         if not concerns(handler, cause):
             others.append(handler)
@@ -67,23 +73,20 @@ def survey(candidates: Iterable[handlers.ChangingHandler], cause: causes.Changin
         try:
             verdict = _YES if handler.unfiltered else _judge(handler, cause, cause.kwargs)
         except FilterError as e:
-            errors.append(e)
-            scoped.append(handler)
-            continue
+            failing[handler] = e.error
+            verdict = _FAILING
         if verdict.in_scope:
-            scoped.append(handler)
+            in_scope = True
+            needs_finalizer = needs_finalizer or bool(handler.requires_finalizer)
         if verdict.matching:
             matching.append(handler)
-    needs_finalizer = any(handler.requires_finalizer for handler in scoped) or any(
-        _may_be_in_scope(handler, cause) for handler in others if handler.requires_finalizer)
-    rest = [handler for handler in others if not handler.requires_finalizer]
-    return Survey(
-        matching=deduplicate(matching),
-        errors=errors,
-        in_scope=bool(scoped) or needs_finalizer or any(
-            _may_be_in_scope(handler, cause) for handler in rest),
-        needs_finalizer=needs_finalizer,
-    )
+    others.sort(key=lambda handler: not handler.requires_finalizer)
+    for handler in others:
+        if not (needs_finalizer if handler.requires_finalizer else in_scope) and (
+                _may_be_in_scope(handler, cause)):
+            in_scope = True
+            needs_finalizer = needs_finalizer or bool(handler.requires_finalizer)
+    return Selection([*deduplicate(matching), *failing], in_scope, needs_finalizer, failing)
 
 
 def deduplicate(candidates: list[HandlerT]) -> list[HandlerT]:

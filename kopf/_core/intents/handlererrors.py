@@ -2,6 +2,7 @@
 The errors by which handlers control their retries, and how all other errors are treated.
 """
 import enum
+import numbers
 
 
 class ErrorsMode(enum.Enum):
@@ -37,9 +38,13 @@ class TemporaryError(Exception):
 
     :param msg: the message for the log. Default: none.
     :param delay: the delay in seconds before the next attempt; `None` means no delay.
+    :raises TypeError: if the delay is not a number.
     """
 
     def __init__(self, msg: str | None = None, /, delay: float | None = 60) -> None:
+        given: object = delay  # of any type, without a type checker
+        if given is not None and not isinstance(given, numbers.Real):
+            raise TypeError(f"delay= must be a number of seconds, not {delay!r}.")
         super().__init__(*(() if msg is None else (msg,)))
         self.delay = delay
 

@@ -6,9 +6,10 @@ Handlers are compared by identity: two equal declarations are two handlers.
 import dataclasses
 import enum
 import functools
+import numbers
 import types
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 from kopf._cogs.structs import dicts, ids, references, reviews
 from kopf._core.intents import callbacks, causes
@@ -47,6 +48,10 @@ def get_callable_id(fn: Callable[..., Any]) -> str:
             return fn.__qualname__
     if hasattr(fn, '__wrapped__'):
         return get_callable_id(fn.__wrapped__)
+    if isinstance(fn, type):
+        raise ValueError(f"Cannot get id of {fn!r}; it is a class. Decorate a function instead.")
+    if not callable(fn):
+        raise ValueError(f"Cannot get id of {fn!r}; it is not a function.")
     raise ValueError(f"Cannot get id of {fn!r}; only functions have names, so set id= explicitly.")
 
 
@@ -57,7 +62,14 @@ def generate_id(
         field: dicts.FieldPath | None = None,
         parent: ids.HandlerId | None = None,
 ) -> ids.HandlerId:
-    """Make a handler id: ``parent/fn/spec.field``, without the absent parts."""
+    """
+    Make a handler id: ``parent/fn/spec.field``, without the absent parts.
+
+    :raises TypeError: if ``id`` is not a string.
+    :raises ValueError: if there is no ``id``, and the function has no name.
+    """
+    if id is not None and not isinstance(id, str):
+        raise TypeError(f"id= must be a string, not {id!r}.")
     parts = [parent, get_callable_id(fn) if id is None else id, '.'.join(field or ())]
     return ids.HandlerId('/'.join(part for part in parts if part))
 
@@ -77,8 +89,19 @@ class Handler:
     retries: int | None = None
     backoff: float | None = None
 
+    numeric: ClassVar[tuple[str, ...]] = ('timeout', 'retries', 'backoff')
+    """The options that must be numbers: all in seconds, except for ``retries``."""
+
     def __post_init__(self) -> None:
-        callbacks.verify_kwargs(self.fn)
+        callbacks.verify_handler(self.fn)
+        for name in self.numeric:
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, numbers.Real):
+                unit = 'attempts' if name == 'retries' else 'seconds'
+                raise TypeError(f"{name}= must be a number of {unit}, not {value!r}.")
+        if self.errors is not None and not isinstance(self.errors, ErrorsMode):
+            raise TypeError(f"errors= must be one of kopf.ErrorsMode, for example "
+                            f"kopf.ErrorsMode.PERMANENT, not {self.errors!r}.")
 
     def __repr__(self) -> str:
         return f'Handler {self.id!r}'
@@ -121,6 +144,16 @@ class ResourceHandler(Handler):
     field: dicts.FieldPath | None = None
     value: ValueFilter = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.when is not None:
+            callbacks.verify_filter('when=', self.when)
+        for name, criteria in (('labels', self.labels), ('annotations', self.annotations)):
+            for key, criterion in criteria.items() if criteria else ():
+                callbacks.verify_filter(f'{name}={{{key!r}: ...}}', criterion, gets_value=True)
+        if self.value is not None:
+            callbacks.verify_filter('value=', self.value, gets_value=True)
+
     @functools.cached_property
     def unfiltered(self) -> bool:
         """Whether all objects match, so that the filters need not be checked."""
@@ -156,11 +189,27 @@ class ChangingHandler(ResourceHandler):
     old: ValueFilter = None
     new: ValueFilter = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.old is not None:
+            callbacks.verify_filter('old=', self.old, gets_value=True)
+        if self.new is not None:
+            callbacks.verify_filter('new=', self.new, gets_value=True)
+
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SpawningHandler(ResourceHandler):
     requires_finalizer: bool | None = None
     initial_delay: float | callbacks.DelayFn | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        delay: object = self.initial_delay
+        if callable(delay):
+            callbacks.verify_filter('initial_delay=', delay)
+        elif delay is not None and not isinstance(delay, numbers.Real):
+            raise TypeError(f"initial_delay= must be a number of seconds, or a function that "
+                            f"returns it, not {self.initial_delay!r}.")
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -168,6 +217,9 @@ class DaemonHandler(SpawningHandler):
     cancellation_backoff: float | None = None
     cancellation_timeout: float | None = None
     cancellation_polling: float | None = None
+
+    numeric = (*SpawningHandler.numeric, 'cancellation_backoff', 'cancellation_timeout',
+               'cancellation_polling')
 
     def __repr__(self) -> str:
         return f'Daemon {self.id!r}'
@@ -179,6 +231,8 @@ class TimerHandler(SpawningHandler):
     sharp: bool | None = None
     idle: float | None = None
 
+    numeric = (*SpawningHandler.numeric, 'interval', 'idle')
+
     def __repr__(self) -> str:
         return f'Timer {self.id!r}'
 
@@ -188,9 +242,11 @@ class ReconcilingHandler(ResourceHandler):
     """
     A handler that returns which owned resources there should be: any iterable of manifests.
 
-    ``owns`` are their kinds. ``interval`` is in seconds; None if only changes matter.
+    ``owns`` are their kinds. ``watches`` are other kinds, each with a function that returns the
+    names of the objects to reconcile. ``interval`` is in seconds; None if only changes matter.
     """
     owns: tuple[references.Selector, ...] = ()
+    watches: tuple[tuple[references.Selector, Callable[..., Any]], ...] = ()
     interval: float | None = None
     prune: bool = True
     recreate: bool = False

@@ -5,9 +5,9 @@ Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import dicts, references
 from kopf._core.intents import causes, filters, handlers
@@ -32,36 +32,8 @@ class GenericRegistry(Generic[HandlerT]):
         return len(self._handlers)
 
 
-class ActivityRegistry(GenericRegistry[handlers.ActivityHandler]):
-    pass
-
-
-class ResourceRegistry(GenericRegistry[ResourceHandlerT]):
-    pass
-
-
-class IndexingRegistry(ResourceRegistry[handlers.IndexingHandler]):
-    pass
-
-
-class WatchingRegistry(ResourceRegistry[handlers.WatchingHandler]):
-    pass
-
-
-class SpawningRegistry(ResourceRegistry[handlers.SpawningHandler]):
-    pass
-
-
-class ReconcilingRegistry(ResourceRegistry[handlers.ReconcilingHandler]):
-    pass
-
-
-class ChangingRegistry(ResourceRegistry[handlers.ChangingHandler]):
+class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
-
-
-class WebhooksRegistry(ResourceRegistry[handlers.WebhookHandler]):
-    pass
 
 
 class OperatorRegistry:
@@ -74,13 +46,13 @@ class OperatorRegistry:
     """
 
     def __init__(self) -> None:
-        self._activities = ActivityRegistry()
-        self._indexing = IndexingRegistry()
-        self._watching = WatchingRegistry()
-        self._spawning = SpawningRegistry()
+        self._activities = GenericRegistry[handlers.ActivityHandler]()
+        self._indexing = GenericRegistry[handlers.IndexingHandler]()
+        self._watching = GenericRegistry[handlers.WatchingHandler]()
+        self._spawning = GenericRegistry[handlers.SpawningHandler]()
         self._changing = ChangingRegistry()
-        self._reconciling = ReconcilingRegistry()
-        self._webhooks = WebhooksRegistry()
+        self._reconciling = GenericRegistry[handlers.ReconcilingHandler]()
+        self._webhooks = GenericRegistry[handlers.WebhookHandler]()
 
     @property
     def is_empty(self) -> bool:
@@ -107,13 +79,15 @@ class OperatorRegistry:
     def get_selectors(self) -> Collection[references.Selector]:
         """
         Get the selectors of all handlers, without duplicates, in a stable order: of the resources
-        that they handle, and of those that they own.
+        that they handle, and of those that they own or watch.
         """
         selectors = [
             handler.selector for handler in self.iter_resource_handlers()
             if handler.selector is not None]
         owned = [selector for handler in self._reconciling for selector in handler.owns]
-        return tuple(dict.fromkeys([*selectors, *owned]))
+        watched = [
+            selector for handler in self._reconciling for selector, _ in handler.watches]
+        return tuple(dict.fromkeys([*selectors, *owned, *watched]))
 
 
 _default_registry: OperatorRegistry | None = None
@@ -181,6 +155,8 @@ class ResourceHandlers:
 
 
 Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
+Watched = dict[handlers.ReconcilingHandler, Collection[
+    tuple[references.Resource, Callable[..., Any]]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,7 +166,11 @@ class Binding:
     handlers: dict[references.Resource, ResourceHandlers]
     owned: Owned
     """The resources that the handlers own, as far as they are in the cluster."""
+    watched: Watched
+    """The resources that the handlers watch, with the author's functions."""
     unresolved: list[references.Selector]
+    similar: dict[references.Selector, references.Resource]
+    """What unresolved selectors were probably meant for."""
     ambiguous: dict[references.Selector, Collection[references.Resource]]
     failing: dict[references.Selector, Exception]
     unwatchable: list[references.Resource]
@@ -203,13 +183,17 @@ class Binding:
                    f"{selector} => {{{_join(resources)}}}")
         if self.unresolved:
             yield (f"Unresolved resources cannot be served (try creating their CRDs): "
-                   f"{_join(self.unresolved)}")
+                   f"{_join(map(self._describe_unresolved, self.unresolved))}")
         for selector, error in self.failing.items():
             yield f"Resources will not be served, as their selector fails: {selector}: {error!r}"
         if self.unwatchable:
             yield f"Non-watchable resources will not be served: {{{_join(self.unwatchable)}}}"
         if self.unpatchable:
             yield f"Non-patchable resources will not be served: {{{_join(self.unpatchable)}}}"
+
+    def _describe_unresolved(self, selector: references.Selector) -> str:
+        similar = self.similar.get(selector)
+        return f"{selector} (did you mean {similar}?)" if similar else str(selector)
 
 
 def _join(items: Iterable[object]) -> str:
@@ -286,7 +270,14 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             handler: tuple(dict.fromkeys(
                 resource for selector in handler.owns for resource in selected[selector]))
             for handler in registry._reconciling},
+        watched={
+            handler: tuple(
+                (resource, fn) for selector, fn in handler.watches
+                for resource in selected[selector])
+            for handler in registry._reconciling},
         unresolved=unresolved,
+        similar={selector: similar for selector in unresolved
+                 if (similar := selector.find_similar(resources)) is not None},
         ambiguous=ambiguous,
         failing=failing,
         unwatchable=unwatchable,

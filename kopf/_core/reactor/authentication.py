@@ -72,25 +72,44 @@ async def _log_in(
         declared, the environment has no credentials, and there have never been any that worked.
     """
     logger.info(f"{what} has been initiated.")
-    found, failures = await _call_all(declared or get_default_handlers(libraries=True), run)
-    if not found and not declared:
-        found, more = await _call_all(get_default_handlers(libraries=False), run)
-        failures = {**failures, **more}
+    found, failures = await (_call_all(declared, run) if declared else _call_defaults(run))
     if found:
         logger.info(f"{what} has finished.")
         return found
+    if not declared and not vault.proven:
+        raise _make_error(failures)
     logger.warning(
         f"{what} has failed: no credentials were retrieved from the login handlers.")
     if declared and len(failures) == len(declared):
         raise credentials.LoginError(
             f"All login handlers have failed: {'; '.join(failures.values())}")
-    if not declared and not vault.proven:
-        reasons = f" ({'; '.join(failures.values())})" if failures else ""
-        raise credentials.LoginError(
-            f"Nothing to log in with: there is neither a kubeconfig ({kubeconfigs.describe()}) "
-            "nor a service account of a pod. Make one, or declare "
-            f"a handler with @kopf.on.login().{reasons}")
     return {}
+
+
+async def _call_defaults(
+        run: RunFn,
+) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
+    """Log in by the installed libraries, or else by Kopf itself, if there is anything to read."""
+    if not _is_pod():
+        try:
+            if not kubeconfigs.verify():
+                return {}, {}
+        except credentials.LoginError as e:
+            return {}, {'kubeconfig': str(e)}  # all libraries would complain, each in its own way
+    found, failures = await _call_all(get_default_handlers(libraries=True), run)
+    if not found:
+        found, more = await _call_all(get_default_handlers(libraries=False), run)
+        failures = {**failures, **more}
+    return found, failures
+
+
+def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
+    """Make the error of a login without any credentials."""
+    reasons = [text.removeprefix(f'{id_}: ').rstrip('.') for id_, text in failures.items()]
+    return credentials.LoginError("Nothing to log in with: " + (
+        f"{'; '.join(dict.fromkeys(reasons))}." if reasons else
+        f"there is neither a kubeconfig ({kubeconfigs.describe()}) nor a service account of a pod. "
+        f"Make one, or declare a handler with @kopf.on.login()."))
 
 
 def get_default_handlers(*, libraries: bool) -> Collection[handlers.ActivityHandler]:
@@ -123,9 +142,12 @@ def _find_files() -> Iterator[_AnyLoginFn]:
     """
     Find the login of this environment: in a pod, the service account; elsewhere, the kubeconfig.
     """
-    is_pod = os.path.exists(serviceaccounts.get_token_path())
-    yield (serviceaccounts.login_with_service_account if is_pod
+    yield (serviceaccounts.login_with_service_account if _is_pod()
            else kubeconfigs.login_with_kubeconfig)
+
+
+def _is_pod() -> bool:
+    return os.path.exists(serviceaccounts.get_token_path())
 
 
 def _make_final(fn: _AnyLoginFn) -> _AnyLoginFn:

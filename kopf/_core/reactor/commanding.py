@@ -101,6 +101,10 @@ async def _change(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
             insights=insights, logger=logger)
         done = []
+        if not insights.namespaces:
+            raise CommandError(
+                f"No namespace matches {', '.join(map(repr, map(str, namespaces)))}, so there is "
+                f"no peering to change. Check the name: kubectl get namespaces")
         for namespace in sorted(insights.namespaces or (), key=str):
             changed = False
             for resource in resources:

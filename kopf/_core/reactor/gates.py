@@ -102,6 +102,10 @@ class Gate:
             self._unfilled.remove(source)
             self._check()
 
+    def count_left(self, source: items.Source) -> int | None:
+        """Count the objects of the source that are being indexed; None if it is not waited for."""
+        return self._counts[source] if source in self._unfilled else None
+
     def _check_filled(self, source: items.Source) -> None:
         if source not in self._unlisted and not self._counts[source]:
             self.open_for(source)

@@ -25,18 +25,20 @@ class Inbox:
     other versions only by equality.
     """
     __slots__ = (
-        '_events', '_expected', '_expected_until', '_is_due', '_kept', '_pending', '_shown',
-        '_version')
+        '_events', '_expected', '_expected_until', '_kept', '_shown', 'is_due', 'pending',
+        'version')
 
     def __init__(self) -> None:
-        self._version: bodies.Version = None
+        self.version: bodies.Version = None
         """The newest known version, from the watch or from responses to own writes."""
+        self.pending: bodies.RawBody | None = None
+        """The newest state, if it is not reconciled yet."""
+        self.is_due = False
+        """Whether the kept state must be reconciled again, though it is not new."""
         self._shown: bodies.Version = None
         """The version of the last raw event. Responses to own writes make no raw events."""
-        self._pending: bodies.RawBody | None = None
         self._kept: bodies.RawBody | bytes | None = None
         """The newest reconciled state, if it will be needed; packed after a longer rest."""
-        self._is_due = False
         self._events: collections.deque[bodies.RawEvent] | None = None
         self._expected: bodies.Version = None
         """The version of the own write whose echo is expected, if versions are not comparable."""
@@ -45,28 +47,13 @@ class Inbox:
     # What is there.
 
     @property
-    def version(self) -> bodies.Version:
-        """The newest known version."""
-        return self._version
-
-    @property
-    def pending(self) -> bodies.RawBody | None:
-        """The newest state, if it is not reconciled yet."""
-        return self._pending
-
-    @property
-    def is_due(self) -> bool:
-        """Whether the kept state must be reconciled again, though it is not new."""
-        return self._is_due
-
-    @property
     def has_events(self) -> bool:
-        return bool(self._events)
+        return self._events is not None
 
     @property
     def has_news(self) -> bool:
         """Whether there is anything to process."""
-        return self._pending is not None or self._is_due or bool(self._events)
+        return self.pending is not None or self.is_due or self._events is not None
 
     @property
     def is_keeping(self) -> bool:
@@ -79,8 +66,8 @@ class Inbox:
 
     def peek(self) -> bodies.RawBody | None:
         """Return the state with which the processing would begin, without taking it."""
-        if self._pending is not None:
-            return self._pending
+        if self.pending is not None:
+            return self.pending
         return self._events[0]['object'] if self._events else self.recall()
 
     def recall(self) -> bodies.RawBody | None:
@@ -101,21 +88,30 @@ class Inbox:
 
     # What comes.
 
+    @property
+    def is_expecting(self) -> bool:
+        """Whether the echo of an own write is expected, because versions are not comparable."""
+        return self._expected is not None
+
     def offer(self, raw: bodies.RawBody, *, now: float) -> bool:
-        """Take a state from the watch; false if the state is an echo, or not newer."""
+        """
+        Take a state from the watch; false if the state is an echo, or not newer.
+
+        The monotonic time ``now`` matters only if the inbox `is_expecting` an echo.
+        """
         version = bodies.parse_version(raw)
         if self._expected is not None:
             if version == self._expected:
                 self._expected = None
-                self._pending = None
+                self.pending = None
                 return False
             if now >= self._expected_until:
                 self._expected = None
-        if self._version is not None and not bodies.is_newer(version, self._version):
+        if self.version is not None and not bodies.is_newer(version, self.version):
             return False
         if self._expected is None:
-            self._version = version
-        self._pending = raw
+            self.version = version
+        self.pending = raw
         return True
 
     def accept(self, raw: bodies.RawBody, *, patience: float) -> bool:
@@ -126,26 +122,26 @@ class Inbox:
         until the echo arrives, or until the monotonic time ``patience``.
         """
         version = bodies.parse_version(raw)
-        if isinstance(version, int) and not isinstance(self._version, str):
-            if self._version is not None and version < self._version:
+        if isinstance(version, int) and not isinstance(self.version, str):
+            if self.version is not None and version < self.version:
                 return False
-            self._version = version
-        elif version != self._version:
+            self.version = version
+        elif version != self.version:
             self._expected, self._expected_until = version, patience
-            self._version = version
-        if self._pending is not None and bodies.is_newer(
-                bodies.parse_version(self._pending), version):
+            self.version = version
+        if self.pending is not None and bodies.is_newer(
+                bodies.parse_version(self.pending), version):
             return False
-        self._pending = None
+        self.pending = None
         return True
 
     def put(self, raw: bodies.RawBody) -> None:
         """Set the state with which the next reconciliation begins."""
-        self._pending = raw
+        self.pending = raw
 
     def remind(self) -> None:
         """Let the next reconciliation begin with the kept state, unless a newer one arrives."""
-        self._is_due = True
+        self.is_due = True
 
     def record(
             self, type: bodies.RawEventType, raw: bodies.RawBody, packed: bytes | None = None,
@@ -158,7 +154,7 @@ class Inbox:
             self._events.pop()
         self._events.append({'type': type, 'object': raw})
         self._shown = bodies.parse_version(raw)
-        if type != 'DELETED' and (self._pending is raw or self._version == self._shown):
+        if type != 'DELETED' and (self.pending is raw or self.version == self._shown):
             self.keep(raw, packed)
         return has_room
 
@@ -166,19 +162,24 @@ class Inbox:
 
     def take(self) -> bodies.RawBody | None:
         """Take the newest state that is not reconciled; or the kept state after a reminder."""
-        raw, self._pending = self._pending, None
-        if raw is None and self._is_due:
+        raw, self.pending = self.pending, None
+        if raw is None and self.is_due:
             raw = self.recall()
-        self._is_due = False
+        self.is_due = False
         return raw
 
     def take_event(self) -> bodies.RawEvent | None:
         """Take the next raw event."""
-        return self._events.popleft() if self._events else None
+        if self._events is None:
+            return None
+        event = self._events.popleft()
+        if not self._events:
+            self._events = None  # an empty queue takes several times the memory of an inbox
+        return event
 
     def begin(self) -> None:
         """Drop the reminder: a reconciliation looks at the state now."""
-        self._is_due = False
+        self.is_due = False
 
     def keep(self, raw: bodies.RawBody, packed: bytes | None = None) -> None:
         """Keep a state until it is needed; ``packed`` is the same as a raw event in JSON."""
@@ -195,7 +196,7 @@ class Inbox:
 
     def forget_versions(self) -> None:
         """Take the next state as new, whatever its version."""
-        self._version = self._shown = self._expected = None
+        self.version = self._shown = self._expected = None
 
     def distrust(self, *, is_at_work: bool) -> None:
         """
@@ -204,19 +205,19 @@ class Inbox:
         If there were any states, or if the processing has begun, the object is processed again.
         """
         if self._events:  # the next list must make a new event, for the newest state
-            self._events.clear()
+            self._events = None
             self._shown = None
-        self._is_due = self._is_due or is_at_work or self._pending is not None
-        self._pending = self._expected = None
+        self.is_due = self.is_due or is_at_work or self.pending is not None
+        self.pending = self._expected = None
 
     def end(self, raw: bodies.RawBody | None) -> bodies.RawBody | None:
         """Note that the object is gone; return its last state, as far as it is known."""
-        last = raw if raw is not None else self._pending
-        self._pending = last if last is not None else self.recall()
+        last = raw if raw is not None else self.pending
+        self.pending = last if last is not None else self.recall()
         self._kept = None
-        return self._pending
+        return self.pending
 
     def clear(self) -> None:
         """Forget everything."""
-        self._pending = self._kept = self._events = None
-        self._is_due = False
+        self.pending = self._kept = self._events = None
+        self.is_due = False

@@ -39,8 +39,8 @@ class Informer:
         """``resumed`` are the uids that were resumed under another version of the resource."""
         super().__init__()
         self._queue = queue
-        self._resource = resource
-        self._handlers = handlers
+        self.resource = resource
+        self.handlers = handlers
         self._reconsider = reconsider
         self._items: dict[str, items.Item] = {}
         self._leaving: dict[tuple[str | None, str], items.Item] = {}
@@ -51,17 +51,10 @@ class Informer:
         self._trusted_since = 0
         """The first list after a pause. Objects wait until this list or a later one shows them."""
         self._is_complete = False
+        self._expected: int | None = None
         self._resumed = resumed
         self._newcomers: list[items.Item] = []
         self._warned = False
-
-    @property
-    def resource(self) -> references.Resource:
-        return self._resource
-
-    @property
-    def handlers(self) -> registries.ResourceHandlers:
-        return self._handlers
 
     @property
     def consistency_timeout(self) -> float:
@@ -80,6 +73,17 @@ class Informer:
         """How many objects of the first list have come so far; None when the list has ended."""
         return None if self._is_complete else len(self._items)
 
+    @property
+    def expected(self) -> int | None:
+        """About how many objects the first list has; None if the API server has not said."""
+        return self._expected
+
+    @property
+    def filling(self) -> tuple[int, int] | None:
+        """How many objects are indexed, and of how many; None if the indices are filled."""
+        left = self._queue.gate.count_left(self) if self._is_complete else None
+        return None if left is None else (len(self._items) - left, len(self._items))
+
     def __iter__(self) -> Iterator[items.Item]:
         return iter(self._items.values())
 
@@ -94,6 +98,9 @@ class Informer:
         if restored:
             self._forget_versions()
 
+    def expect(self, remaining: int | None) -> None:
+        self._expected = None if remaining is None else len(self._items) + remaining
+
     def listed(self, body: bodies.RawBody) -> None:
         first = not self._is_complete
         item, new = self._ensure(body, initial=first)
@@ -106,15 +113,15 @@ class Informer:
             item.show(body)
         elif is_back and item.inbox.is_due:
             item.inbox.put(body)
-        is_unseen = self._handlers.watching and item.inbox.is_unseen(body)
+        is_unseen = self.handlers.watching and item.inbox.is_unseen(body)
         if is_unseen:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
         if new and not first:
             self._newcomers.append(item)  # only the end of the list shows which namesakes are gone
         elif is_new_state or is_unseen:
-            self._schedule(item, urgent=not first)
+            self.schedule(item, urgent=not first)
         elif item.inbox.pending is body:
-            self._schedule(item, urgent=False)
+            self.schedule(item, urgent=False)
 
     def end(self) -> None:
         self._is_complete = True
@@ -137,7 +144,7 @@ class Informer:
             body: bodies.RawBody,
             packed: bytes | None = None,
     ) -> None:
-        if type == 'DELETED' and not self._handlers.watching and (
+        if type == 'DELETED' and not self.handlers.watching and (
                 items.get_uid(body) not in self._items):
             return
         item, new = self._ensure(body, initial=False)
@@ -149,9 +156,9 @@ class Informer:
         is_new_state = item.offer(body)
         if is_new_state:
             item.show(body, packed)
-        if self._handlers.watching:
+        if self.handlers.watching:
             self._record(item, type, body, packed)
-        if self._handlers.watching or is_new_state:
+        if self.handlers.watching or is_new_state:
             self.schedule(item)
 
     def skipped(
@@ -192,7 +199,7 @@ class Informer:
         if not has_room and not self._warned:
             self._warned = True
             logger.warning(
-                f"Events of {self._resource} come faster than their handlers see them; "
+                f"Events of {self.resource} come faster than their handlers see them; "
                 f"from now on, some of them are skipped (the newest ones never).")
 
     def _leave(self, item: items.Item, body: bodies.RawBody | None) -> None:
@@ -201,7 +208,7 @@ class Informer:
         self._end(item)
         last = item.inbox.end(body)
         if last is not None:
-            if self._handlers.watching:
+            if self.handlers.watching:
                 self._record(item, 'DELETED', last)
             item.identify(last)
         if item.name is not None:
@@ -219,7 +226,7 @@ class Informer:
             item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
         if item.reconcilers is not None:
             item.reconcilers.leave()
-        if self._handlers.indexing:
+        if self.handlers.indexing:
             self._queue.gate.forget(item)
 
     def _yield_to_namesake(self, item: items.Item, body: bodies.RawBody) -> None:
@@ -230,10 +237,7 @@ class Informer:
 
     # Called by the items.
 
-    def schedule(self, item: items.Item) -> None:
-        self._schedule(item, urgent=True)
-
-    def _schedule(self, item: items.Item, *, urgent: bool) -> None:
+    def schedule(self, item: items.Item, *, urgent: bool = True) -> None:
         if item.gone or item.last_list >= self._trusted_since:
             self._queue.add(item, urgent=urgent)
 
@@ -258,14 +262,14 @@ class Informer:
             self, resource: references.Resource, handlers: registries.ResourceHandlers,
     ) -> None:
         """Switch to other handlers or other details of the resource. A new list must follow."""
-        self._resource, self._handlers = resource, handlers
+        self.resource, self.handlers = resource, handlers
         self._forget_versions()
 
     def narrow(
             self, resource: references.Resource, handlers: registries.ResourceHandlers,
     ) -> None:
         """Switch to fewer handlers. No new list is needed: they have seen all objects."""
-        self._resource, self._handlers = resource, handlers
+        self.resource, self.handlers = resource, handlers
 
     def distrust(self) -> None:
         """
@@ -316,8 +320,9 @@ class InformerFactory:
         """
         Begin to serve a resource in a namespace. The caller starts a watch with the result.
 
-        If the resource is already served there, its informer switches to the new handlers. The new
-        watch must begin with a list.
+        If the resource is already served there, and other details of the resource (e.g. its
+        subresources) or its handlers have changed, its informer switches to them. The new watch
+        must begin with a list.
         """
         informer = self._informers.pop((resource, namespace), None)
         if informer is not None:
@@ -338,7 +343,7 @@ class InformerFactory:
             namespace: str | None,
             handlers: registries.ResourceHandlers,
     ) -> None:
-        """Switch an informer to fewer handlers, with the same watch."""
+        """Switch an informer to fewer handlers, while the same watch goes on feeding it."""
         informer = self._informers.pop((resource, namespace))
         informer.narrow(resource, handlers)
         self._informers[resource, namespace] = informer

@@ -77,8 +77,8 @@ class Source(Protocol):
     def consistency_timeout(self) -> float:
         """How long (seconds) to wait for the echo of a write if versions are not comparable."""
 
-    def schedule(self, item: 'Item', /) -> None:
-        """Queue the item for processing."""
+    def schedule(self, item: 'Item', /, *, urgent: bool = True) -> None:
+        """Queue the item for processing; if it is not urgent, behind all live changes."""
 
     def index(self, item: 'Item', raw: bodies.RawBody, /) -> None:
         """Index the state before the item is processed."""
@@ -93,28 +93,38 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        '_companions', '_cycle', '_gone', '_initial', '_last_list', '_memo', '_name', '_noticed',
-        '_phase', '_reconcilers', '_throttler', 'due', 'inbox', 'source', 'uid')
+        'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo', 'name',
+        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'uid')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
         self.uid = uid
         self.inbox = inboxes.Inbox()
         self.due: float | None = None  # only `wakeups` sets it
-        self._phase = Phase.RESTING
-        self._initial = initial
-        self._noticed = False
-        self._gone = False
-        self._last_list = 0
-        self._name: tuple[str | None, str] | None = None
-        self._cycle: cycles.Cycle | None = None
-        self._throttler: throttlers.Throttler | None = None
-        self._companions: spawning.Companions | None = None
-        self._reconcilers: Reconcilers | None = None
-        self._memo: Any = None
+        self.phase = Phase.RESTING
+        self.initial = initial
+        """Whether the object existed before the operator, and is not resumed yet."""
+        self.noticed = False
+        """Whether any handler was for the object, so that the end of the object is logged."""
+        self.gone = False
+        """Whether the object no longer exists, or is no longer served."""
+        self.last_list = 0
+        """The number of the last list of the informer that has shown the object."""
+        self.name: tuple[str | None, str] | None = None
+        """The namespace and the name, if `identify` has set them."""
+        self.cycle: cycles.Cycle | None = None
+        """The current handling cycle; None if no cycle is known in this process."""
+        self.throttler: throttlers.Throttler | None = None
+        """The next delay, if the object is throttled after errors of Kopf or of the API server."""
+        self.companions: spawning.Companions | None = None
+        """The daemons and timers of the object, if there are any."""
+        self.reconcilers: Reconcilers | None = None
+        """The reconciling handlers of the object, if there are any."""
+        self.memo: Any = None
+        """The memo of the object; None until a handler needs the memo."""
 
     def __repr__(self) -> str:
-        return f'<Item {self.uid} of {self.resource}: {self._phase.name}>'
+        return f'<Item {self.uid} of {self.resource}: {self.phase.name}>'
 
     @property
     def resource(self) -> references.Resource:
@@ -127,12 +137,8 @@ class Item:
     # The phase.
 
     @property
-    def phase(self) -> Phase:
-        return self._phase
-
-    @property
     def is_at_work(self) -> bool:
-        return self._phase in AT_WORK
+        return self.phase in AT_WORK
 
     def enter(self, phase: Phase) -> None:
         """
@@ -140,68 +146,47 @@ class Item:
 
         :raises RuntimeError: if the transition is not legal.
         """
-        if phase is not self._phase:
-            if phase not in self._phase.successors:
+        if phase is not self.phase:
+            if phase not in self.phase.successors:
                 raise RuntimeError(f"{self!r} cannot go on to {phase.name}.")
-            self._phase = phase
+            self.phase = phase
 
     def wake_up(self) -> None:
         """Queue the item, though the object has not changed."""
-        if not self._gone:
+        if not self.gone:
             self.inbox.remind()
-            self.source.schedule(self)
+            self.source.schedule(
+                self, urgent=self.cycle is not None or self.reconcilers is None or (
+                    not self.reconcilers.is_resync))
 
     # The object.
 
-    @property
-    def initial(self) -> bool:
-        """Whether the object existed before the operator, and is not resumed yet."""
-        return self._initial
-
     def resume(self) -> None:
         """Note that the object is resumed, or that no resuming handlers are for the object."""
-        self._initial = False
-
-    @property
-    def noticed(self) -> bool:
-        """Whether any handler was for the object, so that the end of the object is logged."""
-        return self._noticed
+        self.initial = False
 
     def notice(self) -> None:
-        self._noticed = True
-
-    @property
-    def gone(self) -> bool:
-        """Whether the object no longer exists, or is no longer served."""
-        return self._gone
+        self.noticed = True
 
     def leave(self) -> None:
         """Note that the object is gone."""
-        self._gone = True
-
-    @property
-    def last_list(self) -> int:
-        """The number of the last list of the informer that has shown the object."""
-        return self._last_list
+        self.gone = True
 
     def see(self, number: int) -> None:
         """Note that the list with this number shows the object."""
-        self._last_list = number
-
-    @property
-    def name(self) -> tuple[str | None, str] | None:
-        """The namespace and the name, if `identify` has set them."""
-        return self._name
+        self.last_list = number
 
     def identify(self, raw: bodies.RawBody | None) -> None:
         """Set the name, or forget the name, which is only needed during the processing."""
-        self._name = None if raw is None else get_name(raw)
+        self.name = None if raw is None else get_name(raw)
 
     # The states of the object.
 
     def offer(self, raw: bodies.RawBody) -> bool:
         """Take a state from the watch; return whether the state is new."""
-        return self.inbox.offer(raw, now=asyncio.get_running_loop().time())
+        inbox = self.inbox
+        now = asyncio.get_running_loop().time() if inbox.is_expecting else 0.0
+        return inbox.offer(raw, now=now)
 
     def accept(self, raw: bodies.RawBody) -> bool:
         """Take the response to an own write; false if a newer state is known."""
@@ -226,7 +211,7 @@ class Item:
                 self.source.pack_later(self)
         if self.companions is not None:
             self.companions.show(raw)
-        if self.handlers.indexing:
+        if self.source.handlers.indexing:
             self.source.index(self, raw)
 
     def keep(self, raw: bodies.RawBody) -> None:
@@ -239,65 +224,45 @@ class Item:
 
     def drop(self) -> None:
         """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""
-        if not self.handlers.watching and self.companions is None and self.reconcilers is None:
+        if not self.source.handlers.watching and self.companions is None and (
+                self.reconcilers is None):
             self.inbox.drop()
 
     # The processing of the object.
 
-    @property
-    def cycle(self) -> cycles.Cycle | None:
-        """The current handling cycle; None if no cycle is known in this process."""
-        return self._cycle
+    def get_cycle(self) -> cycles.Cycle:
+        assert self.cycle is not None
+        return self.cycle
 
     def proceed(self, cycle: cycles.Cycle | None) -> None:
         """Replace the cycle with its next value, or with None when the cycle has ended."""
-        self._cycle = cycle
-
-    @property
-    def companions(self) -> spawning.Companions | None:
-        """The daemons and timers of the object, if there are any."""
-        return self._companions
+        self.cycle = cycle
 
     def accompany(self, companions: spawning.Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""
-        self._companions = companions
-
-    @property
-    def reconcilers(self) -> Reconcilers | None:
-        """The reconciling handlers of the object, if there are any."""
-        return self._reconcilers
+        self.companions = companions
 
     def engage(self, member: Reconcilers) -> None:
         """Set the reconciling handlers."""
-        self._reconcilers = member
-
-    @property
-    def is_throttled(self) -> bool:
-        """Whether the object is throttled after errors of the framework or of the API server."""
-        return self._throttler is not None
+        self.reconcilers = member
 
     def back_off(self) -> throttlers.Throttler:
-        """Get the throttler, which knows the next delay, after an error."""
-        self._throttler = self._throttler or throttlers.Throttler()
-        return self._throttler
+        """Get the throttler, after an error."""
+        self.throttler = self.throttler or throttlers.Throttler()
+        return self.throttler
 
     def recover(self) -> None:
         """End the throttling after a success."""
-        self._throttler = None
-
-    @property
-    def memo(self) -> Any:
-        """The memo of the object; None until a handler needs the memo."""
-        return self._memo
+        self.throttler = None
 
     def remember(self, memo: Any) -> None:
-        self._memo = memo
+        self.memo = memo
 
     @property
     def is_engaged(self) -> bool:
         """Whether the object has a cycle, daemons, timers, reconcilers, or is throttled."""
-        return (self._cycle is not None or self._throttler is not None
-                or self._companions is not None or self._reconcilers is not None)
+        return (self.cycle is not None or self.throttler is not None
+                or self.companions is not None or self.reconcilers is not None)
 
 
 def get_uid(body: bodies.RawBody) -> str:

@@ -1,40 +1,46 @@
 """
-Progress of the first lists: how many objects have arrived, logged from time to time.
+Progress of the first lists, and of filling the indices: how many objects have arrived.
+
+On a terminal, it is a line below the log, which changes all the time. Elsewhere, it is logged from
+time to time.
 """
 import asyncio
 import collections
 import logging
 from collections.abc import Hashable
-from typing import Protocol
+
+from kopf._core.actions import loggers
+from kopf._core.reactor import informers
 
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """The delays (seconds) between the log messages. The last delay is repeated."""
 
+PATIENCE = 0.5
+"""How long (seconds) nothing is shown on a terminal: most lists are quicker."""
 
-class Listed(Protocol):
-    """What takes a list: an informer."""
+REFRESH = 0.2
+"""How often (seconds) the line on a terminal is shown anew."""
 
-    @property
-    def listing(self) -> int | None:
-        """How many objects of the first list have come so far; None when the list has ended."""
+BAR = 24
+"""The length of the bar on a terminal, in characters."""
 
 
 class Listings:
-    """The first lists of all watches. Lists shorter than the first delay are not logged."""
+    """The first lists of all watches. Lists shorter than the first delay are not reported."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
-        self._observed: dict[Hashable, tuple[str, Listed]] = {}
+        self._observed: dict[Hashable, tuple[str, informers.Informer]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._logged = 0
 
-    def observe(self, key: Hashable, title: str, listed: Listed) -> None:
-        """Log the progress of the list, if it is a first one, under the title of its resource."""
+    def observe(self, key: Hashable, title: str, listed: informers.Informer) -> None:
+        """Report the progress of the list, if it is a first one, under this title."""
         self._observed[key] = title, listed
         if self._timer is None:
             self._logged = 0
-            self._set_timer()
+            self._set_timer(PATIENCE)
 
     def forget(self, key: Hashable) -> None:
         self._observed.pop(key, None)
@@ -43,21 +49,68 @@ class Listings:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+            loggers.show_status('')
 
-    def _set_timer(self) -> None:
-        interval = INTERVALS[min(self._logged, len(INTERVALS) - 1)]
-        self._timer = asyncio.get_running_loop().call_later(interval, self._log)
+    def _set_timer(self, on_terminal: float) -> None:
+        interval = on_terminal if loggers.has_status_line() else (
+            INTERVALS[min(self._logged, len(INTERVALS) - 1)])
+        self._timer = asyncio.get_running_loop().call_later(interval, self._report)
 
-    def _log(self) -> None:
+    def _report(self) -> None:
         self._timer = None
         self._observed = {
             key: (title, listed) for key, (title, listed) in self._observed.items()
-            if listed.listing is not None}
-        counts: collections.Counter[str] = collections.Counter()
-        for title, listed in self._observed.values():
-            counts[title] += listed.listing or 0
-        if shown := [f"{count} {title}" for title, count in counts.items() if count]:
-            self._logger.info(f"Listing is in progress: {', '.join(shown)} so far.")
+            if listed.listing is not None or listed.filling is not None}
+        lists, indices = self._collect()
+        if loggers.has_status_line():
+            loggers.show_status('  '.join([
+                *(f"Listing {shown.draw(title)}" for title, shown in lists.items()),
+                *(f"Indexing {shown.draw(title)}" for title, shown in indices.items())]))
+        else:
+            if lists:
+                self._logger.info(f"Listing is in progress: {_join(lists)} so far.")
+            if indices:
+                self._logger.info(f"Filling of the indices is in progress: {_join(indices)}.")
         if self._observed:
             self._logged += 1
-            self._set_timer()
+            self._set_timer(REFRESH)
+
+    def _collect(self) -> tuple['dict[str, _Count]', 'dict[str, _Count]']:
+        """Sum up the lists and the indices by titles, without those that have not begun."""
+        lists: dict[str, _Count] = collections.defaultdict(_Count)
+        indices: dict[str, _Count] = collections.defaultdict(_Count)
+        for title, listed in self._observed.values():
+            if listed.listing is not None:
+                lists[title].add(listed.listing, listed.expected)
+            elif listed.filling is not None:
+                indices[title].add(*listed.filling)
+        return ({title: count for title, count in lists.items() if count.done},
+                {title: count for title, count in indices.items() if count.total})
+
+
+class _Count:
+    """How many objects are done, and of how many; the latter can be unknown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done = 0
+        self.total: int | None = 0
+
+    def add(self, done: int, total: int | None) -> None:
+        self.done += done
+        self.total = None if total is None or self.total is None else self.total + total
+
+    def describe(self, title: str) -> str:
+        return f"{self.done} {title}" if self.total is None else (
+            f"{self.done} of {max(self.done, self.total)} {title}")
+
+    def draw(self, title: str) -> str:
+        if not self.total:
+            return self.describe(title)
+        share = min(1.0, self.done / self.total)
+        bar = ('█' * int(share * BAR)).ljust(BAR, '░')
+        return f"{title} {bar} {share:.0%}, {self.done} of {max(self.done, self.total)}"
+
+
+def _join(counts: 'dict[str, _Count]') -> str:
+    return ', '.join(count.describe(title) for title, count in counts.items())

@@ -19,6 +19,7 @@ from kopf._cogs.structs import ids, references
 from kopf._core.actions import calls, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import answering, checks, endpoints, health
+from kopf._core.engines.reconciling import applications
 from kopf._core.intents import causes, registries, stopping
 from kopf._core.reactor import (
     admitting,
@@ -86,6 +87,7 @@ class Operator:
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
+        self._applier = applications.Applier(self._client)
         calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
 
@@ -124,6 +126,7 @@ class Operator:
 
         :raises Exception: the error of the part that has failed.
         """
+        self._applier.enter()
         logger.debug(f"Starting Kopf {versions.version}.")
         authentication.prepare(self._vault, registry=self._registry, run=self._log_in)
         try:

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Collection, Coroutine, Iterable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from kopf._cogs.aiokits import pulses, tasks
 from kopf._cogs.clients import api, watching
@@ -20,6 +20,7 @@ from kopf._cogs.structs import references
 from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import registries
+from kopf._core.reactor import informers as informing
 from kopf._core.reactor import listings, observation, ownedwatches, peerings, shutdown
 
 WATCHING_SLACK = 30.0
@@ -63,56 +64,12 @@ class _Served(NamedTuple):
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling'))
 
 
-class Sink(watching.Sink, Protocol):
-    """Takes the objects of one resource in one namespace from the watch: an informer."""
-
-    @property
-    def reached(self) -> str | None:
-        """The newest ``resourceVersion`` of all objects so far, or None if it is not known."""
-
-    @property
-    def listing(self) -> int | None:
-        """How many objects of the first list have come so far; None when the list has ended."""
-
-
-class Informers(Protocol):
-    """All informers of an operator."""
-
-    def open(
-            self,
-            resource: references.Resource,
-            namespace: references.Namespace,
-            handlers: registries.ResourceHandlers,
-    ) -> Sink:
-        """
-        Get the sink for one resource in one namespace.
-
-        It is called again for the same resource and namespace if other details of the resource
-        (e.g. its subresources) or its handlers have changed. The previously returned sink must not
-        be used then. The watch of the new sink begins with a list.
-        """
-
-    def narrow(
-            self,
-            resource: references.Resource,
-            namespace: references.Namespace,
-            handlers: registries.ResourceHandlers,
-    ) -> None:
-        """Remove some handlers from the sink, while the same watch goes on feeding it."""
-
-    def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
-        """Stop serving the resource in the namespace; its sink must not be used any more."""
-
-    def seal(self) -> None:
-        """Note that `open` was called for all resources that exist in the cluster at the start."""
-
-
 async def serve(
         *,
         client: api.Client,
         settings: configuration.OperatorSettings,
         registry: registries.OperatorRegistry,
-        informers: Informers,
+        informers: informing.InformerFactory,
         namespaces: Collection[references.NamespacePattern],
         clusterwide: bool,
         logger: logging.Logger,
@@ -206,7 +163,7 @@ class WatchTasks:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            informers: Informers,
+            informers: informing.InformerFactory,
             logger: logging.Logger,
             owned: ownedwatches.OwnedWatches | None = None,
     ) -> None:
@@ -221,7 +178,7 @@ class WatchTasks:
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
         self._pulses: dict[Key, pulses.Pulse] = {}
-        self._sinks: dict[Key, Sink] = {}
+        self._sinks: dict[Key, informing.Informer] = {}
         self._served: dict[Key, _Served] = {}
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
@@ -265,7 +222,8 @@ class WatchTasks:
         }
         if self._owned is not None:
             await tasks.cancel(
-                self._owned.adjust(binding.owned, namespaces, self.woken.set))
+                self._owned.adjust(
+                    binding.owned, binding.watched, namespaces, self.woken.set))
         needed = {
             (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()

@@ -1,26 +1,35 @@
 """
-The watches of owned resources: of the children that reconcilers have made, found by their labels.
+The watches of reconcilers: of the children that they have made, found by their labels; and of the
+objects that they use without owning them.
 """
 import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, watching
 from kopf._cogs.structs import references
-from kopf._core.engines.reconciling import desired, reconcilers
-from kopf._core.intents import handlers
+from kopf._core.engines.reconciling import desired, reconcilers, watched
+from kopf._core.intents import handlers, registries
 
 logger = logging.getLogger(__name__)
 
-Key = tuple[references.Resource, references.Namespace]
+
+class Key(NamedTuple):
+    """What one watch is for: the children of a kind, or the objects that one handler watches."""
+    resource: references.Resource
+    namespace: references.Namespace
+    handler: handlers.ReconcilingHandler | None = None
+    """The handler that watches the objects; None for children."""
+    fn: Callable[..., Any] | None = None
 
 
 class OwnedWatches:
     """
-    One watching task for each owned kind in each served namespace.
+    The watching tasks of the reconcilers: for each kind in each served namespace.
 
-    Only objects with the label of one of the handlers are watched, not all objects of the kind.
+    Of the owned kinds, only objects with the label of one of the handlers are watched.
     """
 
     def __init__(self, hub: reconcilers.Hub, *, client: api.Client) -> None:
@@ -29,34 +38,32 @@ class OwnedWatches:
         self._client = client
         self._tasks: dict[Key, asyncio.Task[None]] = {}
         self._selectors: dict[Key, str] = {}
+        """The label selectors by the watches; empty if all objects are watched."""
+        self._watched: dict[Key, watched.Watched] = {}
 
     def adjust(
             self,
-            owned: Mapping[handlers.ReconcilingHandler, Collection[references.Resource]],
+            owned: registries.Owned,
+            used: registries.Watched,
             namespaces: Collection[references.Namespace],
             on_end: Callable[[], None],
     ) -> Collection[asyncio.Task[None]]:
         """
-        Start watches, so that the owned resources are watched; return those that are not needed.
+        Start watches, so that these resources are watched; return those that are not needed.
 
         The caller cancels the returned tasks. ``on_end`` is called when any task ends.
         """
         self._hub.bind({
             handler: {(resource.group, resource.kind or ''): resource for resource in resources}
             for handler, resources in owned.items()})
-        labels: dict[references.Resource, set[str]] = {}
-        for handler, resources in owned.items():
-            label = self._hub.store.register(self._hub.get_manager(handler))
-            for resource in resources:
-                labels.setdefault(resource, set()).add(label)
-        needed = {
-            (resource, namespace): f'{desired.HANDLER_LABEL} in ({",".join(sorted(values))})'
-            for resource, values in labels.items()
-            for namespace in (namespaces if resource.namespaced else (None,))}
+        needed = self._select(owned, used, namespaces)
         gone = []
         outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]
         for key in outdated:
-            self._hub.store.close(*key)
+            if key.handler is None:
+                self._hub.store.close(key.resource, key.namespace)
+            else:
+                del self._watched[key]
             del self._selectors[key]
             if key in self._tasks:
                 gone.append(self._tasks.pop(key))
@@ -66,10 +73,31 @@ class OwnedWatches:
                 self._tasks[key] = self._start(key, selector, on_end)
         return gone
 
+    def _select(
+            self,
+            owned: registries.Owned,
+            used: registries.Watched,
+            namespaces: Collection[references.Namespace],
+    ) -> Mapping[Key, str]:
+        """Make the label selectors of all watches."""
+        labels: dict[references.Resource, set[str]] = {}
+        for handler, resources in owned.items():
+            label = self._hub.store.register(self._hub.get_manager(handler))
+            for resource in resources:
+                labels.setdefault(resource, set()).add(label)
+        keys = {
+            Key(resource, None): f'{desired.HANDLER_LABEL} in ({",".join(sorted(values))})'
+            for resource, values in labels.items()}
+        keys.update({
+            Key(resource, None, handler, fn): ''
+            for handler, items in used.items() for resource, fn in items})
+        return {
+            key._replace(namespace=namespace): selector for key, selector in keys.items()
+            for namespace in (namespaces if key.resource.namespaced else (None,))}
+
     def _start(
             self, key: Key, selector: str, on_end: Callable[[], None],
     ) -> asyncio.Task[None]:
-        resource, namespace = key
         selectors = references.SelectorMapping[str]()
         selectors[references.EVERYTHING] = selector
         settings = self._client.settings
@@ -77,11 +105,18 @@ class OwnedWatches:
             settings.watching, label_selectors=selectors,
             field_selectors=references.SelectorMapping(),
             shard_selectors=references.SelectorMapping()))
+        sink: watching.Sink
+        if key.handler is None or key.fn is None:
+            sink = self._hub.store.open(key.resource, key.namespace)
+        else:
+            sink = self._watched.setdefault(key, watched.Watched(
+                key.handler, key.fn, key.resource, self._hub.trigger))
         task = asyncio.get_running_loop().create_task(
             watching.watch(
-                self._client, settings=settings, resource=resource, namespace=namespace,
-                sink=self._hub.store.open(resource, namespace), logger=logger),
-            name=f"watching of owned {resource}")
+                self._client, settings=settings, resource=key.resource, namespace=key.namespace,
+                sink=sink, logger=logger,
+                metadata_only=key.fn is not None and not watched.needs_content(key.fn)),
+            name=f"watching of {key.resource} for reconcilers")
         task.add_done_callback(lambda _: on_end())
         return task
 

@@ -68,8 +68,9 @@ class Processor:
             return None
         item.identify(first)
         found: reconciliation.Reconciliation | None = None
+        served = item.handlers
         if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
-                item.handlers.watching or item.handlers.spawning or item.handlers.reconciling):
+                served.watching or served.spawning or served.reconciling):
             if not self._is_changing(item, first):
                 item.inbox.take()
                 return None
@@ -91,7 +92,7 @@ class Processor:
     ) -> reconciliation.Reconciliation:
         return reconciliation.Reconciliation(
             self.env, item, raw, self._get_logger(raw), switch=self._switch, alarms=self._alarms,
-            accompany=functools.partial(self._accompany, item))
+            accompany=self._accompany)
 
     async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
         """Index the state; return when to retry failed indexing handlers, or None for never."""
@@ -120,7 +121,7 @@ class Processor:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))
         else:
-            if item.is_throttled:
+            if item.throttler is not None:
                 item.recover()
                 self._get_logger(raw).info(
                     "Throttling is over. Switching back to normal operations.")
@@ -150,6 +151,8 @@ class Processor:
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
                 item.engage(self.hub.join(item))
+            if item.handlers.reconciling:
+                item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or raw is not first:
                     found = self._make_reconciliation(item, raw)
@@ -170,8 +173,10 @@ class Processor:
             return
         if is_news:
             member.note_change()
-        if item.inbox.pending is not None or self._switch.is_stopping or (
-                self._switch.check_paused()):
+        if item.inbox.pending is not None or self._switch.is_stopping:
+            return
+        if self._switch.check_paused():
+            item.inbox.remind()
             return
         newest = item.recall()
         if newest is None:

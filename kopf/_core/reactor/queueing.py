@@ -10,12 +10,10 @@ import asyncio
 import collections
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies
-from kopf._core.reactor import gates, switches
+from kopf._core.reactor import gates, processing, switches
 from kopf._core.reactor.items import Item, Phase
 
 logger = logging.getLogger(__name__)
@@ -36,28 +34,8 @@ When to cancel hanging writes at exit (seconds before the deadline).
 The rest of the time is for one more attempt to write.
 """
 
-
 Work = Callable[[], Awaitable[None]]
 """The remaining work for an item. It raises no errors: an error throttles only its object."""
-
-
-class Processor(Protocol):
-    """Processes the items of the queue."""
-
-    def begin(self, item: Item, /) -> Work | None:
-        """Begin to process the item; return the remaining work, or None if there is none."""
-
-    async def save(self, item: Item, /) -> None:
-        """Write the unwritten outcomes of the item at exit, or log which of them are lost."""
-
-    def is_congested(self) -> bool:
-        """Whether there is no spare capacity, so that the backlog should wait."""
-
-    async def index(self, item: Item, raw: bodies.RawBody, /) -> float | None:
-        """Index the state; return when to retry failed indexing handlers, or None for never."""
-
-    def discard(self, item: Item, /) -> None:
-        """Remove the object from the indices."""
 
 
 class WorkQueue:
@@ -75,7 +53,7 @@ class WorkQueue:
             settings: configuration.OperatorSettings,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            processor: Processor,
+            processor: processing.Processor,
     ) -> None:
         """The alarms schedule the items that wait until some time."""
         super().__init__()
@@ -143,8 +121,10 @@ class WorkQueue:
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""
-        if item.is_throttled and item.due is not None:
+        if item.throttler is not None and item.due is not None:
             return True
+        if not item.inbox.is_expecting:
+            return False
         patience = item.inbox.get_patience(asyncio.get_running_loop().time())
         if patience is not None:
             self.alarms.sleep(item, patience)

@@ -54,7 +54,7 @@ class Reconciliation:
             *,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            accompany: Callable[[bodies.RawBody], bool] = lambda raw: False,
+            accompany: Callable[[items.Item, bodies.RawBody], bool],
     ) -> None:
         """
         Prepare a reconciliation of the state ``raw``.
@@ -77,33 +77,27 @@ class Reconciliation:
         self._known: bodies.RawBody | None = None
         """The state that was looked at, or a newer one with the same essence."""
         self._prepared: decisions.Step | None = None
-        self._rounds = 0
         self._announced: causes.Reason | None = None
 
     async def run(self) -> None:
         """Reconcile the given state, and then the newer states that arrive meanwhile."""
+        item, rounds = self.item, 0
+        newest: bodies.RawBody | None = self.saver.raw
         try:
-            await self._run()
+            while newest is not None:
+                if newest is not self._known:
+                    self.look(newest)
+                newest = await self._proceed()
+                if item.gone or self.is_stopped:
+                    return
+                pending = item.inbox.pending
+                if pending is not None:
+                    rounds += 1
+                    if rounds >= HOT_ROUNDS and not decisions.is_deleting(pending):
+                        await asyncio.sleep(self.env.settings.queueing._batch_window)
+                    newest = item.inbox.take()
         finally:
             self.saver.disarm()
-
-    async def _run(self) -> None:
-        item, state = self.item, self.saver.raw
-        while True:
-            if state is not self._known:
-                self.look(state)
-            newest = await self._proceed()
-            if item.gone or self.is_stopped:
-                return
-            pending = item.inbox.pending
-            if pending is not None:
-                self._rounds += 1
-                if self._rounds >= HOT_ROUNDS and not decisions.is_deleting(pending):
-                    await asyncio.sleep(self.env.settings.queueing._batch_window)
-                newest = item.inbox.take()
-            if newest is None:
-                return
-            state = newest
 
     def prepare(self) -> decisions.Step:
         """
@@ -129,7 +123,7 @@ class Reconciliation:
         self._known = raw
         self._now = env.clock.now()
         self.saver.go_on_from(raw)
-        self._accompanied = self._accompany(raw)
+        self._accompanied = self._accompany(item, raw)
         self.view = decisions.look(
             raw, settings=env.settings, extra_fields=self.handlers.extra_fields)
         cycle = item.cycle
@@ -145,34 +139,10 @@ class Reconciliation:
         self._chosen: list[handlers.ChangingHandler] = []
         """The handlers that the lifecycle has chosen, and that are not called yet."""
         self._is_chosen_done = False
-        self._refresh()
-        self._selection = self._select()
+        self._cause: causes.ChangingCause | None = None
+        self._selection = filters.select(self.handlers.changing, self._get_cause())
         if self._selection.in_scope or (self.view.deleting and self.view.blocked):
             item.notice()
-
-    def _select(self) -> decisions.Selection:
-        """Select the handlers by their filters. If a filter fails, its handler fails."""
-        survey = filters.survey(self.handlers.changing, self._get_cause())
-        self._failing: dict[handlers.ChangingHandler, Exception] = {
-            error.handler: error.error for error in survey.errors
-            if isinstance(error.handler, handlers.ChangingHandler)}
-        return decisions.Selection(
-            handlers=[*survey.matching, *self._failing],
-            in_scope=survey.in_scope,
-            needs_finalizer=survey.needs_finalizer)
-
-    def _refresh(self) -> None:
-        """Prepare the newest state for the next handlers, with the results not written yet."""
-        self._shown: Any = self.saver.raw
-        self._cause: causes.ChangingCause | None = None
-        for contribution in self.item.cycle.contributions if self.item.cycle is not None else ():
-            self._lay_over(contribution)
-
-    def _lay_over(self, contribution: cycles.Contribution) -> None:
-        """Show the status patch and the result of a handler to the next handlers."""
-        if 'status' in contribution.patch:
-            self._shown = patches.merge(self._shown, {'status': contribution.patch['status']})
-        self._cause = None
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""
@@ -181,17 +151,22 @@ class Reconciliation:
             self._known = pending
             self.saver.go_on_from(pending)
             self.item.inbox.take()
-            self._refresh()
+            self._cause = None
 
     def _get_cause(self) -> causes.ChangingCause:
+        """Make the cause of the next handlers, which see the results that are not written yet."""
         if self._cause is None:
             item = self.item
+            shown: Any = self.saver.raw
+            for contribution in item.cycle.contributions if item.cycle is not None else ():
+                if 'status' in contribution.patch:
+                    shown = patches.merge(shown, {'status': contribution.patch['status']})
             self._cause = causes.ChangingCause(
                 logger=self.logger,
                 memo=get_memo(self.env, item),
                 indices=self.env.indices,
                 resource=item.resource,
-                body=self.view.body if self._shown is self.view.raw else bodies.Body(self._shown),
+                body=self.view.body if shown is self.view.raw else bodies.Body(shown),
                 patch=patches.Patch(),
                 reason=self.reason,
                 initial=item.initial,
@@ -216,12 +191,7 @@ class Reconciliation:
 
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
         """Whether others have changed the essence of the object, or have deleted the object."""
-        return decisions.is_deleting(raw) != self.view.deleting or (
-            self._build_essence(raw) != self.view.essence)
-
-    def _build_essence(self, raw: Any) -> bodies.BodyEssence:
-        return decisions.build_essence(
-            bodies.Body(raw), settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+        return self._is_changed(raw, self.view.essence)
 
     # Deciding.
 
@@ -346,17 +316,17 @@ class Reconciliation:
             for result in results:
                 merged = patches.merge(merged, result)
             conclusion = conclusion._replace(base=essences.advance(
-                conclusion.base, results, self._build_essence(merged)))
+                conclusion.base, results, self.saver.build_essence(merged)))
         is_there = recording.is_committed(
             conclusion, old=view.old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=view.old)
         if results and newest is not None:
-            stored = essences.advance(conclusion.base, results, self._build_essence(newest))
+            stored = essences.advance(conclusion.base, results, self.saver.build_essence(newest))
             if stored != conclusion.base:  # e.g. the server has pruned unknown fields
                 conclusion = conclusion._replace(base=stored)
-                item.proceed(self._get_cycle().committing(conclusion))
+                item.proceed(self.item.get_cycle().committing(conclusion))
                 newest = await self.saver.close([], conclusion=conclusion, old=None)
         item.proceed(None if divergent is None else cycles.Cycle(
             reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
@@ -376,7 +346,7 @@ class Reconciliation:
         if raw is self.view.raw:
             return essence != self.view.essence
         return decisions.is_deleting(raw) != self.view.deleting or (
-            essence != self._build_essence(raw))
+            essence != self.saver.build_essence(raw))
 
     async def _release(self, step: decisions.Release) -> bodies.RawBody | None:
         """Remove the finalizer: all deletion handlers have finished."""
@@ -431,7 +401,7 @@ class Reconciliation:
             self, lifecycle: lifecycles.LifeCycleFn, due: Sequence[handlers.ChangingHandler],
             cause: causes.Cause | None = None,
     ) -> Sequence[handlers.ChangingHandler]:
-        state = self._get_cycle().states
+        state = self.item.get_cycle().states
         if lifecycle is lifecycles.asap:
             return lifecycles.asap(due, state=state)  # type: ignore[return-value]
         kwargs = (cause if cause is not None else self._get_cause()).kwargs
@@ -439,10 +409,6 @@ class Reconciliation:
         if not chosen:
             raise RuntimeError(f"The lifecycle has chosen none of the due handlers: {due}.")
         return list(chosen)
-
-    def _get_cycle(self) -> cycles.Cycle:
-        assert self.item.cycle is not None
-        return self.item.cycle
 
     async def _execute(
             self,
@@ -461,19 +427,19 @@ class Reconciliation:
         self.item.enter(items.Phase.CALLING)
         try:
             outcome = await execution.execute(
-                handler, cause, context=self.env, state=self._get_cycle().states[handler.id],
-                family=family, filter_error=self._failing.get(handler))
+                handler, cause, context=self.env, state=self.item.get_cycle().states[handler.id],
+                family=family, filter_error=self._selection.failing.get(handler))
         finally:
             self.item.enter(outer)
         self._now = self.env.clock.now()
-        self.item.proceed(self._get_cycle().note(
+        self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
         await self.saver.settle()
         if self.saver.raw is not before:
             self._now = self.env.clock.now()
-            self._refresh()
+            self._cause = None
         elif outcome.patch or outcome.result is not None:
-            self._lay_over(self._get_cycle().contributions[-1])
+            self._cause = None
 
     async def _execute_family(
             self,
@@ -486,26 +452,25 @@ class Reconciliation:
         """Execute the due sub-handlers one after another, and retry the parent for the others."""
         env = self.env
         own = cause if isinstance(cause, causes.ChangingCause) else None
-        survey = filters.survey(
+        selection = filters.select(
             children, own if own is not None else self._get_cause().narrow(field))
-        if survey.errors:
-            raise survey.errors[0].error
-        self.item.proceed(self._get_cycle().join(
-            survey.matching, recall=self._recall, now=env.clock.now(), as_roots=False))
+        for error in selection.failing.values():
+            raise error
+        self.item.proceed(self.item.get_cycle().join(
+            selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False))
         lifecycle = lifecycle or env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
-            states, now = self._get_cycle().states, env.clock.mono()
-            wait = progression.survey([states[h.id] for h in survey.matching], now=now)
+            due, wait = progression.find_due(
+                selection.handlers, self.item.get_cycle().states, now=env.clock.mono())
             if wait is None:
                 return
             if wait > 0:
                 raise handlererrors.HandlerChildrenRetry(delay=wait)
-            due = [handler for handler in survey.matching if states[handler.id].is_due(now)]
             self._check_interrupted()
             for handler in self._choose(lifecycle, due, own):
                 self._check_interrupted()
                 await self._execute(handler, own, field=field)
-                if self._get_cycle().must_be_saved(
+                if self.item.get_cycle().must_be_saved(
                         now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
                         is_status_essential=self.handlers.is_status_essential):
                     await self._save_in_between()
@@ -529,7 +494,7 @@ class Reconciliation:
         self.view = decisions.look(
             newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields)
         self._diff = diffs.diff(self.view.old, self.view.essence)
-        self._refresh()
+        self._cause = None
 
 
 def get_memo(env: saving.Environment, item: items.Item) -> Any:

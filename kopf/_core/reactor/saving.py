@@ -55,18 +55,14 @@ class Saver:
         self.target = application.Target(
             env.client, item.resource, logger, env.observer,
             application.Fence(is_shared, functools.partial(is_overtaken, item, env.settings)))
-        self._raw = raw
+        self.raw = raw
+        """The newest state that is known from the server."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
 
-    @property
-    def raw(self) -> bodies.RawBody:
-        """The newest state that is known from the server."""
-        return self._raw
-
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
-        self._raw = raw
+        self.raw = raw
 
     def arm(self) -> None:
         """Schedule a PATCH for when the oldest outcome gets too old. `disarm` cancels it."""
@@ -103,19 +99,19 @@ class Saver:
         return await self._save()
 
     async def _save(self) -> bodies.RawBody | None:
-        cycle = self._get_cycle().recorded()
+        cycle = self.item.get_cycle().recorded()
         self.item.proceed(cycle)
         merged: Mapping[str, Any] = self.raw
         effects: list[patches.Patch] = []
         for contribution in cycle.contributions:
             effects.append(self._get_effect(merged, contribution.patch))
             merged = patches.merge(merged, effects[-1])
-        expected = self._essence_of(merged)
+        expected = self.build_essence(merged)
 
         def make_own(body: bodies.Body) -> patches.Patch:
             progress = recording.make_progress(
-                self._get_cycle(), body=body, settings=self.settings, expected=expected,
-                contributed=effects if self._get_cycle().contributions else ())
+                self.item.get_cycle(), body=body, settings=self.settings, expected=expected,
+                contributed=effects if self.item.get_cycle().contributions else ())
             if progress.repeated:
                 names = ', '.join(sorted(progress.repeated))
                 self.logger.warning(
@@ -138,7 +134,7 @@ class Saver:
 
         def make_own(body: bodies.Body) -> patches.Patch:
             own = recording.make_closing(
-                self._get_cycle(), handler_ids, body=body, settings=self.settings,
+                self.item.get_cycle(), handler_ids, body=body, settings=self.settings,
                 conclusion=conclusion)
             if conclusion.base != old:
                 self.settings.persistence.diffbase_storage.store(
@@ -152,7 +148,7 @@ class Saver:
     ) -> tuple[bodies.RawBody | None, bool]:
         """Remove the finalizer and all records; return the newest state, and if that succeeded."""
         self.disarm()
-        cycle = self._get_cycle()
+        cycle = self.item.get_cycle()
         separate = 'status' in self.target.resource.subresources
         batches = [batch for batch, _ in _combine(cycle.contributions)]
         if len(batches) > 1 or any(
@@ -173,7 +169,7 @@ class Saver:
             self, handler_ids: Sequence[ids.HandlerId], batch: Mapping[str, Any] | None = None,
     ) -> bodies.RawBody:
         own = recording.make_closing(
-            self._get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
+            self.item.get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
         merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
         return decisions.without_finalizer(merged, self.settings.persistence.finalizer)
 
@@ -194,34 +190,30 @@ class Saver:
         self._accept(newest)
         return newest, applied
 
-    def _get_cycle(self) -> cycles.Cycle:
-        cycle = self.item.cycle
-        assert cycle is not None
-        return cycle
-
     async def _send(
             self, make_own: Callable[[bodies.Body], patches.Patch], *, closing: bool = False,
     ) -> bodies.RawBody | None:
         """Send the contributions of the handlers, and then the framework's own fields."""
-        cycle = self._get_cycle()
-        carried = {id_: cycle.states[id_] for id_ in cycle.unsaved}
+        cycle = self.item.get_cycle()
+        carried = {} if closing else {id_: cycle.states[id_] for id_ in cycle.unsaved}
         own = make_own(bodies.Body(self.raw))
         newest: bodies.RawBody | None = self.raw
         try:
             for batch, members in _combine(cycle.contributions, own):
-                effect = self._get_effect(self.raw, batch)
+                effect = self._get_effect(self.raw, batch) if members and not closing else None
                 if newest is not None:
                     newest = await self._apply(newest, batch, own)
                 if members:
-                    self._account(members, newest, None if closing else effect)
+                    self._account(members, newest, effect)
         except (errors.APIError, application.PatchError) as e:
-            if not application.is_refusal(e) or not self._get_cycle().contributions:
+            if not application.is_refusal(e) or not self.item.get_cycle().contributions:
                 raise
             newest = await self._send_separately()
             if newest is not None:
                 own = make_own(bodies.Body(newest))
                 newest = await self._apply(newest, own, own) if own else newest
-        self.item.proceed(self._get_cycle().saved(carried, now=self.clock.mono()))
+        if not closing:  # a closed cycle is dropped
+            self.item.proceed(self.item.get_cycle().saved(carried, now=self.clock.mono()))
         return newest
 
     async def _apply(
@@ -239,7 +231,7 @@ class Saver:
         Only the handlers of refused patches fail. The patches of the other handlers are applied.
         """
         newest: bodies.RawBody | None = self.raw
-        for contribution in self._get_cycle().contributions:
+        for contribution in self.item.get_cycle().contributions:
             effect = self._get_effect(self.raw, contribution.patch)
             try:
                 if newest is not None:
@@ -251,7 +243,7 @@ class Saver:
                        else "is refused by the API")
                 self.logger.error(f"Handler {contribution.handler_id!r} failed permanently: "
                                   f"its patch {how}: {e}")
-                self.item.proceed(self._get_cycle().refuse(
+                self.item.proceed(self.item.get_cycle().refuse(
                     contribution, f"The patch {how}: {e}"))
             else:
                 self._account([contribution], newest, effect)
@@ -268,8 +260,8 @@ class Saver:
 
         They must not be sent again: e.g. a function that increments a field would do so twice.
         """
-        stored = None if newest is None or not effect else self._essence_of(newest)
-        self.item.proceed(self._get_cycle().sent(members, effect=effect, stored=stored))
+        stored = None if newest is None or not effect else self.build_essence(newest)
+        self.item.proceed(self.item.get_cycle().sent(members, effect=effect, stored=stored))
 
     def _get_effect(self, raw: Mapping[str, Any], patch: patches.Patch) -> patches.Patch:
         """Convert the functions of a patch to the fields that they change; empty if they fail."""
@@ -285,10 +277,10 @@ class Saver:
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
         if newest is not None:
-            self._raw = newest
+            self.raw = newest
             self.item.accept(newest)
 
-    def _essence_of(self, raw: Any) -> bodies.BodyEssence:
+    def build_essence(self, raw: Any) -> bodies.BodyEssence:
         return decisions.build_essence(
             bodies.Body(raw), settings=self.settings,
             extra_fields=self.item.handlers.extra_fields)

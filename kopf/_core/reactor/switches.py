@@ -19,53 +19,35 @@ class Switch:
         """``confirm`` is called by `check_paused`; it pauses the operator if that is overdue."""
         super().__init__()
         self._confirm = confirm
-        self._pauses = 0
-        self._is_paused = False
-        self._is_stopping = False
-        self._deadline: float | None = None
-
-    @property
-    def is_paused(self) -> bool:
-        return self._is_paused
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._is_stopping
-
-    @property
-    def pauses(self) -> int:
+        self.is_paused = False
+        self.is_stopping = False
+        self.pauses = 0
         """How many times the operator has been paused since its start."""
-        return self._pauses
+        self.deadline: float | None = None
+        """The time of the event loop when all writes must end, if the operator is exiting."""
 
     def check_paused(self) -> bool:
         """
         Whether the operator is paused, by the clock and not by the timers; pauses it if needed.
         """
         self._confirm()
-        return self._is_paused
+        return self.is_paused
 
     def check_paused_since(self, pauses: int) -> bool:
         """Whether there was a pause since then (see `pauses`), or is now; by the clock."""
         self._confirm()
-        return self._pauses != pauses
+        return self.pauses != pauses
 
     def pause(self) -> None:
-        self._is_paused = True
-        self._pauses += 1
+        self.is_paused = True
+        self.pauses += 1
 
     def resume(self) -> None:
-        self._is_paused = False
-
-    @property
-    def deadline(self) -> float | None:
-        """
-        The time of the event loop when all writes must end; None if the operator is not exiting.
-        """
-        return self._deadline
+        self.is_paused = False
 
     def stop(self, deadline: float) -> None:
         """
         Note that the operator is exiting, and by when all writes must end. It cannot be undone.
         """
-        self._is_stopping = True
-        self._deadline = deadline
+        self.is_stopping = True
+        self.deadline = deadline

@@ -13,7 +13,7 @@ from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from kopf._kits.sandbox.requests import Request
-from kopf._kits.sandbox.statuses import BadRequest, NotFound, Obj
+from kopf._kits.sandbox.statuses import APIError, BadRequest, NotFound, Obj
 from kopf._kits.sandbox.writing import Writer
 
 PATCHES = {'merge': MERGE_PATCH, 'json': JSON_PATCH, 'strategic': STRATEGIC_PATCH,
@@ -91,19 +91,28 @@ class Direct:
         """
         Apply objects, and the objects of YAML files. CRDs and namespaces are applied first.
 
-        :raises ValueError: if a file is not valid YAML, or contains other things than objects.
+        :raises ValueError: if a file is not valid YAML, or contains other things than objects, or
+            objects that the API refuses.
         """
-        found = [obj for source in sources for obj in _read(source)]
-        for obj in sorted(found, key=_order):
-            kind, namespace, name = self._place(obj)
-            request = self._request('patch', kind, name, namespace)
-            request.content_type = APPLY_PATCH
-            request.query = {'fieldManager': ['sandbox'], 'force': ['true']}
-            request.body = encoding.encode(obj)
-            if name:
-                await self._answer(request)
-            else:
-                await self.create(obj)
+        found = [pair for source in sources for pair in _read(source)]
+        for obj, place in sorted(found, key=lambda pair: _order(pair[0])):
+            try:
+                await self._apply(obj)
+            except APIError as e:
+                if not place:
+                    raise
+                raise ValueError(f"{place}: {e}{_explain(obj, e)}") from e
+
+    async def _apply(self, obj: Mapping[str, Any]) -> None:
+        kind, namespace, name = self._place(obj)
+        request = self._request('patch', kind, name, namespace)
+        request.content_type = APPLY_PATCH
+        request.query = {'fieldManager': ['sandbox'], 'force': ['true']}
+        request.body = encoding.encode(dict(obj))
+        if name:
+            await self._answer(request)
+        else:
+            await self.create(obj)
 
     def _find(self, name: str) -> Kind:
         short, _, group = name.partition('.')
@@ -140,9 +149,20 @@ def _order(obj: Mapping[str, Any]) -> int:
     return {'CustomResourceDefinition': 0, 'Namespace': 1}.get(str(obj.get('kind')), 2)
 
 
-def _read(source: Mapping[str, Any] | Path | str) -> Iterable[Obj]:
+def _explain(obj: Mapping[str, Any], error: APIError) -> str:
+    """Say what is to do about an object that is refused."""
+    missing = [key for key in ('apiVersion', 'kind') if not obj.get(key)]
+    if missing:
+        return f". It has no {' and no '.join(missing)}."
+    if isinstance(error, BadRequest) and 'no matches for kind' in str(error):
+        return ". Load its CustomResourceDefinition, too, or check the kind and the apiVersion."
+    return ""
+
+
+def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:
+    """Read the objects, and where they are: the file and the number of the document."""
     if isinstance(source, Mapping):
-        yield dict(source)
+        yield dict(source), ''
         return
     path = Path(source)
     try:
@@ -154,8 +174,9 @@ def _read(source: Mapping[str, Any] | Path | str) -> Iterable[Obj]:
             continue
         if not isinstance(document, dict):
             raise ValueError(f"{path}: document {number} is not a Kubernetes object.")
+        place = f"{path}: document {number}"
         if str(document.get('kind', '')).endswith('List') and isinstance(
                 document.get('items'), list):
-            yield from document['items']
+            yield from ((item, place) for item in document['items'])
         else:
-            yield document
+            yield document, place

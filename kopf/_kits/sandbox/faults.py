@@ -161,8 +161,14 @@ def parse(text: str) -> Fault:
             options[key] = _CASTS.get(key, str)(value.strip())
         except ValueError:
             raise ValueError(f"{value!r} in the fault {text!r} is not a number.") from None
+    verb = options.get('verb', '*')
+    if not any(fnmatch.fnmatchcase(known, str(verb)) for known in VERBS):
+        raise ValueError(f"{verb!r} in the fault {text!r} matches no verb of the API: "
+                         f"{', '.join(VERBS)}.")
     return Fault(action=action.strip(), **options)  # type: ignore[arg-type]
 
+
+VERBS = ('get', 'list', 'watch', 'create', 'update', 'patch', 'delete', 'deletecollection')
 
 _CASTS = {'count': int, 'skip': int, 'seed': int, 'status': int, 'chance': float, 'seconds': float}
 

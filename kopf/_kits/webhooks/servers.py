@@ -5,6 +5,7 @@ import asyncio
 import errno
 import ipaddress
 import logging
+import os
 import ssl
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
@@ -174,6 +175,9 @@ class WebhookServer(contexts.WebhookContextManager):
         if own is not None:
             certificates.load_pair(context, own, self.password)
         elif self.certfile is not None:
+            for path in (self.certfile, self.pkeyfile):
+                if path is not None:
+                    os.stat(path)  # its error names the file, unlike that of the context
             context.load_cert_chain(self.certfile, self.pkeyfile, self.password)
         verifying = self.verify_cafile or self.verify_capath or self.verify_cadata
         if verifying:

@@ -113,7 +113,8 @@ def test_absent_modules_are_said_in_one_line():
     assert str(err.value) == (
         "Cannot load absent_module_of_test: "
         "ModuleNotFoundError: No module named 'absent_module_of_test'")
-    assert err.value.details == ''
+    assert err.value.details == (
+        f"Check the name, or install it into the same environment: {sys.prefix}\n")
 
 
 def test_syntax_errors_show_the_place(write):

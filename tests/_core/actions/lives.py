@@ -22,7 +22,6 @@ from kopf._core.actions.decisions import (
     Release,
     RemoveFinalizer,
     Save,
-    Selection,
     Situation,
     Sleep,
     Yield,
@@ -160,14 +159,11 @@ class Life:
             logger=logging.getLogger(), memo=None, indices={}, resource=None, body=self.view.body,
             patch=Patch(), reason=reason, initial=False, diff=diff,
             old=self.view.old, new=self.view.essence)
-        survey = filters.survey(self.handlers, cause)
         body = self.view.body
         return Situation(
             view=self.view,
             reason=reason,
-            selection=Selection(
-                handlers=survey.matching, in_scope=survey.in_scope,
-                needs_finalizer=survey.needs_finalizer),
+            selection=filters.select(self.handlers, cause),
             cycle=self.cycle,
             recall=lambda id: recording.fetch_state(
                 id, body=body, settings=self.settings, now=self.now),

@@ -22,15 +22,15 @@ from kopf._core.actions.decisions import (
     Release,
     RemoveFinalizer,
     Save,
-    Selection,
     Situation,
     Sleep,
     View,
     Yield,
     decide,
 )
-from kopf._core.actions.progression import HandlerState, Outcome, State
+from kopf._core.actions.progression import HandlerState, Outcome, State, find_due
 from kopf._core.intents.causes import Reason
+from kopf._core.intents.filters import Selection
 from tests._core.actions.lives import (
     DELETED,
     FINALIZER,
@@ -528,8 +528,8 @@ def test_handlers_that_have_finished_are_not_called(situation):
     if isinstance(step, Call):
         assert step.due
         assert set(step.due) <= set(situation.selection.handlers)
+        assert find_due(step.due, cycle.states, now=NOW.mono) == (list(step.due), 0)
         for handler in step.due:
-            assert cycle.states[handler.id].is_due(NOW.mono)
             for states in [situation.cycle.states] if situation.cycle is not None else []:
                 state = states.get(handler.id)
                 assert state is None or not state.finished or state.purpose not in (
@@ -602,8 +602,7 @@ def test_nobody_sleeps_who_is_due(situation):
     step, cycle = decide(situation)
     if isinstance(step, Sleep):
         assert step.until > NOW.mono
-        assert not any(cycle.states[handler.id].is_due(NOW.mono)
-                       for handler in situation.selection.handlers)
+        assert not find_due(situation.selection.handlers, cycle.states, now=NOW.mono)[0]
 
 
 # Whole lives.

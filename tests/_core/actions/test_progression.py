@@ -6,14 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopf._cogs.aiokits.clocks import PRECISION, Moment
+from kopf._cogs.structs.ids import HandlerId
 from kopf._core.actions.progression import (
     HandlerState,
     Outcome,
     State,
     count,
-    survey,
+    find_due,
 )
 from kopf._core.intents.causes import Reason
+from kopf._core.intents.handlers import Handler
 
 START = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 BOOT = 1234.5
@@ -178,6 +180,15 @@ FINISHED = HandlerState.new(now=make_moment(0)).after(Outcome(final=True), now=m
 FAILED = FINISHED._replace(success=False, failure=True)
 
 
+def find_due_of(states, now):
+    """Find which of these states are due, by their numbers, and how long to wait."""
+    numbered = [Handler(id=HandlerId(str(number)), fn=lambda **_: None)
+                for number, _ in enumerate(states)]
+    known = State({handler.id: state for handler, state in zip(numbered, states, strict=True)})
+    due, wait = find_due(numbered, known, now=now)
+    return [int(handler.id) for handler in due], wait
+
+
 @pytest.mark.parametrize(('states', 'seconds', 'expected'), [
     ([], 0, None),
     ([FINISHED, FAILED], 0, None),
@@ -189,7 +200,8 @@ FAILED = FINISHED._replace(success=False, failure=True)
     ([make_waiting(10)], 10 - 0.5, 0.5),
 ])
 def test_the_first_unfinished_handler_that_is_due_is_waited_for(states, seconds, expected):
-    assert survey(states, now=BOOT + seconds) == expected
+    _, wait = find_due_of(states, BOOT + seconds)
+    assert wait == expected
 
 
 @pytest.mark.parametrize(('state', 'seconds', 'expected'), [
@@ -204,18 +216,21 @@ def test_the_first_unfinished_handler_that_is_due_is_waited_for(states, seconds,
 def test_handlers_are_due_when_their_delay_is_over_but_for_a_millisecond(
         state, seconds, expected,
 ):
-    assert state.is_due(BOOT + seconds) is expected
+    due, _ = find_due_of([state], BOOT + seconds)
+    assert bool(due) is expected
 
 
 def test_a_millisecond_before_is_in_time():
     state = make_waiting(10)._replace(due=PRECISION)
-    assert state.is_due(0.0)
-    assert survey([state], now=0.0) == 0
+    assert find_due_of([state], 0.0) == ([0], 0)
 
 
 @given(states=st.lists(st.builds(make_waiting, DELAYS) | st.just(FINISHED)),
        seconds=st.floats(0, 200))
 def test_someone_is_due_exactly_if_there_is_nothing_to_wait_for(states, seconds):
-    wait = survey(states, now=BOOT + seconds)
-    assert any(state.is_due(BOOT + seconds) for state in states) is (wait == 0)
+    due, wait = find_due_of(states, BOOT + seconds)
+    assert bool(due) is (wait == 0)
+    assert due == [
+        number for number, state in enumerate(states)
+        if not state.finished and state.due <= BOOT + seconds + PRECISION]
     assert (wait is None) is all(state.finished for state in states)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._core.intents.callbacks import all_, any_, none_, not_, verify_kwargs
+from kopf._core.intents.callbacks import all_, any_, none_, not_, verify_handler
 
 
 def truth(*_, **__):
@@ -44,7 +44,7 @@ def test_combinations_can_be_combined():
     lambda **_: None, lambda spec, **kwargs: None, lambda *args, **kwargs: None,
     lambda logger, memo, param, retry, runtime, started: None, functools.partial(print), print])
 def test_functions_that_take_all_kwargs_are_accepted(fn):
-    verify_kwargs(fn)
+    verify_handler(fn)
 
 
 def test_functions_that_cannot_take_all_kwargs_are_refused_with_what_to_write():
@@ -52,6 +52,6 @@ def test_functions_that_cannot_take_all_kwargs_are_refused_with_what_to_write():
         pass
 
     with pytest.raises(TypeError) as e:
-        verify_kwargs(fn)
+        verify_handler(fn)
     assert "(logger, memo, param, retry, runtime, started, and others)" in str(e.value)
     assert str(e.value).endswith("Add **_: def fn(spec, name='x', **_)")

@@ -10,7 +10,7 @@ from kopf._cogs.structs.patches import Patch
 from kopf._cogs.structs.references import Resource
 from kopf._core.intents import filters
 from kopf._core.intents.causes import ChangingCause, Reason, WatchingCause
-from kopf._core.intents.filters import FilterError, concerns, is_in_scope, matches, survey
+from kopf._core.intents.filters import FilterError, concerns, is_in_scope, matches
 from kopf._core.intents.handlers import ABSENT, PRESENT, ChangingHandler, WatchingHandler
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples')
@@ -53,7 +53,7 @@ FIELD = ('spec', 'field')
 
 
 def select(candidates, cause):
-    return list(survey(candidates, cause).matching)
+    return list(filters.select(candidates, cause).handlers)
 
 
 @pytest.mark.parametrize('reason', list(Reason))
@@ -248,7 +248,7 @@ def test_value_callbacks_get_the_kwargs_of_handlers():
 
 
 def test_callbacks_get_other_kwargs_if_asked_for():
-    assert matches(make_handler(when=lambda x: x == 1), make_change(), {'x': 1})
+    assert matches(make_handler(when=lambda x, **_: x == 1), make_change(), {'x': 1})
 
 
 @pytest.mark.parametrize('kwargs', [
@@ -335,29 +335,29 @@ def test_different_functions_with_one_id_are_all_selected():
     assert select(handlers, make_change()) == handlers
 
 
-def test_surveys_tell_the_scope_apart_from_the_handlers_to_be_called():
+def test_selections_tell_the_scope_apart_from_the_handlers_to_be_called():
     created = make_handler(id='created', reason=Reason.CREATE)
     updated = make_handler(id='updated', reason=Reason.UPDATE)
-    result = survey([created, updated], make_change(reason=Reason.UPDATE))
-    assert list(result.matching) == [updated]
-    assert survey([created], make_change(reason=Reason.UPDATE)).in_scope
+    result = filters.select([created, updated], make_change(reason=Reason.UPDATE))
+    assert list(result.handlers) == [updated]
+    assert filters.select([created], make_change(reason=Reason.UPDATE)).in_scope
 
 
-def test_surveys_keep_failing_filters_away_from_other_handlers():
+def test_failing_filters_do_not_affect_other_handlers():
     failing, working = make_handler(id='failing', when=fail), make_handler(id='working')
-    result = survey([failing, working], make_change())
-    assert list(result.matching) == [working]
-    assert [error.handler for error in result.errors] == [failing]
+    result = filters.select([failing, working], make_change())
+    assert list(result.handlers) == [working, failing]
+    assert list(result.failing) == [failing]
 
 
-def test_surveys_call_every_callback_once():
+def test_selections_call_every_callback_once():
     calls = []
 
     def when(**_):
         calls.append('when')
         return True
 
-    survey([make_handler(when=when)], make_change())
+    select([make_handler(when=when)], make_change())
     assert calls == ['when']
 
 
@@ -369,7 +369,7 @@ def make_spied(calls, result, **kwargs):
     return make_handler(when=when, **kwargs)
 
 
-def test_callbacks_of_other_reasons_are_not_called_in_surveys():
+def test_callbacks_of_other_reasons_are_not_called_in_selections():
     calls = []
     handlers = [
         make_spied(calls, True, id=reason.value, reason=reason, initial=reason == Reason.RESUME)
@@ -379,7 +379,7 @@ def test_callbacks_of_other_reasons_are_not_called_in_surveys():
             (Reason.CREATE, ['create', 'field']), (Reason.UPDATE, ['update', 'field']),
             (Reason.DELETE, ['delete'])]:
         calls.clear()
-        survey(handlers, make_change({'x': 1}, {'x': 2}, reason=reason))
+        select(handlers, make_change({'x': 1}, {'x': 2}, reason=reason))
         assert calls == names
 
 
@@ -391,7 +391,7 @@ def test_callbacks_of_other_reasons_are_called_as_far_as_the_finalizer_depends_o
         make_spied(calls, True, id='needed', reason=Reason.DELETE, requires_finalizer=True),
         make_spied(calls, True, id='more', reason=Reason.DELETE, requires_finalizer=True),
     ]
-    result = survey([*handlers, make_handler(reason=Reason.CREATE)], make_change())
+    result = filters.select([*handlers, make_handler(reason=Reason.CREATE)], make_change())
     assert result.needs_finalizer
     assert calls == ['not', 'needed']
 
@@ -403,14 +403,14 @@ def test_callbacks_of_other_reasons_are_called_if_nothing_else_tells_the_scope(r
         make_spied(calls, False, id='create', reason=Reason.CREATE),
         make_spied(calls, result, id='update', reason=Reason.UPDATE),
     ]
-    assert survey(handlers, make_change(reason=Reason.CREATE)).in_scope == result
+    assert filters.select(handlers, make_change(reason=Reason.CREATE)).in_scope == result
     assert calls == ['create', 'update']
 
 
 def test_failing_callbacks_of_other_reasons_are_no_failures():
     failing = make_handler(when=fail, reason=Reason.DELETE, requires_finalizer=True)
-    result = survey([failing], make_change())
-    assert not result.errors
+    result = filters.select([failing], make_change())
+    assert not result.failing
     assert result.in_scope and result.needs_finalizer
 
 
@@ -476,9 +476,9 @@ def test_what_matches_is_in_scope(handler, cause):
 
 
 @given(candidates=st.lists(handlers, max_size=4), cause=causes)
-def test_surveys_agree_with_single_checks(candidates, cause):
-    result = survey(candidates, cause)
-    assert list(result.matching) == filters.deduplicate([
+def test_selections_agree_with_single_checks(candidates, cause):
+    result = filters.select(candidates, cause)
+    assert list(result.handlers) == filters.deduplicate([
         handler for handler in candidates if matches(handler, cause)])
     scoped = [handler for handler in candidates if is_in_scope(handler, cause)]
     assert result.in_scope == bool(scoped)

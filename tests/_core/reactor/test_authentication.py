@@ -378,7 +378,10 @@ async def test_libraries_work_in_handlers_after_the_login(prepare, kubeconfig):
     assert client.Configuration.get_default_copy().host == 'https://own.test'
 
 
-async def test_a_library_that_fails_does_not_matter_beside_another(prepare, monkeypatch):
+async def test_a_library_that_fails_does_not_matter_beside_another(
+        prepare, kubeconfig, monkeypatch):
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+
     def fail(**_):
         raise credentials.LoginError("boo!")
 
@@ -405,6 +408,31 @@ async def test_what_to_do_is_told_if_there_is_nothing_at_all(prepare, monkeypatc
         raise credentials.LoginError("it has nothing")
 
     monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_something])
-    with pytest.raises(credentials.LoginError, match=r"Make one, or declare .*it has nothing"):
+    with pytest.raises(credentials.LoginError, match=r"there is no such file.* Make one, or"):
         await prepare().obtain()
-    assert 'Traceback' not in caplog.text
+    assert caplog.messages == []  # the error is enough
+
+
+async def test_a_broken_kubeconfig_is_reported_once(prepare, kubeconfig, monkeypatch, caplog):
+    def login_via_something(**_):
+        raise credentials.LoginError("it is broken")
+
+    kubeconfig.write_text('[')
+    monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_something])
+    with pytest.raises(credentials.LoginError, match=r"^Nothing to log in with: .* is not YAML"):
+        await prepare().obtain()
+    assert caplog.messages == []  # the error is enough
+
+
+async def test_equal_failures_of_libraries_are_reported_once(prepare, kubeconfig, monkeypatch):
+    def login_via_one(**_):
+        raise credentials.LoginError("it is expired.")
+
+    def login_via_two(**_):
+        raise credentials.LoginError("it is expired.")
+
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+    monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_one, login_via_two])
+    monkeypatch.setattr(authentication, '_find_files', list)
+    with pytest.raises(credentials.LoginError, match=r"^Nothing to log in with: it is expired\.$"):
+        await prepare().obtain()

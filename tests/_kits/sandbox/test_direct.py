@@ -1,7 +1,7 @@
 import pytest
 
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.sandbox.statuses import AlreadyExists, BadRequest, Conflict, Invalid, NotFound
+from kopf._kits.sandbox.statuses import AlreadyExists, Conflict, Invalid, NotFound
 from tests._kits.sandbox.conftest import CRD, cm, toy
 
 
@@ -69,7 +69,7 @@ items:
 @pytest.mark.parametrize(('text', 'error', 'message'), [
     ('{kind: List, items: []}\n--- [1]', ValueError, 'yaml: document 2 is not a Kubernetes object'),
     ('{', ValueError, 'yaml is not valid YAML'),
-    ('kind: Unknown', BadRequest, 'no matches for kind'),
+    ('kind: Unknown', ValueError, 'document 1: no matches .* It has no apiVersion'),
 ])
 async def test_files_that_are_none_are_refused(tmp_path, text, error, message):
     path = tmp_path / 'objects.yaml'

@@ -94,7 +94,11 @@ class Reviewer:
                 handler, own, context=self._dependencies.context)
             if outcome.exception is not None:
                 failures.append(outcome.exception)
-            elif own is not cause and own.patch:
+            elif outcome.result is False:
+                cause.logger.warning(
+                    f"{handler!r} has returned False, which does not refuse the request. To refuse "
+                    f"it, raise kopf.AdmissionError.")
+            if outcome.exception is None and own is not cause and own.patch:
                 own.patch.clear()
                 cause.logger.warning(
                     f"{handler!r} only validates; what it wants to be changed, is ignored.")

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
+from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.reconciling import desired
 
@@ -42,7 +43,7 @@ class Child:
         owner = (meta.get('labels') or {}).get(desired.OWNER_LABEL)
         self.is_owned = any(ref.get('uid') == owner for ref in meta.get('ownerReferences') or ())
         fields = _find_fields(meta.get('managedFields') or (), manager)
-        self._fields: bytes | None = _pack(fields)
+        self._fields: bytes | None = _pack(fields)  # null if the manager has no fields at all
         self._stamp = hash(self._fields)
         """What the manager owns of the child, as a hash: others change it by their edits."""
         self._settled: tuple[str | None, int] | None = None
@@ -50,8 +51,8 @@ class Child:
             key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
         kept['metadata'] = {key: val for key, val in meta.items() if key in META}
         kept.update({
-            key: desired.restrict(fields.get(f'f:{key}', {}), val) for key, val in raw.items()
-            if key not in kept and f'f:{key}' in fields})
+            key: desired.restrict(fields[f'f:{key}'], val) for key, val in raw.items()
+            if fields is not None and key not in kept and f'f:{key}' in fields})
         self._packed = _pack(kept)
 
     def settle(self) -> None:
@@ -61,8 +62,21 @@ class Child:
     def follow(self, older: 'Child') -> None:
         """Take over from an older state of the same object what is known of the manifest."""
         self._settled, self.is_pruned = older._settled, older.is_pruned
+        self.is_deleting = self.is_deleting or older.is_deleting
         if self._settled == (self.digest, self._stamp):
             self._fields = None
+
+    def note_deletion(self, *, is_pruned: bool) -> None:
+        """Note that the operator has deleted the child, which the watch will show later."""
+        self.is_deleting, self.is_pruned = True, is_pruned
+
+    def expect_return(self) -> None:
+        """Note that the child is wanted again: when it is gone, that is news."""
+        self.is_pruned = False
+
+    def forget_version(self) -> None:
+        """Take the next state as newer, whatever its version."""
+        self.version = None
 
     def is_as(self, wanted: desired.Desired) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
@@ -97,8 +111,8 @@ def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) ->
     for entry in entries:
         if entry.get('manager') == manager and entry.get('operation') == 'Apply' and (
                 not entry.get('subresource')):
-            return entry.get('fieldsV1') or {}
-    return {}
+            return entry.get('fieldsV1') or None
+    return None
 
 
 OnChange = Callable[[str], None]
@@ -142,11 +156,23 @@ class ChildStore:
         """Forget the children of one kind in one namespace."""
         self._shelves.pop((resource, namespace)).clear()
 
+    def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
+        """Whether those children of the kind are known that a parent in the namespace can have."""
+        shelves = {where: shelf for (served, where), shelf in self._shelves.items()
+                   if served == resource}
+        own = [shelf for where, shelf in shelves.items() if where in (None, namespace)]
+        needed = own or list(shelves.values())
+        return bool(needed) and all(shelf.is_listed for shelf in needed)
+
     def is_listed(self, resource: references.Resource, namespace: references.Namespace) -> bool:
-        """Whether all children of the kind are known that a parent in the namespace can have."""
-        return any(
-            shelf.is_listed for (served, where), shelf in self._shelves.items()
-            if served == resource and where in (None, namespace))
+        """
+        Whether all children of the kind in the namespace are known.
+
+        With None, it is about all namespaces that the operator serves.
+        """
+        shelves = [shelf for (served, where), shelf in self._shelves.items()
+                   if served == resource and (namespace is None or where in (None, namespace))]
+        return bool(shelves) and all(shelf.is_listed for shelf in shelves)
 
     @contextlib.contextmanager
     def writing(self, owner: str, key: desired.Key) -> Iterator[None]:
@@ -175,6 +201,9 @@ class ChildStore:
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._by_owner.setdefault(owner, {})[child.key] = child
+        for (served, where), shelf in self._shelves.items():
+            if served == resource and where in (None, child.key.namespace):
+                shelf.note(owner, child)
 
     def see(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
         """Take a state from the watch; return the known child, which can be newer."""
@@ -224,7 +253,7 @@ def _get_label(raw: bodies.RawBody, name: str) -> str:
     return (raw['metadata'].get('labels') or {}).get(name) or ''
 
 
-class Shelf:
+class Shelf(watching.Sink):
     """The children of one kind in one namespace, as one watch shows them."""
 
     def __init__(self, store: ChildStore, resource: references.Resource) -> None:
@@ -240,8 +269,17 @@ class Shelf:
         """Wait for the next list: nothing was watched for a while."""
         self.is_listed = False
 
+    def note(self, owner: str, child: Child) -> None:
+        """Note a child by the response to a write: the next list has it, or it is gone."""
+        self._known[child.uid] = (owner, child.key)
+        self._seen.add(child.uid)
+
     def begin(self, *, restored: bool) -> None:
         self._seen.clear()
+        if restored:  # from a backup: older states are the present ones
+            for owner, key in self._known.values():
+                if (child := self._store.of(owner).get(key)) is not None:
+                    child.forget_version()
 
     def listed(self, body: bodies.RawBody) -> None:
         self._take(_complete(body, self._resource))
@@ -254,9 +292,6 @@ class Shelf:
             self.is_listed = True
             self._store.on_listed()
 
-    def unavailable(self, error: Exception) -> None:
-        return
-
     def changed(
             self,
             type: Literal['ADDED', 'MODIFIED', 'DELETED'],
@@ -265,16 +300,12 @@ class Shelf:
     ) -> None:
         if type != 'DELETED':
             self._take(body)
-        elif (uid := body['metadata']['uid']) in self._known:
-            self._store.remove(*self._known.pop(uid), uid)
-        else:
+            return
+        uid = body['metadata']['uid']
+        if uid not in self._known:
             self._take(body)
-            self._store.remove(*self._known.pop(uid), uid)
-
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
-        return
+        self._store.remove(*self._known.pop(uid), uid)
+        self._seen.discard(uid)
 
     def clear(self) -> None:
         for uid, (owner, key) in self._known.items():
@@ -283,8 +314,12 @@ class Shelf:
 
     def _take(self, body: bodies.RawBody) -> None:
         child = self._store.see(self._resource, body)
+        place = (_get_label(body, desired.OWNER_LABEL), child.key)
+        former = self._known.get(child.uid, place)
+        if former != place:  # somebody has changed the label
+            self._store.remove(*former, child.uid)
         self._seen.add(child.uid)
-        self._known[child.uid] = (_get_label(body, desired.OWNER_LABEL), child.key)
+        self._known[child.uid] = place
 
 
 def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.RawBody:
@@ -326,7 +361,7 @@ class Children:
         :param namespace: the namespace of the child. Default: any namespace.
         :returns: what is known of the child, or None if there is no such child.
         """
-        for key, child in self._store.of(self._uid).items():
+        for key, child in list(self._store.of(self._uid).items()):  # handlers can run in threads
             if key.name == name and namespace in (None, key.namespace) and (
                     references.Selector(kind).check(child.resource)):
                 return child.body

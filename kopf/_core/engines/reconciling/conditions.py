@@ -55,8 +55,8 @@ def _add(
         is_observed: bool,
 ) -> None:
     texts: dict[Any, ConditionStatus] = {True: 'True', False: 'False', None: 'Unknown'}
-    text = texts.get(status, status) if not isinstance(status, str) else status
-    if text not in ('True', 'False', 'Unknown'):
+    text = texts[status] if status is None or isinstance(status, bool) else status
+    if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     patch.fns.append(functools.partial(_set_condition, {

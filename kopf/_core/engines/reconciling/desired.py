@@ -5,7 +5,9 @@ The labels say whose child an object is: only objects with these labels are ever
 annotation has the digest of the applied manifest. So, an operator that has just started knows
 whether a child is what its handler wants, without writing and without records of its own.
 """
+import collections
 import dataclasses
+import datetime
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +23,11 @@ HANDLER_LABEL = 'kopf.dev/reconciler'
 
 DIGEST_ANNOTATION = 'kopf.dev/applied'
 """The annotation of children with the digest of the manifest that was applied."""
+
+SYSTEM_FIELDS = frozenset({
+    'uid', 'resourceVersion', 'generation', 'managedFields', 'selfLink', 'creationTimestamp',
+    'deletionTimestamp', 'deletionGracePeriodSeconds'})
+"""What only the API server sets in the metadata. Manifests that were read from it have these."""
 
 MAX_MANAGER = 128
 """The maximum length of the name of a field manager in Kubernetes."""
@@ -104,11 +111,12 @@ def prepare(
     """
     found: dict[Key, Desired] = {}
     errors: list[ManifestError] = []
-    for number, item in enumerate(flatten(result)):
+    generated: collections.Counter[tuple[str, ...]] = collections.Counter()
+    for item in flatten(result):
         try:
             desired = _prepare(
                 item, parent=parent, resource=resource, kinds=kinds, manager=manager,
-                number=number)
+                generated=generated)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
         except ManifestError as e:
@@ -125,9 +133,14 @@ def _prepare(
         resource: references.Resource,
         kinds: Kinds,
         manager: str,
-        number: int,
+        generated: collections.Counter[tuple[str, ...]],
 ) -> Desired:
-    manifest = _to_json(item)
+    """
+    Make a desired child of a manifest.
+
+    ``generated`` counts the generated names, so that each depends only on those alike before it.
+    """
+    manifest = to_json(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
@@ -138,8 +151,11 @@ def _prepare(
             f"{kind} of {api_version} is not among the owned kinds in the cluster. Add the "
             f"resource to owns=, or create its custom resource definition.")
     metadata = manifest.setdefault('metadata', {})
-    if not isinstance(metadata, dict):
-        raise ManifestError(f"The metadata of {kind} must be a mapping.")
+    _verify_metadata(kind, metadata)
+    for field in SYSTEM_FIELDS:
+        metadata.pop(field, None)
+    if 'status' in found.subresources:
+        manifest.pop('status', None)
     meta, uid = parent.metadata, str(parent.metadata.uid)
     namespace = None
     if found.namespaced:
@@ -149,10 +165,14 @@ def _prepare(
         metadata['namespace'] = namespace
     else:
         metadata.pop('namespace', None)
-    generated = metadata.pop('generateName', None)
-    if not metadata.get('name'):
-        metadata['name'] = meta.name if not generated else (
-            f'{generated}{make_digest([uid, manager, group, kind, generated, number])[:8]}')
+    prefix = metadata.pop('generateName', None)
+    if not metadata.get('name') and prefix:
+        place = (group, kind, namespace or '', prefix)
+        number = generated[place]
+        generated[place] += 1
+        metadata['name'] = f'{prefix}{make_digest([uid, manager, *place, number])[:8]}'
+    elif not metadata.get('name'):
+        metadata['name'] = meta.name
     key = Key(group, kind, namespace, metadata['name'])
     is_owned = meta.namespace is None or meta.namespace == namespace
     labels = {**meta.labels, **(metadata.get('labels') or {})}
@@ -167,18 +187,35 @@ def _prepare(
     return Desired(key, sent, found, manifest, digest, is_owned)
 
 
-def _to_json(item: object) -> dict[str, Any]:
+def to_json(item: object) -> dict[str, Any]:
     """Convert a mapping, an object of pykube, or a model of a client to plain JSON."""
     if not isinstance(item, Mapping):
         item = getattr(item, 'obj', item)
-    value = _convert(item)
-    if not isinstance(value, dict):
-        raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
     try:
+        value = _convert(item)
+        if not isinstance(value, dict):
+            raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
         copy: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as e:
         raise ManifestError(f"A manifest is not JSON: {e}") from e
     return copy
+
+
+def _verify_metadata(kind: str, metadata: object) -> None:
+    """Check the types of what Kopf itself uses; the API server checks the rest."""
+    if not isinstance(metadata, dict):
+        raise ManifestError(f"The metadata of {kind} must be a mapping.")
+    for field in ('name', 'generateName', 'namespace'):
+        if not isinstance(value := metadata.get(field), str | None):
+            raise ManifestError(f"The {field} of {kind} must be a string, not {value!r}.")
+    for field in ('labels', 'annotations'):
+        if not isinstance(value := metadata.get(field), dict | None):
+            raise ManifestError(f"The {field} of {kind} must be a mapping, not {value!r}.")
+    owners = metadata.get('ownerReferences')
+    if not isinstance(owners, list | None) or not all(
+            isinstance(ref, dict) for ref in owners or ()):
+        raise ManifestError(
+            f"The ownerReferences of {kind} must be a list of mappings, not {owners!r}.")
 
 
 def _is_model(value: object) -> bool:
@@ -194,6 +231,8 @@ def _convert(value: Any) -> Any:
         return {key: _convert(val) for key, val in value.items()}
     if isinstance(value, (list, tuple)):
         return [_convert(val) for val in value]
+    if isinstance(value, datetime.datetime):
+        return value.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     return value
 
 
@@ -209,23 +248,45 @@ def owns(fields: Any, value: Any) -> bool:
     if not fields or not value:  # an atomic field, owned as a whole; or an empty list or object
         return True
     if isinstance(value, Mapping):
-        return all(f'f:{key}' in fields and owns(fields[f'f:{key}'], val)
+        return all(val is None if f'f:{key}' not in fields else owns(fields[f'f:{key}'], val)
                    for key, val in value.items())
     if isinstance(value, list):
-        return all(_owns_item(fields, item) for item in value)
+        return _owns_items(fields, value)
     return True
 
 
-def _owns_item(fields: Mapping[str, Any], item: Any) -> bool:
-    """Whether an item of a list is owned: by its value in a set, or by its keys in a map."""
+def _owns_items(fields: Mapping[str, Any], items: Iterable[Any]) -> bool:
+    """
+    Whether the items of a list are owned: by their values in a set, or by their keys in a map.
+
+    An item can lack keys that have defaults. So, the items with more keys are found first, and the
+    others among what remains.
+    """
+    left: list[tuple[Any, Any]] = []
     for name, nested in fields.items():
         sort, _, text = name.partition(':')
-        if sort == 'v' and json.loads(text) == item:
-            return True
-        if sort == 'k' and isinstance(item, Mapping) and all(
-                item.get(key, val) == val for key, val in json.loads(text).items()):
-            return owns(nested, item)
-    return False
+        if sort == 'v':
+            left.append((json.loads(text), None))
+        elif sort == 'k':
+            left.append((json.loads(text), nested))
+
+    def fits(item: Any, known: Any, nested: Any) -> bool:
+        if nested is None:
+            return bool(known == item)
+        return isinstance(item, Mapping) and all(
+            item.get(key, val) == val for key, val in known.items()) and owns(nested, item)
+
+    def count_keys(item: Any) -> int:
+        if not isinstance(item, Mapping):
+            return 0
+        return sum(key in item for known, nested in left if nested is not None for key in known)
+
+    for item in sorted(items, key=count_keys, reverse=True):
+        number = next((i for i, entry in enumerate(left) if fits(item, *entry)), None)
+        if number is None:
+            return False
+        del left[number]
+    return True
 
 
 def restrict(fields: Any, value: Any) -> Any:

@@ -6,7 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
@@ -14,7 +14,7 @@ from kopf._cogs.clients import api, applying, errors
 from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired, planning
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, registries
 
 FINALIZER = 'kopf.dev/children'
 """The finalizer of objects with children that Kubernetes does not delete with their parents."""
@@ -25,10 +25,6 @@ MAX_WRITES = 8
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
 
-UNKNOWN_KIND_DELAY = 60.0
-"""When to try again (seconds) if the kind of a child is not in the cluster."""
-
-
 class Host(Protocol):
     """The object as the reactor has it."""
 
@@ -37,6 +33,13 @@ class Host(Protocol):
 
     @property
     def resource(self) -> references.Resource: ...
+
+    @property
+    def handlers(self) -> registries.ResourceHandlers: ...
+
+    @property
+    def name(self) -> tuple[str | None, str] | None:
+        """The namespace and the name; None while the object rests."""
 
     def accept(self, raw: bodies.RawBody, /) -> bool:
         """Take the response to an own write; false if a newer state is known."""
@@ -67,10 +70,21 @@ class Hub:
         """The reconcilers that wait until all children of some kind are listed."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._members: dict[str, Reconcilers] = {}
+        self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
+        """The objects that watch others, by their names."""
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
-        """Set the resources that the handlers own in this cluster."""
+        """
+        Set the resources that the handlers own in this cluster.
+
+        All objects are reconciled again if the resources are others: a kind can have come for which
+        they wait.
+        """
+        is_first, is_changed = not self._kinds, self._kinds != kinds
         self._kinds = dict(kinds)
+        if is_changed and not is_first:
+            for member in list(self._members.values()):
+                member.trigger()
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -82,12 +96,27 @@ class Hub:
     def join(self, host: Host) -> 'Reconcilers':
         """Begin to reconcile an object."""
         member = self._members[host.uid] = Reconcilers(self, host)
+        if member.name is not None:
+            self._named.setdefault(member.name, set()).add(member)
         return member
 
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
-        self._members.pop(member.host.uid, None)
+        if self._members.get(member.host.uid) is member:
+            del self._members[member.host.uid]
+        if member.name is not None and (namesakes := self._named.get(member.name)):
+            namesakes.discard(member)
+            if not namesakes:
+                del self._named[member.name]
+
+    def trigger(
+            self, handler: handlers.ReconcilingHandler, name: tuple[str | None, str],
+    ) -> None:
+        """Reconcile the object of this name, if it is known: an object that it uses has changed."""
+        for member in self._named.get(name, ()):
+            if handler in member.host.handlers.reconciling:
+                member.trigger()
 
     def _notify(self, uid: str) -> None:
         member = self._members.get(uid)
@@ -102,10 +131,13 @@ class Hub:
 
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
-    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host')
+    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
+        self.name = host.name if any(
+            handler.watches for handler in host.handlers.reconciling) else None
+        """The namespace and the name, if they are needed."""
         self._hub = hub
         self._is_triggered = True
         self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
@@ -117,6 +149,11 @@ class Reconcilers:
     def due(self) -> float | None:
         """When to run again, though nothing has changed (monotonic time); None for never."""
         return min(self._due.values(), default=None)
+
+    @property
+    def is_resync(self) -> bool:
+        """Whether the next run is only because of an interval, so that it can wait."""
+        return not self._is_triggered and not self._attempts and bool(self._due)
 
     def leave(self) -> None:
         """Stop: the object is gone."""
@@ -140,11 +177,24 @@ class Reconcilers:
         :raises errors.APIError: if the object cannot be patched.
         """
         is_triggered, self._is_triggered = self._is_triggered, False
+        try:
+            if raw['metadata'].get('deletionTimestamp') is not None:
+                self._due.clear()
+                await self._clean_up(served, raw)
+            else:
+                await self._call(served, raw, is_triggered=is_triggered)
+        except Exception:
+            self._is_triggered = True  # the reactor tries again
+            raise
+
+    async def _call(
+            self,
+            served: tuple[handlers.ReconcilingHandler, ...],
+            raw: bodies.RawBody,
+            *,
+            is_triggered: bool,
+    ) -> None:
         now = self._hub.context.clock.mono()
-        if raw['metadata'].get('deletionTimestamp') is not None:
-            self._due.clear()
-            await self._clean_up(raw)
-            return
         newest: bodies.RawBody | None = raw
         for handler in served:
             due = self._due.get(handler.id)
@@ -170,11 +220,8 @@ class Reconcilers:
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        namespace = references.NamespaceName(body.metadata.namespace) if (
-            body.metadata.namespace) else None
-        if not all(hub.store.is_listed(kind, namespace) for kind in kinds.values()):
-            hub.waiting.add(self)
-            self._is_triggered = True
+        if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
+            self._wait()
             return raw
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
@@ -189,12 +236,16 @@ class Reconcilers:
             wanted, invalid = desired.prepare(
                 outcome.result, parent=body, resource=host.resource, kinds=kinds, manager=manager)
             problems.extend(str(error) for error in invalid)
+            for key in [key for key, item in wanted.items() if not hub.store.is_listed(
+                    item.watched, item.key.namespace)]:
+                del wanted[key]
+                problems.append(f"{key}: the operator does not serve the namespace of this child.")
             if any(not item.is_owned for item in wanted.values()):
                 newest = await self._ensure_finalizer(raw, logger)
             if newest is None:
                 return None
             problems.extend(await self._write(
-                handler, wanted, manager=manager, prune=handler.prune and not invalid,
+                handler, wanted, manager=manager, prune=handler.prune and not problems,
                 logger=logger))
             for problem in problems:
                 logger.error(f"{handler!r}: {problem}")
@@ -210,6 +261,11 @@ class Reconcilers:
                 patch, problems, is_stalled=outcome.final and bool(problems),
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
+
+    def _wait(self) -> None:
+        """Run again when all children of some kind are listed."""
+        self._is_triggered = True
+        self._hub.waiting.add(self)
 
     def _note(
             self,
@@ -245,6 +301,8 @@ class Reconcilers:
         known = {
             key: child for key, child in self._hub.store.of(self.host.uid).items()
             if child.label == label}
+        for key in wanted.keys() & known.keys():
+            known[key].expect_return()
         steps = planning.plan(wanted, known, prune=prune)
         if not steps:
             return []
@@ -259,8 +317,7 @@ class Reconcilers:
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
-                                await self._delete(step.known, logger)
-                                step.known.is_pruned = True
+                                await self._delete(step.known, logger, is_pruned=True)
                 except errors.APIError as e:
                     key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
                     problems.append(f"{key}: {_explain(e, step)}")
@@ -282,23 +339,45 @@ class Reconcilers:
         wanted, known = step
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
-                applied = await applying.apply(
+                applied = await self._observe(wanted.resource, wanted.manifest, applying.apply(
                     self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
-                    manager=manager, force=known is not None, logger=logger)
+                    manager=manager, force=known is not None, logger=logger), 'apply')
+                assert applied is not None
                 self._hub.store.accept(wanted.watched, applied)
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
                 raise
+            await applying.verify_creation(
+                self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+                logger=logger)
             logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await self._delete(known, logger)
             return
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
 
-    async def _delete(self, child: children.Child, logger: Any) -> None:
-        await applying.delete(
-            self._hub.client, resource=child.resource, logger=logger,
-            metadata={'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid})
+    async def _delete(
+            self, child: children.Child, logger: Any, *, is_pruned: bool = False,
+    ) -> None:
+        metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
+        await self._observe(child.resource, {'metadata': metadata}, applying.delete(
+            self._hub.client, resource=child.resource, metadata=metadata, logger=logger), 'delete')
+        child.note_deletion(is_pruned=is_pruned)
         logger.debug(f"Deleted {child.key}.")
+
+    async def _observe(
+            self,
+            resource: references.Resource,
+            raw: Mapping[str, Any],
+            work: Coroutine[Any, Any, bodies.RawBody | None],
+            content_type: str,
+    ) -> bodies.RawBody | None:
+        """Do the work, and notify the observer, if there is one."""
+        observer = self._hub.context.observer
+        if observer is None:
+            return await work
+        known: Any = raw
+        return await observer.write(
+            resource, known, work, content_type=content_type, subresource=None)
 
     async def _apply_patch(
             self, raw: bodies.RawBody | None, patch: patches.Patch, logger: Any,
@@ -319,9 +398,15 @@ class Reconcilers:
             return raw
         return await self._apply_patch(raw, patches.Patch(fns=[_add_finalizer]), logger)
 
-    async def _clean_up(self, raw: bodies.RawBody) -> None:
+    async def _clean_up(
+            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
+    ) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
         if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
+            return
+        kinds = {kind for handler in served for kind in self._hub.get_kinds(handler).values()}
+        if not all(self._hub.store.is_listed(kind, None) for kind in kinds):
+            self._wait()
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
@@ -350,8 +435,9 @@ def _remove_finalizer(body: bodies.RawBody) -> None:
 
 def _explain(e: errors.APIError, step: planning.Step) -> str:
     text = str(e)
-    if isinstance(step, planning.Apply) and step.known is None and isinstance(
-            e, errors.APIConflictError):
+    is_foreign = isinstance(e, errors.APIConflictError) or (
+        isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
+    if isinstance(step, planning.Apply) and step.known is None and is_foreign:
         return (f"an object of this name is there, and it is not a child of this one, so it is "
                 f"left alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:

@@ -1,0 +1,94 @@
+"""
+Sections of settings that notice misspelled names and values of wrong types.
+
+Otherwise, a misspelled setting would silently have no effect, and a value of a wrong type would
+fail much later and far from its cause.
+"""
+import collections.abc
+import dataclasses
+import difflib
+import functools
+import numbers
+import types
+import typing
+import warnings
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+
+class Section:
+    """
+    A group of settings, as a dataclass.
+
+    :raises TypeError: if a value of a wrong type is assigned.
+    """
+
+    if not TYPE_CHECKING:  # type checkers would accept all names
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            hint = _get_hints(type(self)).get(name)
+            if hint is not None and not _fits(value, hint):
+                raise TypeError(
+                    f"{_get_path(type(self))}.{name} must be {_describe(hint)}, not {value!r}.")
+            if hint is None and not name.startswith('_') and not hasattr(type(self), name):
+                _complain(type(self), name)
+            super().__setattr__(name, value)
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(
+                f"There is no {_get_path(type(self))}.{name}{_suggest(type(self), name)}",
+                name=name, obj=self)
+
+
+@functools.cache
+def _get_hints(cls: type[Any]) -> Mapping[str, Any]:
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: hint for name, hint in typing.get_type_hints(cls).items() if name in names}
+
+
+def _get_path(cls: type[Section]) -> str:
+    name = cls.__name__.removesuffix('Settings').lower()
+    return 'settings' if name == 'operator' else f'settings.{name}'
+
+
+def _complain(cls: type[Section], name: str) -> None:
+    suggestion = _suggest(cls, name)
+    if suggestion or _get_path(cls) != 'settings':  # authors put values of their own there
+        warnings.warn(
+            f"There is no {_get_path(cls)}.{name}, so it has no effect{suggestion or '.'}",
+            UserWarning, stacklevel=3)
+
+
+def _suggest(cls: type[Section], name: str) -> str:
+    hints = _get_hints(cls)  # type: ignore[arg-type]  # mypy doubts that classes are hashable
+    known = [known for known in dir(cls) if not known.startswith('_')] + list(hints)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
+    return f"; did you mean {_get_path(cls)}.{close[0]}?" if close else ""
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether the value is of the type, or so similar that everything works with it."""
+    origin = typing.get_origin(hint) or hint
+    if origin in (types.UnionType, typing.Union):
+        return any(_fits(value, each) for each in typing.get_args(hint))
+    if origin is bool:
+        return not isinstance(value, str)  # 'false' would be true
+    if origin in (int, float):
+        return isinstance(value, numbers.Real)
+    if origin is collections.abc.Iterable:
+        return isinstance(value, collections.abc.Iterable) and not isinstance(value, str)
+    if origin is collections.abc.Callable:
+        is_entered = hasattr(value, '__aenter__')  # the webhook server is what the block yields
+        return (callable(value) or is_entered) and not isinstance(value, type)
+    return isinstance(value, origin)
+
+
+def _describe(hint: Any) -> str:
+    origin = typing.get_origin(hint) or hint
+    if origin in (types.UnionType, typing.Union):
+        return ' or '.join(_describe(each) for each in typing.get_args(hint))
+    known: Mapping[Any, str] = {
+        bool: 'True or False', int: 'an integer', float: 'a number', str: 'a string',
+        types.NoneType: 'None', collections.abc.Iterable: 'several numbers',
+        collections.abc.Callable: 'a function or an object that can be called, not a class,'}
+    return known.get(origin) or f'an object of {origin.__name__}'

@@ -1,0 +1,115 @@
+"""
+One-off server-side apply from inside of any handler, by the connections of the operator.
+"""
+import asyncio
+import concurrent.futures
+import contextvars
+from collections.abc import Awaitable, Generator
+from typing import Any
+
+from kopf._cogs.clients import api, applying, errors, scanning
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines.reconciling import desired
+
+applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
+"""The applier of the current operator."""
+
+
+class Application(Awaitable[bodies.Body]):
+    """A server-side apply under way: await it in async handlers; call `result` in sync ones."""
+
+    def __init__(self, work: 'concurrent.futures.Future[bodies.Body]') -> None:
+        super().__init__()
+        self._work = work
+
+    def __await__(self) -> Generator[Any, None, bodies.Body]:
+        return asyncio.wrap_future(self._work).__await__()
+
+    def result(self, timeout: float | None = None) -> bodies.Body:
+        """
+        Wait in a sync handler, and return the object as the API server has stored it.
+
+        :param timeout: how long to wait, in seconds. Default: no limit.
+        :raises RuntimeError: in an event loop, which would be blocked: use ``await`` there.
+        :raises TimeoutError: if it takes longer.
+        """
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return self._work.result(timeout)
+        raise RuntimeError("This would block the event loop: use `await kopf.apply(…)`.")
+
+
+class Applier:
+    """Applies manifests for the handlers of one operator."""
+
+    def __init__(self, client: api.Client) -> None:
+        super().__init__()
+        self.client = client
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._resources: dict[tuple[str, str], references.Resource] = {}
+
+    def enter(self) -> None:
+        """Serve the handlers of this context, by the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        applier_var.set(self)
+
+    def start(self, manifest: Any, *, manager: str, force: bool) -> Application:
+        """Begin to apply, from any thread."""
+        assert self._loop is not None
+        return Application(asyncio.run_coroutine_threadsafe(
+            self._apply(manifest, manager=manager, force=force), self._loop))
+
+    async def _apply(self, manifest: Any, *, manager: str, force: bool) -> bodies.Body:
+        content = desired.to_json(manifest)
+        api_version, kind = content.get('apiVersion'), content.get('kind')
+        metadata = content.get('metadata')
+        if not (isinstance(api_version, str) and isinstance(kind, str)
+                and isinstance(metadata, dict) and metadata.get('name')):
+            raise desired.ManifestError(
+                "A manifest to be applied needs apiVersion, kind, and metadata with a name.")
+        resource = await self._find(api_version, kind)
+        if resource.namespaced and not metadata.get('namespace'):
+            raise desired.ManifestError(
+                f"{kind} {metadata['name']!r} needs a namespace. Set one, or use kopf.adopt().")
+        return bodies.Body(await applying.apply(
+            self.client, resource=resource, manifest=content, manager=manager, force=force))
+
+    async def _find(self, api_version: str, kind: str) -> references.Resource:
+        """Find the resource of a kind in the cluster; those that are there are remembered."""
+        found = self._resources.get((api_version, kind))
+        if found is None:
+            group = api_version.rpartition('/')[0]
+            findings = await scanning.scan_groups(self.client, groups=[group])
+            self._resources.update({
+                (resource.api_version, resource.kind or ''): resource
+                for resource in findings.resources})
+            found = self._resources.get((api_version, kind))
+        if found is None:
+            raise errors.APINotFoundError(
+                f"There is no kind {kind} of {api_version} in the cluster.", status=404)
+        return found
+
+
+def apply(manifest: Any, *, manager: str | None = None, force: bool = True) -> Application:
+    """
+    Create or change an object by server-side apply, on the connections of the operator.
+
+    The object gets the fields of the manifest; fields that were applied before and that are not in
+    the manifest are removed. Nothing else is changed: for the owner, the labels, and the namespace,
+    use `kopf.adopt` first. In async handlers: ``obj = await kopf.apply(manifest)``. In sync
+    handlers: ``obj = kopf.apply(manifest).result()``.
+
+    :param manifest: a dict, an object of pykube-ng, or a model of the official clients.
+    :param manager: the field manager. Default: ``settings.reconciling.manager`` (``kopf``).
+    :param force: whether to take over fields that other managers have set to other values. Default:
+        yes; otherwise, there is an error.
+    :returns: what to await, or to ask for the `result`: the object as the API server has stored it.
+    :raises LookupError: outside of the handlers of a running operator.
+    """
+    applier = applier_var.get(None)
+    if applier is None:
+        raise LookupError("kopf.apply() is for the handlers of a running operator.")
+    if manager is None:
+        manager = applier.client.settings.reconciling.manager
+    return applier.start(manifest, manager=manager, force=force)

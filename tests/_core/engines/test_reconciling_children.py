@@ -1,0 +1,370 @@
+import copy
+import threading
+
+import pytest
+
+from kopf._cogs.structs.bodies import Body
+from kopf._cogs.structs.references import Resource
+from kopf._core.engines.reconciling.children import Children, ChildStore
+from kopf._core.engines.reconciling.desired import (
+    DIGEST_ANNOTATION,
+    HANDLER_LABEL,
+    OWNER_LABEL,
+    Key,
+    prepare,
+)
+
+THINGS = Resource('example.com', 'v1', 'things', kind='Thing', namespaced=True)
+CONFIGMAPS = Resource('', 'v1', 'configmaps', kind='ConfigMap', singular='configmap',
+                      shortcuts=frozenset({'cm'}), namespaced=True)
+KEY = Key('', 'ConfigMap', 'ns', 'child')
+MANAGER = 'kopf/fn'
+FIELDS = {
+    'f:metadata': {
+        'f:labels': {f'f:{OWNER_LABEL}': {}, f'f:{HANDLER_LABEL}': {}},
+        'f:annotations': {f'f:{DIGEST_ANNOTATION}': {}},
+        'f:ownerReferences': {'k:{"uid":"parent"}': {}}},
+    'f:data': {'f:a': {}}}
+
+
+@pytest.fixture()
+def store():
+    store = ChildStore()
+    store.register(MANAGER)
+    return store
+
+
+@pytest.fixture()
+def news(store):
+    """The uids of the parents whose children have changed, as often as they have."""
+    found = []
+    store.on_change = found.append
+    return found
+
+
+@pytest.fixture()
+def shelf(store):
+    """What the watch of the children feeds; its first list is empty."""
+    shelf = store.open(CONFIGMAPS, 'ns')
+    shelf.begin(restored=False)
+    shelf.end()
+    return shelf
+
+
+def want(data='b', *, name='child'):
+    parent = Body({'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {
+        'name': 'parent', 'namespace': 'ns', 'uid': 'parent'}})
+    manifest = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                'data': {'a': data}}
+    found, errors = prepare(
+        manifest, parent=parent, resource=THINGS, kinds={('', 'ConfigMap'): CONFIGMAPS},
+        manager=MANAGER)
+    assert not errors
+    return next(iter(found.values()))
+
+
+def make(version, *, uid='u1', name='child', data='b', fields=FIELDS, labels=None, **meta):
+    """A child as the API server shows it after the manifest was applied."""
+    raw = copy.deepcopy(want(data, name=name).manifest)
+    raw['metadata'].update(uid=uid, resourceVersion=str(version), managedFields=[
+        {'manager': 'other', 'operation': 'Update', 'fieldsV1': {'f:data': {'f:z': {}}}},
+        {'manager': MANAGER, 'operation': 'Apply', 'subresource': 'status', 'fieldsV1': {}},
+        *([] if fields is None else [
+            {'manager': MANAGER, 'operation': 'Apply', 'fieldsV1': fields}]),
+    ], **meta)
+    raw['metadata']['labels'].update(labels or {})
+    return raw
+
+
+LOST = {key: val for key, val in FIELDS.items() if key != 'f:data'}
+"""The fields of a child whose data somebody else has changed."""
+
+
+# The order of what comes.
+
+def test_a_response_makes_a_child_known_and_is_no_news(store, news):
+    store.accept(CONFIGMAPS, make(1))
+    assert store.of('parent').keys() == {KEY} and not news
+
+
+def test_the_echo_of_a_write_is_no_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    shelf.changed('ADDED', make(1), b'')
+    assert not news
+
+
+def test_a_child_that_others_have_made_is_news(store, shelf, news):
+    shelf.changed('ADDED', make(1), b'')
+    assert news == ['parent'] and KEY in store.of('parent')
+
+
+def test_a_late_event_is_ignored(store, shelf, news):
+    store.accept(CONFIGMAPS, make(5, data='new'))
+    shelf.changed('MODIFIED', make(3, data='old'), b'')
+    assert not news and store.of('parent')[KEY].digest == want('new').digest
+
+
+def test_a_later_event_is_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(5))
+    shelf.changed('MODIFIED', make(6), b'')
+    assert news == ['parent']
+
+
+def test_an_event_ahead_of_the_response_waits_for_it_and_is_no_news(store, shelf, news):
+    with store.writing('parent', KEY):
+        shelf.changed('ADDED', make(1), b'')
+        assert not store.of('parent') and not news
+        store.accept(CONFIGMAPS, make(1))
+    assert KEY in store.of('parent') and not news
+
+
+def test_a_foreign_change_during_a_write_is_news_after_it(store, shelf, news):
+    with store.writing('parent', KEY):
+        shelf.changed('ADDED', make(1), b'')
+        shelf.changed('MODIFIED', make(2, fields=LOST), b'')
+        store.accept(CONFIGMAPS, make(1))
+    assert news == ['parent'] and not store.of('parent')[KEY].is_as(want())
+
+
+def test_a_deletion_during_a_write_is_news_after_it(store, shelf, news):
+    shelf.changed('ADDED', make(1), b'')
+    news.clear()
+    with store.writing('parent', KEY):
+        shelf.changed('DELETED', make(3), b'')
+        store.accept(CONFIGMAPS, make(2))
+    assert not store.of('parent') and news == ['parent']
+
+
+def test_the_end_of_a_namesake_leaves_the_new_child(store, shelf, news):
+    shelf.changed('ADDED', make(1, uid='u1'), b'')
+    store.accept(CONFIGMAPS, make(3, uid='u2'))
+    news.clear()
+    shelf.changed('DELETED', make(2, uid='u1'), b'')
+    assert store.of('parent')[KEY].uid == 'u2' and not news
+
+
+def test_a_namesake_of_another_uid_replaces_the_child(store, shelf):
+    shelf.changed('ADDED', make(1, uid='u1'), b'')
+    shelf.changed('ADDED', make(3, uid='u2'), b'')
+    assert store.of('parent')[KEY].uid == 'u2'
+
+
+def test_the_end_of_a_child_is_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    shelf.changed('DELETED', make(2), b'')
+    assert news == ['parent'] and not store.of('parent')
+
+
+def test_the_end_of_a_child_that_was_pruned_is_no_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    store.of('parent')[KEY].note_deletion(is_pruned=True)
+    shelf.changed('MODIFIED', make(2, deletionTimestamp='2020-01-01T00:00:00Z'), b'')
+    news.clear()
+    shelf.changed('DELETED', make(3), b'')
+    assert not news and not store.of('parent')
+
+
+def test_the_end_of_a_pruned_child_that_is_wanted_again_is_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    store.of('parent')[KEY].note_deletion(is_pruned=True)
+    store.of('parent')[KEY].expect_return()
+    shelf.changed('DELETED', make(3), b'')
+    assert news == ['parent']
+
+
+def test_a_late_event_does_not_bring_a_deleted_child_back_to_life(store, shelf):
+    store.accept(CONFIGMAPS, make(1))
+    store.of('parent')[KEY].note_deletion(is_pruned=True)
+    shelf.changed('MODIFIED', make(2), b'')
+    assert store.of('parent')[KEY].is_deleting
+
+
+# Lists.
+
+def relist(shelf, *items, restored=False):
+    shelf.reopen()
+    shelf.begin(restored=restored)
+    for item in items:
+        shelf.listed(item)
+    shelf.end()
+
+
+def test_items_of_lists_lack_their_kind(store, shelf):
+    raw = make(1)
+    del raw['apiVersion'], raw['kind']
+    relist(shelf, raw)
+    assert store.of('parent')[KEY].body['kind'] == 'ConfigMap'
+
+
+def test_a_list_with_the_same_is_no_news(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    relist(shelf, make(1))
+    assert not news
+
+
+def test_a_list_shows_what_was_changed_and_what_is_gone(store, shelf, news):
+    for name in ('a', 'b', 'c'):
+        shelf.changed('ADDED', make(1, uid=name, name=name), b'')
+    news.clear()
+    relist(shelf, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
+    assert [key.name for key in store.of('parent')] == ['a', 'b'] and news == ['parent'] * 2
+
+
+def test_a_list_shows_that_a_child_is_gone_of_which_only_the_response_was_seen(store, shelf, news):
+    store.accept(CONFIGMAPS, make(1))
+    relist(shelf)
+    assert not store.of('parent') and news == ['parent']
+
+
+def test_a_child_that_is_made_while_the_list_comes_is_not_gone(store, shelf, news):
+    shelf.begin(restored=False)
+    store.accept(CONFIGMAPS, make(1))
+    shelf.end()
+    assert KEY in store.of('parent') and not news
+
+
+def test_a_list_of_a_restored_backup_counts_though_it_is_older(store, shelf, news):
+    store.accept(CONFIGMAPS, make(9, data='new'))
+    relist(shelf, make(5, data='old'), restored=True)
+    assert store.of('parent')[KEY].digest == want('old').digest and news == ['parent']
+
+
+def test_children_are_listed_when_the_list_is_complete(store):
+    calls = []
+    store.on_listed = lambda: calls.append('listed')
+    shelf = store.open(CONFIGMAPS, 'ns')
+    shelf.begin(restored=False)
+    assert not store.is_listed(CONFIGMAPS, 'ns') and not calls
+    shelf.end()
+    assert store.is_listed(CONFIGMAPS, 'ns') and calls == ['listed']
+    assert not store.is_listed(CONFIGMAPS, 'other') and not store.is_listed(THINGS, 'ns')
+
+
+def test_children_are_listed_anew_after_a_pause(store, shelf):
+    assert store.open(CONFIGMAPS, 'ns') is shelf
+    assert not store.is_listed(CONFIGMAPS, 'ns')
+
+
+def test_a_cluster_wide_list_is_for_all_namespaces(store):
+    shelf = store.open(CONFIGMAPS, None)
+    shelf.begin(restored=False)
+    shelf.end()
+    assert store.is_listed(CONFIGMAPS, 'ns') and store.is_listed(CONFIGMAPS, None)
+
+
+def test_for_cluster_scoped_parents_all_served_namespaces_are_listed(store, shelf):
+    assert store.is_listed(CONFIGMAPS, None)
+    other = store.open(CONFIGMAPS, 'other')
+    assert not store.is_listed(CONFIGMAPS, None) and store.is_listed(CONFIGMAPS, 'ns')
+    other.begin(restored=False)
+    other.end()
+    assert store.is_listed(CONFIGMAPS, None)
+
+
+def test_children_of_kinds_that_are_not_watched_are_forgotten(store, shelf, news):
+    shelf.changed('ADDED', make(1), b'')
+    store.close(CONFIGMAPS, 'ns')
+    assert not store.of('parent') and news == ['parent'] * 2
+
+
+# Labels that others have changed.
+
+def test_a_child_whose_label_is_changed_is_no_child_any_more(store, shelf, news):
+    shelf.changed('ADDED', make(1), b'')
+    news.clear()
+    shelf.changed('MODIFIED', make(2, labels={OWNER_LABEL: 'other'}), b'')
+    assert not store.of('parent') and KEY in store.of('other')
+    assert sorted(news) == ['other', 'parent']
+
+
+# What is in order.
+
+def test_a_child_is_in_order_after_its_manifest_was_applied(store):
+    store.accept(CONFIGMAPS, make(1))
+    assert store.of('parent')[KEY].is_as(want())
+
+
+def test_a_child_is_in_order_after_a_start_if_all_its_fields_are_owned(store, shelf):
+    relist(shelf, make(1))
+    assert store.of('parent')[KEY].is_as(want())
+
+
+def test_a_child_stays_in_order_when_others_change_other_things(store, shelf):
+    store.accept(CONFIGMAPS, make(1))
+    shelf.changed('MODIFIED', {**make(2), 'status': {'x': 'y'}}, b'')
+    assert store.of('parent')[KEY].is_as(want())
+
+
+@pytest.mark.parametrize('fields', [LOST, {}, None], ids=['some', 'all', 'the manager'])
+def test_a_child_that_has_lost_fields_is_not_in_order(store, shelf, fields):
+    store.accept(CONFIGMAPS, make(1))
+    shelf.changed('MODIFIED', make(2, fields=fields), b'')
+    assert not store.of('parent')[KEY].is_as(want())
+
+
+@pytest.mark.parametrize('fields', [LOST, {}, None], ids=['some', 'all', 'the manager'])
+def test_a_child_that_has_lost_fields_is_not_in_order_after_a_start(store, shelf, fields):
+    relist(shelf, make(1, fields=fields))
+    assert not store.of('parent')[KEY].is_as(want())
+
+
+def test_a_child_of_another_manifest_is_not_in_order(store):
+    store.accept(CONFIGMAPS, make(1, data='other'))
+    assert not store.of('parent')[KEY].is_as(want())
+
+
+def test_fields_that_the_api_server_does_not_record_cause_no_writes_again(store, shelf):
+    """The response is the best that there will be, also when only others' fields change later."""
+    store.accept(CONFIGMAPS, make(1, fields=LOST))
+    assert store.of('parent')[KEY].is_as(want())
+    shelf.changed('MODIFIED', {**make(2, fields=LOST), 'status': {}}, b'')
+    assert store.of('parent')[KEY].is_as(want())
+
+
+# What handlers see.
+
+@pytest.mark.parametrize('kind', ['ConfigMap', 'configmaps', 'configmap', 'cm', 'configmaps.v1'])
+def test_handlers_find_children_by_kind_and_name(store, kind):
+    store.accept(CONFIGMAPS, make(1))
+    children = Children(store, 'parent')
+    assert children.get(kind, 'child').metadata.name == 'child'
+    assert children.get(kind, 'child', namespace='ns') is not None
+
+
+def test_handlers_find_only_children(store):
+    store.accept(CONFIGMAPS, make(1))
+    children = Children(store, 'parent')
+    assert children.get('configmaps', 'other') is None and children.get('pods', 'child') is None
+    assert children.get('configmaps', 'child', namespace='other') is None
+    assert len(Children(store, 'other')) == 0 and list(Children(store, 'other')) == []
+
+
+def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(store):
+    raw = {**make(1), 'status': {'x': 'y'}, 'data': {'a': 'b', 'z': 'foreign'}}
+    store.accept(CONFIGMAPS, raw)
+    child, = Children(store, 'parent')
+    assert child.status == {'x': 'y'} and child['data'] == {'a': 'b'}
+    assert child.metadata.uid == 'u1' and 'managedFields' not in child.metadata
+
+
+def test_handlers_in_threads_can_look_while_children_come_and_go(store):
+    children, is_over, errors = Children(store, 'parent'), threading.Event(), []
+
+    def look():
+        try:
+            while not is_over.is_set():
+                children.get('configmaps', 'none')
+                list(children)
+        except Exception as e:
+            errors.append(e)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for _ in range(20):
+        for number in range(30):
+            store.accept(CONFIGMAPS, make(1, uid=f'u{number}', name=f'c{number}'))
+        for number in range(30):
+            store.remove('parent', KEY._replace(name=f'c{number}'), f'u{number}')
+    is_over.set()
+    thread.join()
+    assert not errors

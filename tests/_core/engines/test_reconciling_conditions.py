@@ -1,0 +1,159 @@
+import copy
+import datetime
+
+import pytest
+
+import kopf
+from kopf._cogs.structs.references import Resource
+from kopf._core.actions import invocation
+from kopf._core.engines.reconciling.conditions import report
+
+LONG_AGO = '2020-01-01T00:00:00Z'
+WITH_STATUS = Resource('example.com', 'v1', 'things', subresources=frozenset({'status'}))
+WITHOUT_STATUS = Resource('example.com', 'v1', 'things')
+
+
+def apply(patch, body=None):
+    """Return the conditions of the body after the patch, by their types."""
+    raw = copy.deepcopy(body or {})
+    raw.setdefault('metadata', {}).setdefault('generation', 7)
+    for fn in patch.fns:
+        fn(raw)
+    return {condition['type']: condition for condition in raw['status']['conditions']}
+
+
+def make(**fields):
+    condition = {'type': 'Ready', 'status': 'True', 'reason': 'Fine', 'message': '',
+                 'lastTransitionTime': LONG_AGO, **fields}
+    return {'status': {'conditions': [condition]}}
+
+
+@pytest.fixture()
+def patch():
+    return kopf.Patch()
+
+
+@pytest.fixture()
+def in_handler():
+    """Be in a handler of a resource whose status is a subresource."""
+    token = invocation.kwargs_var.set({'resource': WITH_STATUS})
+    yield
+    invocation.kwargs_var.reset(token)
+
+
+def test_a_new_condition_has_all_fields(patch):
+    before = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+    kopf.set_condition(patch, 'Ready', True, 'Fine', 'All is well.')
+    condition = apply(patch)['Ready']
+    time = datetime.datetime.fromisoformat(condition.pop('lastTransitionTime'))
+    assert before <= time <= datetime.datetime.now(datetime.UTC)
+    assert condition == {
+        'type': 'Ready', 'status': 'True', 'reason': 'Fine', 'message': 'All is well.'}
+
+
+@pytest.mark.parametrize(('status', 'text'), [
+    (True, 'True'), (False, 'False'), (None, 'Unknown'),
+    ('True', 'True'), ('False', 'False'), ('Unknown', 'Unknown'),
+])
+def test_a_status_is_a_text(patch, status, text):
+    kopf.set_condition(patch, 'Ready', status, 'Reason')
+    assert apply(patch)['Ready']['status'] == text
+
+
+@pytest.mark.parametrize('status', ['true', '', 'Yes', 2, [], object()], ids=repr)
+def test_another_status_is_an_error(patch, status):
+    with pytest.raises(ValueError, match=r"^The status of a condition is True, False, or Unknown"):
+        kopf.set_condition(patch, 'Ready', status, 'Reason')
+    assert not patch
+
+
+def test_the_time_stays_while_the_status_is_the_same(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Other', 'Another message.')
+    condition = apply(patch, make())['Ready']
+    assert condition['lastTransitionTime'] == LONG_AGO
+    assert (condition['reason'], condition['message']) == ('Other', 'Another message.')
+
+
+def test_the_time_moves_with_the_status(patch):
+    kopf.set_condition(patch, 'Ready', False, 'Fine')
+    assert apply(patch, make())['Ready']['lastTransitionTime'] > LONG_AGO
+
+
+def test_a_missing_time_is_added(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    body = make()
+    del body['status']['conditions'][0]['lastTransitionTime']
+    assert apply(patch, body)['Ready']['lastTransitionTime'] > LONG_AGO
+
+
+def test_the_same_condition_changes_nothing(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    assert apply(patch, make()) == {'Ready': make()['status']['conditions'][0]}
+
+
+@pytest.mark.usefixtures('in_handler')
+def test_the_generation_is_observed_if_the_status_is_a_subresource(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    assert apply(patch)['Ready']['observedGeneration'] == 7
+
+
+@pytest.mark.usefixtures('in_handler')
+def test_another_generation_does_not_move_the_time(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    condition = apply(patch, make(observedGeneration=6))['Ready']
+    assert condition['observedGeneration'] == 7 and condition['lastTransitionTime'] == LONG_AGO
+
+
+def test_the_generation_is_not_observed_if_each_write_of_the_status_is_a_new_one(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    assert 'observedGeneration' not in apply(patch)['Ready']
+
+
+def test_others_conditions_and_others_fields_remain(patch):
+    body = make(custom='kept')
+    body['status']['conditions'].insert(0, {'type': 'Other', 'status': 'Odd'})
+    body['status']['field'] = 'value'
+    kopf.set_condition(patch, 'Ready', False, 'Bad')
+    conditions = apply(patch, body)
+    assert [*conditions] == ['Other', 'Ready'] and conditions['Other']['status'] == 'Odd'
+    assert conditions['Ready']['custom'] == 'kept'
+
+
+def test_several_conditions_are_set_one_by_one(patch):
+    kopf.set_condition(patch, 'A', True, 'One')
+    kopf.set_condition(patch, 'B', True, 'Two')
+    kopf.set_condition(patch, 'A', False, 'Three')
+    assert {type: item['reason'] for type, item in apply(patch).items()} == {
+        'A': 'Three', 'B': 'Two'}
+
+
+@pytest.mark.parametrize('status', [None, {}, {'conditions': None}, {'conditions': []}])
+def test_a_status_without_conditions_gets_them(patch, status):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    assert [*apply(patch, {'status': status})] == ['Ready']
+
+
+@pytest.mark.parametrize(('problems', 'is_stalled', 'expected'), [
+    ([], False, {'Ready': ('True', 'Reconciled', ''), 'Reconciling': ('False', 'Reconciled', ''),
+                 'Stalled': ('False', 'Reconciled', '')}),
+    (['a', 'b'], False, {'Ready': ('False', 'Retrying', 'a; b'),
+                         'Reconciling': ('True', 'Retrying', 'a; b'),
+                         'Stalled': ('False', 'Retrying', '')}),
+    (['a'], True, {'Ready': ('False', 'Failed', 'a'), 'Reconciling': ('False', 'Failed', ''),
+                   'Stalled': ('True', 'Failed', 'a')}),
+], ids=['success', 'retry', 'failure'])
+def test_reports_are_as_kstatus_reads_them(patch, problems, is_stalled, expected):
+    report(patch, problems, is_stalled=is_stalled, resource=WITHOUT_STATUS)
+    assert {type: (item['status'], item['reason'], item['message'])
+            for type, item in apply(patch).items()} == expected
+
+
+@pytest.mark.parametrize(('resource', 'generation'), [(WITH_STATUS, 7), (WITHOUT_STATUS, None)])
+def test_reports_observe_the_generation_if_they_can(patch, resource, generation):
+    report(patch, [], is_stalled=False, resource=resource)
+    assert {item.get('observedGeneration') for item in apply(patch).values()} == {generation}
+
+
+def test_long_problems_are_cut(patch):
+    report(patch, ['x' * 5000], is_stalled=False, resource=WITHOUT_STATUS)
+    assert len(apply(patch)['Ready']['message']) == 1000

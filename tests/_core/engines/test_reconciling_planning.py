@@ -1,0 +1,54 @@
+import pytest
+
+from kopf._core.engines.reconciling.desired import Key
+from kopf._core.engines.reconciling.planning import Apply, Delete, plan
+
+KEY = Key('', 'ConfigMap', 'ns', 'child')
+
+
+class Wanted:
+    """A child as it should be."""
+
+
+class Known:
+    """A child as it is."""
+
+    def __init__(self, *, is_in_order=True, is_deleting=False):
+        self.is_in_order = is_in_order
+        self.is_deleting = is_deleting
+
+    def is_as(self, wanted):
+        return self.is_in_order
+
+
+WANTED = Wanted()
+FINE, DRIFTED = Known(), Known(is_in_order=False)
+DELETING = Known(is_deleting=True, is_in_order=False)
+
+
+@pytest.mark.parametrize(('wanted', 'known', 'prune', 'steps'), [
+    (None, None, True, []),
+    (WANTED, None, True, [Apply(WANTED, None)]),
+    (WANTED, FINE, True, []),
+    (WANTED, DRIFTED, True, [Apply(WANTED, DRIFTED)]),
+    (WANTED, DELETING, True, []),
+    (None, FINE, True, [Delete(FINE)]),
+    (None, DRIFTED, True, [Delete(DRIFTED)]),
+    (None, DELETING, True, []),
+    (WANTED, None, False, [Apply(WANTED, None)]),
+    (WANTED, DRIFTED, False, [Apply(WANTED, DRIFTED)]),
+    (None, FINE, False, []),
+], ids=[
+    'nothing', 'absent', 'in order', 'drifted', 'wanted but ending', 'unwanted',
+    'unwanted and drifted', 'ending', 'absent, no pruning', 'drifted, no pruning',
+    'unwanted, no pruning'])
+def test_what_is_written_follows_from_what_is_wanted_and_known(wanted, known, prune, steps):
+    assert plan({KEY: wanted} if wanted else {}, {KEY: known} if known else {}, prune=prune) == (
+        steps)
+
+
+def test_children_do_not_matter_to_each_other():
+    other = KEY._replace(name='other')
+    third = KEY._replace(name='third')
+    assert plan({KEY: WANTED, third: WANTED}, {other: FINE, third: FINE}, prune=True) == [
+        Apply(WANTED, None), Delete(FINE)]
