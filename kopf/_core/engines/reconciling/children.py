@@ -164,7 +164,7 @@ class ChildStore:
         needed = own or list(shelves.values())
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
-    def is_listed(self, resource: references.Resource, namespace: references.Namespace) -> bool:
+    def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
         """
         Whether all children of the kind in the namespace are known.
 
