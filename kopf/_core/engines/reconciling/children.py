@@ -261,7 +261,7 @@ class Shelf:
         self.is_listed = False
 
     def note(self, owner: str, child: Child) -> None:
-        """Note a child by the response to an own write: the next list will have it, or it is gone."""
+        """Note a child by the response to an own write: the next list has it, or it is gone."""
         self._known[child.uid] = (owner, child.key)
         self._seen.add(child.uid)
 

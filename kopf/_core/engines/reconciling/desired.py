@@ -212,7 +212,8 @@ def _verify_metadata(kind: str, metadata: object) -> None:
         if not isinstance(value := metadata.get(field), dict | None):
             raise ManifestError(f"The {field} of {kind} must be a mapping, not {value!r}.")
     owners = metadata.get('ownerReferences')
-    if not isinstance(owners, list | None) or not all(isinstance(ref, dict) for ref in owners or ()):
+    if not isinstance(owners, list | None) or not all(
+            isinstance(ref, dict) for ref in owners or ()):
         raise ManifestError(
             f"The ownerReferences of {kind} must be a list of mappings, not {owners!r}.")
 
@@ -276,8 +277,9 @@ def _owns_items(fields: Mapping[str, Any], items: Iterable[Any]) -> bool:
             item.get(key, val) == val for key, val in known.items()) and owns(nested, item)
 
     def count_keys(item: Any) -> int:
-        return sum(key in item for known, nested in left if nested is not None for key in known) if (
-            isinstance(item, Mapping)) else 0
+        if not isinstance(item, Mapping):
+            return 0
+        return sum(key in item for known, nested in left if nested is not None for key in known)
 
     for item in sorted(items, key=count_keys, reverse=True):
         number = next((i for i, entry in enumerate(left) if fits(item, *entry)), None)
