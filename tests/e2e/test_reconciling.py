@@ -14,7 +14,7 @@ import kopf
 from tests.e2e.kubes import CONFIGMAPS, NAMESPACES, Kind, KubeError
 from tests.e2e.proxy import Proxy, is_list, is_watch
 from tests.e2e.test_killing import Strike
-from tests.e2e.test_peering import name, peering  # noqa: F401
+from tests.e2e.test_peering import NARROW, install
 
 pytestmark = pytest.mark.filterwarnings('ignore::DeprecationWarning')
 
@@ -57,6 +57,21 @@ async def namespace(kube):
     await kube.create(NAMESPACES, name)
     yield name
     await kube.delete(NAMESPACES, name)
+
+
+@pytest.fixture()
+async def peering(kube, parent):
+    """A peering object that nobody else uses; its name."""
+    await install(kube, 'kopf.dev', 'zalando.org')
+    while True:
+        try:
+            await kube.create(NARROW, parent)
+            break
+        except KubeError as e:  # the API lets nobody create objects of new kinds at once
+            assert e.status in (404, 429)
+            await asyncio.sleep(0.1)
+    yield parent
+    await kube.delete(NARROW, parent)
 
 
 def configmap(name, *, namespace=None, metadata=None, **data):
@@ -308,7 +323,7 @@ async def test_handlers_wait_until_the_children_are_listed(kube, kind, run, prox
     @kopf.reconcile(*kind.selector, owns=['configmaps'])
     def fn(name, children, **_):
         calls.append((name, len(children)))
-        return configmap(name)
+        return configmap(name, a='b')
 
     instance = run()
     await kube.create(kind, parent)
@@ -499,6 +514,24 @@ async def test_a_child_that_is_gone_while_nothing_was_watched_comes_back(
     proxy.fail(410, reason='Expired', match=is_about(CONFIGMAPS, watching=True))
     proxy.cut_streams(lambda request: request.path.endswith('/configmaps'))
     await kube.wait_for(CONFIGMAPS, parent, bool)
+
+
+async def test_changes_that_only_the_response_to_an_own_write_shows_are_not_missed(
+        kube, kind, run, proxy, parent):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'])
+    def fn(name, spec, patch, **_):
+        patch.status['x'] = 'y'
+        return configmap(name, n=str(spec['n']))
+
+    fault = proxy.delay(0.5, match=lambda request: request.method == 'PATCH' and (
+        request.path.endswith(f'/{kind.plural}/{parent}')))
+    run()
+    await kube.create(kind, parent, spec={'n': 1})
+    while not fault.hits:
+        await asyncio.sleep(0.01)
+    await kube.patch(kind, parent, {'spec': {'n': 2}})
+    await kube.wait_for(CONFIGMAPS, parent, lambda obj: obj['data'] == {'n': '2'})
 
 
 # Errors.
@@ -816,8 +849,25 @@ async def test_reconcilers_see_what_handlers_of_changes_have_written(
     assert [entry for entry in journal if entry != 'tick'] == ['secret']
 
 
+async def test_reconcilers_see_what_handlers_of_changes_write_later(kube, kind, run, parent):
+
+    @kopf.on.create(*kind.selector)
+    def create(retry, patch, **_):
+        if not retry:
+            raise kopf.TemporaryError("later", delay=0.2)
+        patch.status['token'] = 'secret'
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'])
+    def fn(name, status, **_):
+        return configmap(name, token=status.get('token', 'none'))
+
+    run()
+    await kube.create(kind, parent)
+    await kube.wait_for(CONFIGMAPS, parent, lambda obj: obj['data'] == {'token': 'secret'})
+
+
 async def test_paused_operators_mend_nothing_until_they_are_resumed(
-        kube, kind, operator, parent, peering):  # noqa: F811
+        kube, kind, operator, parent, peering):
     text = '''
 @kopf.reconcile(*KIND, owns=['configmaps'])
 def fn(name, **_):

@@ -171,17 +171,18 @@ class Processor:
         member = item.reconcilers
         if member is None or item.gone:
             return
-        if is_news:
+        newest = item.recall()
+        if newest is None:
+            newest = raw
+            item.keep(raw)
+        # The own writes of this pass have no echoes, but they are changes of the object.
+        if is_news or bodies.parse_version(newest) != bodies.parse_version(raw):
             member.note_change()
         if item.inbox.pending is not None or self._switch.is_stopping:
             return
         if self._switch.check_paused():
             item.inbox.remind()
             return
-        newest = item.recall()
-        if newest is None:
-            newest = raw
-            item.keep(raw)
         item.notice()
         item.enter(items.Phase.CALLING)
         try:

@@ -22,6 +22,9 @@ FINALIZER = 'kopf.dev/children'
 MAX_WRITES = 8
 """How many children of one object are written at once."""
 
+VERSIONS = frozenset({'resourceVersion', 'generation', 'managedFields'})
+"""What changes in the metadata of an object by any write."""
+
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
 
@@ -388,6 +391,8 @@ class Reconcilers:
         newest = await application.apply(self._get_target(logger), raw, patch)
         if newest is not None:
             self.host.accept(newest)
+            if _has_news(raw, newest, patch):
+                self.trigger()
         return newest
 
     async def _ensure_finalizer(
@@ -420,6 +425,19 @@ class Reconcilers:
     def _get_target(self, logger: Any) -> application.Target:
         return application.Target(
             self._hub.client, self.host.resource, logger, self._hub.context.observer)
+
+
+def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, patch: patches.Patch) -> bool:
+    """
+    Whether the response to an own patch has changes by others, which the watch shows no more.
+
+    The values of the patch do not count: the API server can have normalised them.
+    """
+    before, after = patch.apply(raw), patch.apply(newest)
+    for state in (before, after):
+        state['metadata'] = {
+            key: val for key, val in state['metadata'].items() if key not in VERSIONS}
+    return before != after
 
 
 def _add_finalizer(body: bodies.RawBody) -> None:
