@@ -7,7 +7,11 @@ Handlers can fork, e.g. by `multiprocessing`. A child process inherits:
   to the child would have the same effect as a signal to the parent.
 * The connections. They would stay open as long as the child lives. And when the child closes a
   connection (e.g. by a closing message of TLS), it would close the connection of the parent.
+* The listening sockets. Their ports would stay in use as long as the child lives, and new clients
+  would connect to nobody after the parent has exited.
 """
+import asyncio
+import asyncio.trsock
 import os
 import signal
 import socket
@@ -20,7 +24,7 @@ _signals: dict[signal.Signals, Any] = {}
 
 _sockets: dict[int, tuple[int, int]] = {}
 """
-The connections: their file descriptors, with device and inode numbers.
+The sockets of the parent: their file descriptors, with device and inode numbers.
 
 The numbers identify the socket: after it is closed, another file can get the same descriptor.
 """
@@ -38,8 +42,8 @@ def forget_signal(number: signal.Signals) -> None:
     _signals.pop(number, None)
 
 
-def keep_socket(sock: socket.socket) -> None:
-    """Note that the socket is a connection which children must let go."""
+def keep_socket(sock: socket.socket | asyncio.trsock.TransportSocket) -> None:
+    """Note that the socket is a connection, or listens to them: children must let it go."""
     known = os.fstat(sock.fileno())
     _sockets[sock.fileno()] = (known.st_dev, known.st_ino)
 

@@ -63,6 +63,45 @@ for item in (ours, theirs, reused):
 '''
 
 
+LISTENERS = '''
+import asyncio, json, os, stat
+from kopf._core.engines.liveness import answering, endpoints, healthserver
+from kopf._kits.webhooks import listeners
+
+def find_sockets():
+    found = {int(name) for name in os.listdir('/dev/fd')}
+    return {fd for fd in found if is_listening(fd)}
+
+def is_listening(fd):
+    import socket
+    try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
+        sock = socket.socket(fileno=os.dup(fd))
+    except OSError:
+        return False
+    with sock:
+        return bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
+
+async def main():
+    bound = listeners.bind('127.0.0.1', 0)
+    server = healthserver.Server(
+        endpoints.Endpoint('127.0.0.1', 0, '/'), answer=lambda: asyncio.sleep(0))
+    await server.start()
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.write(writing, json.dumps(len(find_sockets())).encode())
+        os._exit(0)
+    os.wait()
+    print([len(find_sockets()), int(os.read(reading, 100))])
+    await server.stop()
+    for sock in bound:
+        sock.close()
+
+asyncio.run(main())
+'''
+
+
 def run(script):
     done = subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', script], capture_output=True, timeout=50, text=True)
@@ -79,6 +118,10 @@ def test_signals_to_a_child_end_the_child_and_are_none_to_the_parent(where):
 
 def test_a_child_has_none_of_the_connections_but_all_other_sockets():
     assert run(SOCKETS) == [False, True, True]
+
+
+def test_a_child_does_not_listen_for_webhooks_or_health_checks():
+    assert run(LISTENERS) == [2, 0]
 
 
 def test_a_child_has_all_its_own_where_no_operator_runs():
