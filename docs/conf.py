@@ -48,6 +48,8 @@ autodoc_preserve_defaults = True
 autodoc_typehints = 'both'  # in the signatures, and beside the described parameters
 autodoc_typehints_description_target = 'documented'
 maximum_signature_line_length = 80  # longer signatures have a line for each parameter
+linkcheck_ignore = [r'https?://(localhost|127\.0\.0\.1|0\.0\.0\.0|[\w.-]*example\.com)\b.*']
+linkcheck_timeout = 20  # seconds
 smartquotes = False  # options are written with two hyphens
 nitpick_ignore_regex = [
     # The standard library, other libraries, and the insides are not documented here.

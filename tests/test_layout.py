@@ -65,3 +65,27 @@ def iter_calls_of_handlers(path):
                 yield from (alias.name for alias in node.names if alias.name == 'invoke')
             case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr='fn')):
                 yield f'{name}.fn'
+
+
+def test_no_attribute_of_another_object_is_assigned_in_the_core():
+    """Each state has one owner: others change it only by the methods of the owner."""
+    found = {
+        (path.relative_to(ROOT).as_posix(), ast.unparse(target))
+        for path in (ROOT / '_core').rglob('*.py')
+        for target in iter_assigned(path)
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) != 'self'}
+    assert {(path, target) for path, target in found if not target.startswith('settings.')} == {
+        ('_core/actions/formatters.py', 'record.asctime'),  # as the classes of `logging` do
+        ('_core/actions/formatters.py', 'record.message'),
+        ('_core/reactor/authentication.py', 'vault.login'),
+        ('_core/reactor/items.py', '_phase.successors'),  # once, where the phases are defined
+    }
+
+
+def iter_assigned(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Assign(targets=targets) | ast.Delete(targets=targets):
+                yield from targets
+            case ast.AnnAssign(target=target) | ast.AugAssign(target=target):
+                yield target

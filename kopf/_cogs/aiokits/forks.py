@@ -5,9 +5,12 @@ Handlers can fork, e.g. by `multiprocessing`. A child process inherits:
 
 * The signal handlers of the event loop, with the file descriptor that wakes up the loop. A signal
   to the child would have the same effect as a signal to the parent.
-* The connections. They would stay open as long as the child lives. And when the child closes a
-  connection (e.g. by a closing message of TLS), it would close the connection of the parent.
+* The sockets: the connections, and the listening sockets. They would stay open as long as the child
+  lives: the other side would not notice the end of a connection, and the next operator could not
+  listen on the same port. And when the child closes a connection (e.g. by a closing message of
+  TLS), it would close the connection of the parent.
 """
+import asyncio.trsock
 import os
 import signal
 import socket
@@ -20,7 +23,7 @@ _signals: dict[signal.Signals, Any] = {}
 
 _sockets: dict[int, tuple[int, int]] = {}
 """
-The connections: their file descriptors, with device and inode numbers.
+The sockets of the operator: their file descriptors, with device and inode numbers.
 
 The numbers identify the socket: after it is closed, another file can get the same descriptor.
 """
@@ -38,8 +41,8 @@ def forget_signal(number: signal.Signals) -> None:
     _signals.pop(number, None)
 
 
-def keep_socket(sock: socket.socket) -> None:
-    """Note that the socket is a connection which children must let go."""
+def keep_socket(sock: socket.socket | asyncio.trsock.TransportSocket) -> None:
+    """Note that the socket is of the operator, so that children must let it go."""
     known = os.fstat(sock.fileno())
     _sockets[sock.fileno()] = (known.st_dev, known.st_ino)
 

@@ -227,4 +227,6 @@ def _make_wire(
 def _find_proxy(url: urllib.parse.SplitResult) -> str | None:
     if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]):
         return None
-    return urllib.request.getproxies().get(url.scheme)
+    proxy = urllib.request.getproxies().get(url.scheme)
+    # The scheme can be omitted, as for kubectl and curl.
+    return f'http://{proxy}' if proxy and '://' not in proxy else proxy

@@ -64,6 +64,10 @@ class Response(NamedTuple):
             [field for field in self.raw_fields if field[0].lower() == raw_name])]
 
 
+_MEANINGFUL = frozenset({b'host', b'content-length', b'transfer-encoding'})
+"""The headers that are interpreted here."""
+
+
 class _Reader:
     """The common part of both readers: the callbacks of llhttp (``on_…``), and the limits."""
 
@@ -123,6 +127,8 @@ class _Reader:
         coding, length, hosts = None, None, 0
         for name, value in self._fields:
             key = name.lower()
+            if key not in _MEANINGFUL:
+                continue
             if key == b'host':
                 hosts += 1
             elif key == b'content-length':

@@ -132,10 +132,15 @@ class ConnectionInfo(_Endpoint):
 
         The file of the token is read at every call. If it is absent or empty, ``token`` is used.
 
-        :raises LoginError: if the token or the scheme has characters that a header cannot have.
+        :raises LoginError: if the token or the scheme has characters that a header cannot have, or
+            if the username or the password cannot be encoded.
         """
         if self.username is not None and self.password is not None:
-            pair = f'{self.username}:{self.password}'.encode()
+            try:
+                pair = f'{self.username}:{self.password}'.encode()
+            except UnicodeEncodeError:
+                raise LoginError(
+                    "The username or the password has characters that cannot be encoded.") from None
             return {'Authorization': f'Basic {base64.b64encode(pair).decode()}'}
         token = self._read_token() or self.token
         if not token and not self.scheme:
@@ -253,7 +258,7 @@ def parse_url(url: str, what: str) -> urllib.parse.SplitResult:
         query or a fragment.
     """
     try:
-        parts = urllib.parse.urlsplit(url)
+        parts = urllib.parse.urlsplit(url.strip())
         host, port = parts.hostname, parts.port
     except (AttributeError, TypeError, ValueError):
         raise LoginError(f"The URL of the {what} makes no sense: {_show_url(url)}. "

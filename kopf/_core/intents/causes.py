@@ -6,7 +6,7 @@ execution adds the kwargs of one attempt, e.g. ``retry``.
 """
 import dataclasses
 import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
@@ -155,8 +155,11 @@ class ChangingCause(ResourceCause):
     ``initial`` is true for the objects that existed before the operator and are not resumed yet.
     ``old`` and ``new`` are essences; ``old`` is None if the object was never handled. With
     ``field``, the kwargs describe only the change of this field: e.g. for the sub-handlers of
-    a handler of this field.
+    a handler of this field. With ``get_memo``, the memo is made together with the kwargs: objects
+    for which no callback is called need no memos.
     """
+    memo: Any = None
+    get_memo: Callable[[], Any] | None = None
     reason: Reason
     initial: bool
     diff: diffs.Diff
@@ -179,6 +182,8 @@ class ChangingCause(ResourceCause):
         }
 
     def _kwargs(self) -> dict[str, Any]:
+        if self.get_memo is not None:
+            self.memo = self.get_memo()
         kwargs = super()._kwargs()
         kwargs['reason'] = self.reason
         kwargs.update(self.describe_change(self.field))

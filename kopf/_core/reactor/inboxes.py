@@ -153,7 +153,8 @@ class Inbox:
         if not has_room:
             self._events.pop()
         self._events.append({'type': type, 'object': raw})
-        self._shown = bodies.parse_version(raw)
+        is_newest = self.pending is raw and self._expected is None
+        self._shown = self.version if is_newest else bodies.parse_version(raw)
         if type != 'DELETED' and (self.pending is raw or self.version == self._shown):
             self.keep(raw, packed)
         return has_room

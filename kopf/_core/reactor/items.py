@@ -146,8 +146,9 @@ class Item:
 
         :raises RuntimeError: if the transition is not legal.
         """
-        if phase is not self.phase:
-            if phase not in self.phase.successors:
+        current = self.phase
+        if phase is not current:
+            if phase not in current.successors:
                 raise RuntimeError(f"{self!r} cannot go on to {phase.name}.")
             self.phase = phase
 

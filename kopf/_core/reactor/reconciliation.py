@@ -163,7 +163,7 @@ class Reconciliation:
                     shown = patches.merge(shown, {'status': contribution.patch['status']})
             self._cause = causes.ChangingCause(
                 logger=self.logger,
-                memo=get_memo(self.env, item),
+                get_memo=functools.partial(get_memo, self.env, item),
                 indices=self.env.indices,
                 resource=item.resource,
                 body=self.view.body if shown is self.view.raw else bodies.Body(shown),

@@ -22,10 +22,13 @@ PATCHES = {'merge': MERGE_PATCH, 'json': JSON_PATCH, 'strategic': STRATEGIC_PATC
 
 class Direct:
     """
-    The operations of the API as methods, which raise the errors of `statuses`.
+    The operations of the API as methods. Objects are dicts, as in JSON.
 
     A resource is given by any of its names, with its group if needed: ``pods``, ``po``, ``Pod``,
-    ``deployments.apps``.
+    ``deployments.apps``. The namespace is ``default`` by default; cluster-scoped resources ignore
+    it. If the API refuses an operation, the methods raise an error with the attributes ``code``
+    (the HTTP status code), ``reason``, and ``message``: for example, 404 if there is no such object
+    or resource, 409 for conflicts, 422 for invalid objects.
     """
 
     def __init__(
@@ -39,7 +42,15 @@ class Direct:
     async def get(
             self, resource: str, name: str, namespace: str | None = None, *, subresource: str = '',
     ) -> Obj:
-        """Get an object. The namespace of namespaced resources is ``default`` by default."""
+        """
+        Get an object.
+
+        :param resource: any name of the resource.
+        :param name: the name of the object.
+        :param namespace: the namespace. Default: ``default``.
+        :param subresource: the subresource, e.g. ``'status'``. Default: the object itself.
+        :returns: the object.
+        """
         request = self._request('get', self._find(resource), name, namespace, subresource)
         return await self._answer(request)
 
@@ -47,7 +58,15 @@ class Direct:
             self, resource: str, namespace: str | None = None, *,
             labels: str = '', fields: str = '',
     ) -> 'list[Obj]':
-        """List the objects that match the selectors, of one namespace or of all namespaces."""
+        """
+        List objects.
+
+        :param resource: any name of the resource.
+        :param namespace: the namespace. Default: all namespaces.
+        :param labels: a label selector, e.g. ``'app=web'``. Default: all objects.
+        :param fields: a field selector, e.g. ``'metadata.name=web'``. Default: all objects.
+        :returns: the objects that match, by namespaces and names.
+        """
         kind = self._find(resource)
         request = Request(
             verb='list', kind=kind, namespace=namespace or '',
@@ -56,12 +75,25 @@ class Direct:
         return [self._cluster.load(kind, entry) for entry in found]
 
     async def create(self, obj: Mapping[str, Any]) -> Obj:
+        """
+        Create an object.
+
+        :param obj: the object, with ``apiVersion`` and ``kind``.
+        :returns: the object as it is stored.
+        """
         kind, namespace, _ = self._place(obj)
         request = self._request('create', kind, '', namespace)
         request.body = encoding.encode(dict(obj))
         return await self._answer(request)
 
     async def replace(self, obj: Mapping[str, Any], *, subresource: str = '') -> Obj:
+        """
+        Replace an existing object.
+
+        :param obj: the new object. With a ``resourceVersion``, it must be that of the old one.
+        :param subresource: the subresource to replace, e.g. ``'status'``. Default: the object.
+        :returns: the object as it is stored.
+        """
         kind, namespace, name = self._place(obj)
         request = self._request('update', kind, name, namespace, subresource)
         request.body = encoding.encode(dict(obj))
@@ -71,7 +103,19 @@ class Direct:
             self, resource: str, name: str, patch: Any, namespace: str | None = None, *,
             type: str = 'merge', subresource: str = '',
     ) -> Obj:
-        """Patch an object. ``type`` is ``merge``, ``json``, ``strategic``, or ``apply``."""
+        """
+        Patch an object.
+
+        :param resource: any name of the resource.
+        :param name: the name of the object.
+        :param patch: the patch, in the format of its type.
+        :param namespace: the namespace. Default: ``default``.
+        :param type: ``'merge'`` (RFC 7396), ``'json'`` (RFC 6902), ``'strategic'``, or ``'apply'``
+            (server-side apply, which also creates objects).
+        :param subresource: the subresource to patch, e.g. ``'status'``. Default: the object itself.
+        :returns: the object as it is stored.
+        :raises KeyError: for other types.
+        """
         request = self._request('patch', self._find(resource), name, namespace, subresource)
         request.content_type = PATCHES[type]
         request.body = encoding.encode(patch)
@@ -82,7 +126,15 @@ class Direct:
     async def delete(
             self, resource: str, name: str, namespace: str | None = None, **options: Any,
     ) -> Obj:
-        """Delete an object. ``options`` are ``DeleteOptions``, e.g. ``propagationPolicy``."""
+        """
+        Delete an object. With finalizers, the object remains, and is marked as being deleted.
+
+        :param resource: any name of the resource.
+        :param name: the name of the object.
+        :param namespace: the namespace. Default: ``default``.
+        :param options: the fields of ``DeleteOptions``, e.g. ``propagationPolicy='Foreground'``.
+        :returns: the object, if it remains; otherwise, a ``Status``.
+        """
         request = self._request('delete', self._find(resource), name, namespace)
         request.body = encoding.encode(options) if options else b''
         return await self._answer(request)
@@ -91,6 +143,7 @@ class Direct:
         """
         Apply objects, and the objects of YAML files. CRDs and namespaces are applied first.
 
+        :param sources: objects as dicts, and paths of files.
         :raises ValueError: if a file is not valid YAML, or contains other things than objects, or
             objects that the API refuses.
         """

@@ -125,15 +125,25 @@ class Faults:
         return len(self._faults)
 
     def add(self, fault: Fault) -> Fault:
-        """Add a fault. It affects new requests, and also open watches."""
+        """
+        Add a fault. It affects new requests, and also open watches.
+
+        :param fault: the fault.
+        :returns: the same fault, e.g. to read its ``hits``, or to remove it.
+        """
         self._faults.append(fault)
         return fault
 
     def remove(self, fault: Fault) -> None:
-        """Remove a fault, if it is there."""
+        """
+        Remove a fault, if it is there.
+
+        :param fault: the instance that was added.
+        """
         self._faults = [other for other in self._faults if other is not fault]
 
     def clear(self) -> None:
+        """Remove all faults."""
         self._faults.clear()
 
     def hitting(self, target: Target, *actions: Action) -> list[Fault]:
@@ -143,9 +153,11 @@ class Faults:
 
 def parse(text: str) -> Fault:
     """
-    A fault as a text: ``refuse:verb=patch,resource=pods,status=500,count=3``.
+    Parse a fault in the notation of ``--fault``.
 
-    Raises `ValueError` if it is none.
+    :param text: the fault: ``refuse:verb=patch,resource=pods,status=500,count=3``.
+    :returns: the fault.
+    :raises ValueError: if the action, an option, or a value is unknown.
     """
     action, _, rest = text.partition(':')
     known = {item.name: item.type for item in fields(Fault)

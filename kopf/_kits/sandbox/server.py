@@ -102,8 +102,7 @@ class Sandbox(Direct):
 
         :raises StateError: if the file with the state is unusable.
         :raises OSError: if the port is in use.
-        :raises APIError: if a file cannot be applied.
-        :raises ValueError: if a file with objects is broken.
+        :raises ValueError: if a file with objects is broken, or the API refuses an object of it.
         """
         listeners = self._cluster.store.listeners
         listeners[:] = [self._definitions.hear, self._collector.hear]

@@ -10,7 +10,7 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from kopf._cogs.aiokits import tasks
+from kopf._cogs.aiokits import forks, tasks
 from kopf._cogs.helpers import quotas
 from kopf._kits.webhooks import inbound
 
@@ -128,6 +128,7 @@ class Listener:
             client.close()
             return
         client.setblocking(False)
+        forks.keep_socket(client)
         task = loop.create_task(self._greet(client))
         self._greeting[client] = task
         task.add_done_callback(functools.partial(self._part, client))
@@ -224,6 +225,7 @@ def _bind(addr: str | None, port: int) -> list[socket.socket]:
                 failure = e
                 continue
             sockets.append(sock)
+            forks.keep_socket(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)

@@ -62,6 +62,62 @@ for item in (ours, theirs, reused):
     item.close()
 '''
 
+SERVERS = '''
+import asyncio, json, os, socket, stat, warnings
+import kopf
+from kopf._core.engines.liveness import answering, endpoints, healthserver
+
+warnings.simplefilter('ignore', DeprecationWarning)  # newer ones warn of forks with threads
+
+def count(port):
+    found = 0
+    for descriptor in range(3, 100):
+        try:
+            is_socket = stat.S_ISSOCK(os.fstat(descriptor).st_mode)
+        except OSError:
+            continue
+        if is_socket:
+            with socket.socket(fileno=os.dup(descriptor)) as sock:
+                found += sock.family == socket.AF_INET and sock.getsockname()[1] == port
+    return found
+
+async def fn(review, **_):
+    return {}
+
+async def look(port):
+    reader, writer = await asyncio.open_connection('127.0.0.1', port)
+    writer.write(b'GET ')
+    while count(port) < 2:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    reading, writing = os.pipe()
+    if not os.fork():
+        os.write(writing, json.dumps(count(port)).encode())
+        os._exit(0)
+    os.wait()
+    writer.close()
+    return [count(port) > 0, json.loads(os.read(reading, 100))]
+
+async def main():
+    async with kopf.WebhookServer(addr='127.0.0.1', insecure=True) as server:
+        async for config in server(fn):
+            port = int(config['url'].rpartition(':')[2])
+            break
+        found = [await look(port)]
+
+    async def answer():
+        return answering.Answer.make_problems({})
+
+    server = healthserver.Server(
+        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=answer)
+    await server.start()
+    found.append(await look(server.endpoint.port))
+    await server.stop()
+    print(json.dumps(found))
+
+asyncio.run(main())
+'''
+
 
 def run(script):
     done = subprocess.run(
@@ -79,6 +135,10 @@ def test_signals_to_a_child_end_the_child_and_are_none_to_the_parent(where):
 
 def test_a_child_has_none_of_the_connections_but_all_other_sockets():
     assert run(SOCKETS) == [False, True, True]
+
+
+def test_a_child_has_neither_the_servers_of_the_operator_nor_their_clients():
+    assert run(SERVERS) == [[True, 0], [True, 0]]
 
 
 def test_a_child_has_all_its_own_where_no_operator_runs():

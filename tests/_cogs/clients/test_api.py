@@ -485,9 +485,12 @@ async def test_proxies_of_the_environment_are_ignored_by_default(server, client,
 
 
 @pytest.mark.usefixtures('_no_env')
-async def test_proxies_of_the_environment_are_used_if_trusted(server, settings, monkeypatch):
+@pytest.mark.parametrize('scheme', ['http://', 'HTTP://', ''])
+async def test_proxies_of_the_environment_are_used_if_trusted(
+        server, settings, monkeypatch, scheme,
+):
     settings.networking.trust_env = True
-    monkeypatch.setenv('HTTP_PROXY', server.url)
+    monkeypatch.setenv('HTTP_PROXY', server.url.replace('http://', scheme))
     server.script(say({'ok': True}))
     info = credentials.ConnectionInfo(server='http://nowhere.test', token='x')
     async with api.Client(credentials=info, settings=settings) as client:

@@ -354,10 +354,11 @@ async def test_a_slow_answer_is_waited_for_within_its_timeout(server, settings, 
 async def test_an_answer_that_never_comes_is_tried_again_over_a_new_connection(
         server, settings, method, body,
 ):
-    settings.networking.request_timeout = 0.2
     server.script(say({}), hang(), say({'ok': True}))
     async with make_client(settings, make_info(server)) as client:
         await client.request(method, '/', body=body)
+        settings.networking.request_timeout = 0.2
+        settings.networking.error_backoffs = [0.01] * 20
         assert await client.request(method, '/', body=body) == {'ok': True}
 
 

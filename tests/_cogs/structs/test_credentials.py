@@ -235,7 +235,7 @@ def test_urls_are_stripped_of_secrets(url, expected):
     ('HTTPS://Host:6443/', 'https://host:6443'),
     ('Http://host/a/B//', 'http://host/a/B'),
     ('https://User:Pass@[2001:DB8::1]:1', 'https://User:Pass@[2001:db8::1]:1'),
-    ('https://host:', 'https://host'),
+    ('https://host:', 'https://host'), (' https://host/ \n', 'https://host'),
     ('https://host:065535', 'https://host:65535'),
 ])
 def test_urls_are_normalised(url, expected):
@@ -280,6 +280,15 @@ def test_tokens_that_cannot_be_in_headers_are_refused_without_showing_them(kwarg
         ConnectionInfo(server=URL, **kwargs).as_http_headers()
     assert 's3cret' not in str(e.value)
     assert '\u20ac' not in str(e.value)
+
+
+@pytest.mark.parametrize('kwargs', [
+    {'username': '\ud800', 'password': 's3cret'}, {'username': 'x', 'password': 's3cret\ud800'},
+])
+def test_passwords_that_cannot_be_encoded_are_refused_without_showing_them(kwargs):
+    with pytest.raises(LoginError, match='cannot be encoded') as e:
+        ConnectionInfo(server=URL, **kwargs).as_http_headers()
+    assert 's3cret' not in str(e.value)
 
 
 def test_files_of_tokens_that_cannot_be_in_headers_are_refused(tmp_path):

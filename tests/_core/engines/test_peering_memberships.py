@@ -30,6 +30,7 @@ class Api:
 
     def __init__(self):
         self.version = 1
+        self.is_deleted = False
         self.status = {}
         self.writes = []
         self.watchers = set()
@@ -64,6 +65,8 @@ class Member:
         self.api = api
         self.cut = False
         self.busy = False
+        self.denied = self.unlisted = False
+        self.denials = 0
         self.standings = []
         self.settings = OperatorSettings()
         self.settings.peering.priority = priority
@@ -89,11 +92,16 @@ class Member:
         if not self.cut and self in self.api.watchers:
             self.membership.see(raw, live=True)
 
-    async def request(self, method, path, *, body, timeout, **_):
+    async def request(self, method, path, *, timeout, body=None, **_):
         await asyncio.sleep(LATENCY)
         if self.cut:
             await asyncio.sleep(timeout)
             raise errors.APIConnectionError("no way", status=0)
+        if (method == 'PATCH' and self.denied) or (method == 'GET' and self.unlisted):
+            self.denials += 1
+            raise errors.APINotFoundError("not found", status=404)
+        if method == 'GET':
+            return {'items': [] if self.api.is_deleted else [self.api.raw]}
         self.api.patch(json.loads(body)['status'])
         raw = self.api.raw
         await asyncio.sleep(LATENCY)
@@ -102,6 +110,15 @@ class Member:
     def mend(self):
         self.cut = False
         self.membership.see(self.api.raw, live=False)
+
+    async def deny(self, count, *, unlisted=False):
+        """Deny that the object is there, until so many requests were refused for that."""
+        self.denials, self.denied, self.unlisted = 0, True, unlisted
+        async with asyncio.timeout(2 * LIFETIME):
+            while self.denials < count:
+                await asyncio.sleep(LATENCY)
+        await asyncio.sleep(10 * LATENCY)
+        self.denied = self.unlisted = False
 
     async def crash(self):
         self.api.watchers.discard(self)
@@ -395,6 +412,43 @@ async def test_deleted_object_is_no_reason_to_freeze_by_itself():
         assert me.standing is Standing.ABSENT
         await asyncio.sleep(1)
         assert me.standing is Standing.ACTIVE
+
+
+@play
+async def test_denied_object_that_is_there_is_no_reason_to_resume():
+    api = Api()
+    low, high = Member(api, 'low', 0), Member(api, 'high', 1)
+    async with meet(low, high):
+        await asyncio.sleep(1)
+        for unlisted in (False, True):
+            await low.deny(2, unlisted=unlisted)
+            assert low.standing is Standing.YIELDING
+            await asyncio.sleep(LIFETIME)
+            assert low.standing is Standing.YIELDING
+    assert not [standing for _, standing in low.standings if standing not in PAUSED]
+
+
+@play
+async def test_denied_object_is_renewed_again_as_soon_as_it_is_not_denied():
+    api = Api()
+    me = Member(api, 'me', 0)
+    async with meet(me):
+        await asyncio.sleep(1)
+        await me.deny(2)
+        await asyncio.sleep(LIFETIME)
+        assert me.standing is Standing.ACTIVE
+        assert [standing for _, standing in me.standings] == [Standing.ACTIVE]
+
+
+@play
+async def test_deleted_object_is_noticed_by_the_renewal_too():
+    api = Api()
+    me = Member(api, 'me', 0)
+    async with meet(me):
+        await asyncio.sleep(1)
+        me.denied = api.is_deleted = True
+        await asyncio.sleep(LIFETIME)
+        assert me.standing is Standing.ABSENT
 
 
 EVENTS = st.lists(st.tuples(

@@ -537,6 +537,30 @@ def test_daemons_that_ignore_everything_are_left_alone_after_their_timeout():
     run_virtually(live())
 
 
+def test_a_pause_does_not_wait_for_daemons_that_are_left_alone():
+    def declare(registry):
+        @kopf.daemon('kopfexamples', cancellation_timeout=2, registry=registry)
+        async def fn(**_):
+            while True:
+                try:
+                    await asyncio.sleep(50)
+                    return
+                except asyncio.CancelledError:
+                    pass
+
+    async def live():
+        loop = asyncio.get_running_loop()
+        api, operator = await accompany(declare)
+        await asyncio.sleep(1)
+        with pytest.warns(ResourceWarning, match="did not exit in time"):
+            await operator.freeze()
+        assert loop.time() == pytest.approx(3, abs=0.1)
+        await asyncio.sleep(100)
+        await operator.stop()
+
+    run_virtually(live())
+
+
 def test_daemons_that_were_being_stopped_when_they_became_due_again_start_when_they_have_ended():
     calls = []
 

@@ -385,6 +385,28 @@ def test_the_states_of_handled_objects_are_not_kept_in_memory(registry, journal)
     assert (item.recall(), item.inbox.pending, item.cycle) == (None, None, None)
 
 
+def test_objects_have_no_memos_until_a_handler_is_called(registry, journal):
+    journal.declare(registry, kopf.on.update, 'updated')
+
+    async def scenario():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        item, = operator.informer
+        memos = [item.memo]
+        api.edit({'spec': {'f': 1}})
+        await asyncio.sleep(1)
+        await operator.rest()
+        memos.append(item.memo)
+        await operator.stop()
+        return memos
+
+    assert run_virtually(scenario()) == [None, {}]
+    assert journal.done == [('updated', 'update', 1)]
+
+
 @pytest.mark.parametrize('subresource', [False, True])
 def test_results_and_patches_of_event_handlers_are_one_patch_and_none_where_nothing_changes(
         registry, subresource):

@@ -1,5 +1,7 @@
 import asyncio
+import collections
 import functools
+import gc
 import itertools
 
 import pytest
@@ -310,6 +312,14 @@ async def test_too_many_raw_events_are_coalesced_with_one_warning(
     assert events[-1] == ('MODIFIED', 'uid1', '9')
     assert len(events) == 4
     assert len([record for record in caplog.records if 'come faster' in record.message]) == 1
+
+
+def test_an_inbox_keeps_no_empty_queue_of_events():
+    inbox = inboxes.Inbox()
+    inbox.record('ADDED', make(1))
+    assert inbox.take_event()
+    assert not inbox.has_news
+    assert not any(isinstance(part, collections.deque) for part in gc.get_referents(inbox))
 
 
 async def test_the_limit_is_on_passes_at_work(informers, passes, settings):

@@ -108,9 +108,12 @@ class Spawner:
             companion.pause()
 
     async def rest(self) -> None:
-        """Wait until no handlers of companions run."""
-        while self.tasks:
-            await asyncio.wait(list(self.tasks))
+        """Wait until no handlers of companions run, except for those of abandoned companions."""
+        while running := {companion: companion.task for companion in self.alive
+                          if companion.task is not None}:
+            await asyncio.wait([
+                companion.ended if companion.stopper.is_set() else task
+                for companion, task in running.items()])
 
     def resume(self) -> None:
         """End the pause. The companions of an object go on after its next reconciliation."""

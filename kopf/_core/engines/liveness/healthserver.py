@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from kopf._cogs.aiokits import forks
 from kopf._core.actions import tracebacks
 from kopf._core.engines.liveness import responding
 from kopf._core.engines.liveness.answering import MAX_AGE, Answer
@@ -116,6 +117,8 @@ class Server:
                 hint = f". Stop what uses the port, or choose another one: --liveness={other}"
             raise EndpointError(
                 f"The health checks cannot be served at {self._endpoint}: {reason}{hint}") from e
+        for sock in server.sockets:
+            forks.keep_socket(sock)
         stopping = asyncio.Event()
         self._serving = asyncio.get_running_loop(), stopping
         port = server.sockets[0].getsockname()[1]

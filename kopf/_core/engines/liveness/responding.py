@@ -6,6 +6,7 @@ import http
 import urllib.parse
 from collections.abc import Awaitable, Callable
 
+from kopf._cogs.aiokits import forks
 from kopf._core.engines.liveness.answering import Answer
 
 MAX_HEAD = 16 * 1024
@@ -32,6 +33,7 @@ class Responder:
         task = asyncio.current_task()
         assert task is not None
         self._clients[task] = None
+        forks.keep_socket(writer.get_extra_info('socket'))
         if len(self._clients) > MAX_CLIENTS:
             next(iter(self._clients)).cancel()
         try:

@@ -234,6 +234,10 @@ class Membership:
     def _lifetime(self) -> float:
         return self._settings.peering.lifetime
 
+    @property
+    def _timeout(self) -> float:
+        return max(MIN_INTERVAL, self._lifetime * PATIENCE)
+
     async def _keep_alive(self) -> None:
         while not self._leaving.is_set():
             self.judge()  # some records can have expired by now
@@ -282,6 +286,8 @@ class Membership:
         try:
             newest = await self._patch(
                 {**dict.fromkeys(dead), self._identity: record})
+            if newest is None:
+                await self._verify_absence()
         except errors.APIForbiddenError:
             self.forbid()
             return FORBIDDEN_PAUSE
@@ -306,7 +312,26 @@ class Membership:
         return await patching.patch(
             self._client, resource=self.resource, namespace=self.namespace, name=self.name,
             payload={'status': changes}, subresource=subresource, retry=retry,
-            timeout=max(MIN_INTERVAL, self._lifetime * PATIENCE))
+            timeout=self._timeout)
+
+    async def _verify_absence(self) -> None:
+        """
+        Verify by the list that the peering object does not exist.
+
+        HTTP 404 to a patch alone does not mean that: while a CRD is changing, the API server
+        responds so for existing objects, too. If the others were forgotten for that, a paused
+        operator would resume beside them.
+
+        :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.
+        :raises errors.APIError: for all other errors of the API.
+        """
+        found = await self._client.request(
+            'GET', patching.get_list_path(self.resource, self.namespace),
+            params={'fieldSelector': f'metadata.name={self.name}'},
+            retry=False, timeout=self._timeout)
+        if found['items']:
+            raise errors.APINotFoundError(
+                "The API denies that the object is there, though it lists the object.", status=404)
 
     def judge(self) -> None:
         """Update `standing` as of now, and set the timer for when it can change by itself."""
