@@ -122,10 +122,16 @@ OnChange = Callable[[str], None]
 class ChildStore:
     """All children of all parents of an operator."""
 
-    def __init__(self) -> None:
+    def __init__(
+            self,
+            *,
+            on_change: OnChange = lambda uid: None,
+            on_listed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``on_listed`` is called when all children of some kind in some namespace are known."""
         super().__init__()
-        self.on_change: OnChange = lambda uid: None
-        self.on_listed: Callable[[], None] = lambda: None
+        self.on_change = on_change
+        self.on_listed = on_listed
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
         self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
         """The news of the children that are being written."""

@@ -66,9 +66,7 @@ class Hub:
         self.client = client
         self.context = context
         self.get_memo = get_memo
-        self.store = children.ChildStore()
-        self.store.on_change = self._notify
-        self.store.on_listed = self._notify_waiting
+        self.store = children.ChildStore(on_change=self._notify, on_listed=self._notify_waiting)
         self.waiting: set[Reconcilers] = set()
         """The reconcilers that wait until all children of some kind are listed."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
