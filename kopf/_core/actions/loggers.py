@@ -120,19 +120,27 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
     The handler that is added by `configure`. The class distinguishes it from all other handlers.
     """
 
-    status = ''
+    _status = ''
     """The line that is shown below the log, at a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         # As in the parent class, but `flush()` would take the lock, which is already taken here.
         try:
             text = self.format(record) + self.terminator
-            self.stream.write(f'{_ERASE}{text}{self.status}' if self.status else text)
+            self.stream.write(f'{_ERASE}{text}{self._status}' if self._status else text)
             self.stream.flush()
         except RecursionError:
             raise
         except Exception:
             self.handleError(record)
+
+    def show_status(self, text: str) -> None:
+        """Show a line below the log, instead of the previous such line."""
+        with self.lock or contextlib.nullcontext():
+            width = os.get_terminal_size(self.stream.fileno()).columns or 80
+            self._status = text[:width - 1]  # a broken line could not be erased
+            self.stream.write(f'{_ERASE}{self._status}')
+            self.stream.flush()
 
 
 _ERASE = '\r\x1b[K'
@@ -148,11 +156,7 @@ def show_status(text: str) -> None:
     """Show a line below the log, if it goes to a terminal, instead of the previous such line."""
     handler = _find_terminal()
     if handler is not None:
-        with handler.lock or contextlib.nullcontext():
-            width = os.get_terminal_size(handler.stream.fileno()).columns or 80
-            handler.status = text[:width - 1]  # a broken line could not be erased
-            handler.stream.write(f'{_ERASE}{handler.status}')
-            handler.stream.flush()
+        handler.show_status(text)
 
 
 def _find_terminal() -> KopfStreamHandler | None:
