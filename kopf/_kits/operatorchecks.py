@@ -11,10 +11,13 @@ from typing import Any
 from kopf._cogs.structs import references
 from kopf._core.intents import callbacks, handlers, registries
 
-DETAILS = ('operations', 'subresource', 'field', 'value', 'old', 'new', 'labels', 'annotations',
-           'when', 'interval', 'idle', 'sharp', 'initial_delay', 'errors', 'timeout', 'retries',
-           'backoff')
+DETAILS = ('operations', 'owns', 'subresource', 'field', 'value', 'old', 'new', 'labels',
+           'annotations', 'when', 'prune', 'recreate', 'conditions', 'interval', 'idle', 'sharp',
+           'initial_delay', 'errors', 'timeout', 'retries', 'backoff')
 """The filters and limits of handlers, in the order in which they are shown."""
+
+DEFAULTS = (('owns', ()), ('prune', True), ('recreate', False), ('conditions', False))
+"""What is not shown, as handlers have it if nothing else is said."""
 
 
 PROTOCOLS: Mapping[type[handlers.Handler], Any] = {
@@ -128,7 +131,8 @@ def _get_kwargs(handler: handlers.Handler) -> list[str]:
 
 def _describe(target: str, kind: str, handler: handlers.Handler) -> str:
     details = [f'{name}={_show(value)}' for name in DETAILS
-               if (value := getattr(handler, name, None)) is not None]
+               if (value := getattr(handler, name, None)) is not None
+               and (name, value) not in DEFAULTS]
     return f"{target}: {kind} {handler.id} {' '.join(details)}".rstrip()
 
 
@@ -145,6 +149,8 @@ def _name_kind(handler: handlers.ResourceHandler) -> str:
             return 'daemon'
         case handlers.TimerHandler():
             return 'timer'
+        case handlers.ReconcilingHandler():
+            return 'reconcile'
         case handlers.ChangingHandler(reason=None, initial=True):
             return 'resume'
         case handlers.ChangingHandler(reason=None):
@@ -156,6 +162,8 @@ def _name_kind(handler: handlers.ResourceHandler) -> str:
 
 def _show(value: Any) -> str:
     match value:
+        case (references.Selector(), *_):
+            return ','.join(map(str, value))
         case tuple():
             return '.'.join(map(str, value))
         case frozenset():

@@ -54,6 +54,20 @@ def test_filters_and_limits_are_described():
         f"errors=PERMANENT timeout=1.5 retries=3")
 
 
+def test_reconcilers_are_described_with_the_kinds_that_they_own():
+    def declare(registry):
+        kopf.reconcile(
+            'things', owns=['deployments.apps', ('', 'v1', 'configmaps')], interval=60, prune=False,
+            conditions=True, registry=registry, id='fn')(lambda **_: None)
+        kopf.reconcile('things', registry=registry, id='bare')(lambda **_: None)
+
+    lines, _ = check(declare)
+    assert lines == [
+        "things: reconcile fn owns=deployments.apps,configmaps.v1 prune=False conditions=True "
+        "interval=60",
+        "things: reconcile bare"]
+
+
 def test_handlers_of_the_same_id_are_faults():
     def declare(registry):
         for _ in range(2):

@@ -147,6 +147,8 @@ async def test_children_are_restored_when_they_are_deleted_or_edited(kube, kind,
     for edit in ({'data': {'a': 'other'}}, {'data': {'c': None}}, {'data': None},
                  {'metadata': {'ownerReferences': None}},
                  {'metadata': {'labels': {OWNER: None}}},
+                 {'metadata': {'labels': {OWNER: 'other'}}, 'data': {'a': 'other'}},
+                 {'metadata': {'labels': {'kopf.dev/reconciler': None}}, 'data': {'a': 'other'}},
                  {'metadata': {'annotations': {'kopf.dev/applied': 'x'}}}):
         await kube.patch(CONFIGMAPS, parent, edit)
         restored = await kube.wait_for(CONFIGMAPS, parent, lambda obj: all(
@@ -373,8 +375,10 @@ async def test_foreign_objects_of_the_same_name_are_not_taken_over_and_that_is_s
 
     before = await kube.create(CONFIGMAPS, parent, data=foreign.get('data', {}))
     if 'owner' in foreign:
+        owner = await kube.create(CONFIGMAPS, f'{parent}-{foreign["owner"]}')
         before = await kube.patch(CONFIGMAPS, parent, {'metadata': {'ownerReferences': [{
-            'apiVersion': 'v1', 'kind': 'Node', 'name': 'x', 'uid': 'uid', 'controller': True}]}})
+            'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': owner['metadata']['name'],
+            'uid': owner['metadata']['uid'], 'controller': True}]}})
     run()
     await kube.create(kind, parent)
     await kube.wait_for(kind, parent, lambda obj: any(

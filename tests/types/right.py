@@ -3,7 +3,7 @@ import dataclasses
 import datetime
 import functools
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, assert_type
 
 import kopf
@@ -125,6 +125,33 @@ def accompany_in_a_thread(stopped: kopf.SyncDaemonStopperChecker, **_: Any) -> N
 async def tick(body: kopf.Body, **_: Any) -> None:
     assert_type(body.spec, kopf.Spec)
     assert_type(body.metadata.name, str | None)
+
+
+@kopf.reconcile('kopfexamples', owns=['configmaps', ('apps', 'v1', 'deployments')], interval=60,
+                prune=False, recreate=True, conditions=True, labels={'a': 'b'})
+def reconcile(name: str, children: kopf.Children, patch: kopf.Patch, **_: Any) -> list[Any]:
+    child = children.get('deployments.apps', name, namespace='default')
+    assert_type(child, kopf.Body | None)
+    assert_type(len(children), int)
+    assert_type(list(children), list[kopf.Body])
+    kopf.set_condition(patch, 'Ready', child is not None, 'Counted', message='text')
+    kopf.set_condition(patch, 'Ready', 'Unknown', 'Counted')
+    return [child]
+
+
+@kopf.reconcile('kopfexamples')
+def reconcile_by_generator(name: str, **_: Any) -> Iterator[dict[str, Any]]:
+    yield {'metadata': {'name': name}}
+
+
+@kopf.reconcile('kopfexamples')
+async def reconcile_by_async_generator(name: str, **_: Any) -> AsyncIterator[Mapping[str, Any]]:
+    yield {'metadata': {'name': name}}
+
+
+@kopf.reconcile('kopfexamples')
+async def reconcile_by_itself(spec: kopf.Spec, **_: Any) -> None:
+    pass
 
 
 @kopf.on.validate('kopfexamples', operation='CREATE')

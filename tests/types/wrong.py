@@ -34,6 +34,24 @@ def tick(**_: Any) -> None:
     pass
 
 
+@kopf.reconcile('kopfexamples')  # refused
+def reconcile(spec: dict[str, Any], **_: Any) -> None:
+    pass
+
+
+@kopf.reconcile('kopfexamples', owns=[1])  # refused
+def reconcile_numbers(**_: Any) -> None:
+    pass
+
+
+@kopf.reconcile('kopfexamples', interval='10')  # refused
+def reconcile_often(**_: Any) -> None:
+    pass
+
+
+kopf.set_condition(kopf.Patch(), 'Ready', 'Yes', 'Reason')  # refused
+
+
 @kopf.on.validate('kopfexamples')  # refused
 def warnings_are_a_list(warnings: str, **_: Any) -> None:
     pass

@@ -7,7 +7,7 @@ import copy
 import dataclasses
 import datetime
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
 
 from kopf._cogs.aiokits import clocks
@@ -22,8 +22,13 @@ from kopf._core.actions import (
     subhandling,
 )
 from kopf._core.engines import posting
+from kopf._core.engines.reconciling import children as owned
+from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
+from kopf._kits.sandbox import kinds
 from kopf._kits.testing import capturing, virtual
+
+MANAGER = 'kopf/testing'
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
@@ -58,6 +63,11 @@ class Invocation:
     memo: Any
     warnings: list[str]
     """The warnings of an admission handler, which the API server shows to its client."""
+    children: list[bodies.RawBody]
+    """
+    The owned resources that a handler of `kopf.reconcile` wants, as Kopf would apply them: with
+    names, labels, and owners. Wrong manifests are in ``error``.
+    """
 
     @property
     def succeeded(self) -> bool:
@@ -84,6 +94,7 @@ async def invoke(
         retry: int = 0,
         runtime: float = 0,
         memo: Any = None,
+        children: Iterable[Mapping[str, Any]] = (),
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         **kwargs: Any,
@@ -99,12 +110,14 @@ async def invoke(
     :param body: the object, or a part of it: required fields are added. Default: an example object.
     :param reason: which decorator applies, if there are several: ``'create'``, ``'update'``,
         ``'delete'``, ``'resume'``; ``'event'``, ``'timer'``, ``'daemon'``, ``'index'``;
-        ``'startup'``, ``'cleanup'``, ``'login'``, ``'probe'``; ``'validate'``, ``'mutate'``.
-        Default: the first one; without decorators, the function is called as a handler of changes.
+        ``'reconcile'``; ``'startup'``, ``'cleanup'``, ``'login'``, ``'probe'``; ``'validate'``,
+        ``'mutate'``. Default: the first one; without decorators, the function is called as a handler of changes.
     :param old: the previous state of the object, for ``old``, ``new``, and ``diff``. Default: none.
     :param retry: the number of previous attempts.
     :param runtime: the time in seconds since the beginning of the first attempt.
     :param memo: the memo. Default: an empty `kopf.Memo`.
+    :param children: the owned resources that exist, for handlers of `kopf.reconcile`: manifests,
+        with a status if needed. Default: none.
     :param registry: the registry with the handler. Default: the default registry.
     :param settings: the settings. Default: new `kopf.OperatorSettings`.
     :param kwargs: more arguments for the function, which replace those of Kopf: ``type`` for
@@ -126,6 +139,8 @@ async def invoke(
             call = _Call(settings, executor, kwargs)
             cause = _make_cause(
                 handler, raw, old, reason, memo, settings, kwargs, call.patch)
+            if isinstance(cause, causes.ReconcilingCause):
+                cause.children = _make_children(cause, children)
             outcome = await call.attempt(handler, cause, retry=retry, runtime=runtime)
         finally:
             posting.event_queue_var.reset(token)
@@ -133,9 +148,19 @@ async def invoke(
     for handler_id, result in call.results.items():
         if result is not None and isinstance(handler, handlers.ChangingHandler):
             dicts.ensure(shown, ('status', handler_id), result)
+    wanted: list[bodies.RawBody] = []
+    if isinstance(handler, handlers.ReconcilingHandler) and isinstance(
+            cause, causes.ReconcilingCause) and outcome.exception is None:
+        found, errors = _prepare(cause, outcome.result, handler, settings)
+        wanted = [cast(bodies.RawBody, item.manifest) for item in found]
+        if errors:
+            error = desired.ManifestError('; '.join(map(str, errors)))
+            outcome = outcome._replace(
+                final=False, exception=error,
+                delay=execution.get_backoff(handler, settings, retry))
     retried = outcome.delay if not outcome.final else None
     return Invocation(
-        result=outcome.result, error=outcome.exception,
+        result=outcome.result, error=outcome.exception, children=wanted,
         delay=retried if outcome.final else retried or 0.0, patch=call.patch, body=shown,
         log=log, events=sink, memo=memo, warnings=lifted)
 
@@ -237,9 +262,16 @@ def _find(
         fn: Callable[..., Any], reason: str | None, registry: registries.OperatorRegistry,
 ) -> handlers.Handler:
     for handler in _iter_declared(registry):
-        if handler.fn is fn and (reason is None or _can_be(handler, reason)):
+        if _has_function(handler, fn) and (reason is None or _can_be(handler, reason)):
             return handler
     return handlers.ChangingHandler(fn=fn, id=handlers.generate_id(fn))
+
+
+def _has_function(handler: handlers.Handler, fn: Callable[..., Any]) -> bool:
+    known = handler.fn
+    return known is fn or (  # generators are wrapped
+        isinstance(handler, handlers.ReconcilingHandler)
+        and getattr(known, '__wrapped__', None) is fn)
 
 
 def _iter_declared(registry: registries.OperatorRegistry) -> Iterator[handlers.Handler]:
@@ -263,7 +295,76 @@ def _can_be(handler: handlers.Handler, reason: str) -> bool:
             return reason == 'timer'
         case handlers.DaemonHandler():
             return reason == 'daemon'
+        case handlers.ReconcilingHandler():
+            return reason == 'reconcile'
     return reason == 'index'
+
+
+def _prepare(
+        cause: causes.ReconcilingCause,
+        result: Any,
+        handler: handlers.ReconcilingHandler,
+        settings: configuration.OperatorSettings,
+) -> tuple[list[desired.Desired], list[desired.ManifestError]]:
+    """Make children of manifests. Their kinds are those of the sandbox, or as in most CRDs."""
+    manager = desired.get_manager(settings.reconciling.manager, handler.id)
+    found, errors = desired.prepare(
+        result, parent=cause.body, resource=cause.resource, kinds=_Kinds(handler), manager=manager)
+    return list(found.values()), errors
+
+
+class _Kinds(Mapping[tuple[str, str], references.Resource]):
+    """The resources of the kinds that the handler owns, or can own, without a cluster."""
+
+    def __init__(self, handler: handlers.ReconcilingHandler) -> None:
+        super().__init__()
+        self._handler = handler
+
+    def __getitem__(self, key: tuple[str, str]) -> references.Resource:
+        resource = _guess_resource(*key)
+        is_known = any(key == (item.group, item.kind) for item in kinds.builtin_kinds())
+        if is_known and not any(selector.check(resource) for selector in self._handler.owns):
+            raise KeyError(key)
+        return resource
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _guess_resource(group: str, kind: str) -> references.Resource:
+    """Get the resource of a kind: as the sandbox has it, or else as most CRDs would."""
+    for item in kinds.builtin_kinds():
+        if (item.group, item.kind) == (group, kind):
+            return references.Resource(
+                group, item.version, item.plural, kind=kind, singular=item.singular,
+                shortcuts=frozenset(item.short_names), namespaced=item.namespaced,
+                subresources=frozenset(item.subresources))
+    return references.Resource(group, 'v1', f'{kind.lower()}s', kind=kind, namespaced=True)
+
+
+def _make_children(
+        cause: causes.ReconcilingCause, manifests: Iterable[Mapping[str, Any]],
+) -> owned.Children:
+    """Make the children that a handler sees, with all fields of the manifests."""
+    store, uid = owned.ChildStore(), str(cause.body.metadata.uid)
+    label = store.register(MANAGER)
+    for manifest in manifests:
+        raw: Any = copy.deepcopy(dict(manifest))
+        resource = _guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
+        given = raw.get('metadata') or {}
+        labels = {
+            **(given.get('labels') or {}), desired.OWNER_LABEL: uid, desired.HANDLER_LABEL: label}
+        raw['metadata'] = {
+            'name': cause.body.metadata.name, 'uid': str(uuid.uuid4()),
+            **({'namespace': cause.body.metadata.namespace} if resource.namespaced else {}),
+            **given, 'labels': labels, 'managedFields': [{
+                'manager': MANAGER, 'operation': 'Apply',
+                'fieldsV1': {f'f:{key}': {} for key in raw}}]}
+        store.accept(resource, raw)
+    return owned.Children(store, uid)
 
 
 def _complete(body: Mapping[str, Any]) -> bodies.RawBody:
@@ -299,6 +400,8 @@ def _make_cause(
         return causes.WatchingCause(**common, type=type_, event={'type': type_, 'object': raw})
     if isinstance(handler, handlers.IndexingHandler):
         return causes.IndexingCause(**common)
+    if isinstance(handler, handlers.ReconcilingHandler):
+        return causes.ReconcilingCause(**common, children=None)
     if isinstance(handler, handlers.SpawningHandler):
         meta = raw['metadata']
         return causes.SpawningCause(

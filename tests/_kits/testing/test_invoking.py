@@ -228,3 +228,59 @@ def test_sync_tests_have_a_way_too():
         return 1
 
     assert testing.invoke_sync(fn).result == 1
+
+
+CONFIGMAP = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {'a': 'b'}}
+
+
+async def test_reconcilers_give_the_children_that_would_be_applied(registry):
+    @kopf.reconcile('things', owns=['configmaps'], registry=registry)
+    def fn(**_):
+        yield {**CONFIGMAP, 'metadata': {'name': 'child'}}
+
+    done = await testing.invoke(fn, {'metadata': {'uid': 'uid'}}, registry=registry)
+    child, = done.children
+    assert child['data'] == {'a': 'b'} and child['metadata']['name'] == 'child'
+    assert child['metadata']['namespace'] == 'default'
+    assert child['metadata']['labels']['kopf.dev/owner'] == 'uid'
+    assert [ref['uid'] for ref in child['metadata']['ownerReferences']] == ['uid']
+
+
+async def test_other_handlers_give_no_children():
+    done = await testing.invoke(lambda **_: [CONFIGMAP])
+    assert done.children == []
+
+
+async def test_reconcilers_see_the_given_children(registry):
+    @kopf.reconcile('things', owns=['deployments'], registry=registry)
+    async def fn(children, patch, **_):
+        child = children.get('deployments', 'example')
+        patch.status['seen'] = [child.spec['replicas'], child.status['readyReplicas']]
+
+    done = await testing.invoke(fn, registry=registry, children=[{
+        'apiVersion': 'apps/v1', 'kind': 'Deployment', 'spec': {'replicas': 2},
+        'status': {'readyReplicas': 1}}])
+    assert done.error is None and done.patch == {'status': {'seen': [2, 1]}}
+
+
+@pytest.mark.parametrize(('result', 'text'), [
+    ([{}], "A manifest needs apiVersion and kind: {}"),
+    ([{**CONFIGMAP, 'kind': 'Secret'}], "Secret of v1 is not among the owned kinds"),
+])
+async def test_wrong_manifests_are_errors_of_reconcilers(registry, result, text):
+    @kopf.reconcile('things', owns=['configmaps'], registry=registry)
+    def fn(**_):
+        return [*result, CONFIGMAP]
+
+    done = await testing.invoke(fn, registry=registry)
+    assert str(done.error).startswith(text) and len(done.children) == 1
+    assert (done.delay, done.failed) == (0.005, False)
+
+
+async def test_manifests_of_custom_kinds_need_no_cluster(registry):
+    @kopf.reconcile('things', owns=['policies'], registry=registry)
+    def fn(**_):
+        return {'apiVersion': 'example.com/v1', 'kind': 'Policy'}
+
+    done = await testing.invoke(fn, registry=registry, reason='reconcile')
+    assert [child['kind'] for child in done.children] == ['Policy']

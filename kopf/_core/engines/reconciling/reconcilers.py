@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import api, applying, errors
+from kopf._cogs.clients import api, applying, errors, listing
 from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired, planning
@@ -340,10 +340,13 @@ class Reconcilers:
         wanted, known = step
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
-                applied = await self._observe(wanted.resource, wanted.manifest, applying.apply(
-                    self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
-                    manager=manager, force=known is not None, logger=logger), 'apply')
-                assert applied is not None
+                try:
+                    applied = await self._send(
+                        wanted, manager=manager, force=known is not None, logger=logger)
+                except errors.APIConflictError:
+                    if known is not None or not await self._is_controlled(wanted):
+                        raise
+                    applied = await self._send(wanted, manager=manager, force=True, logger=logger)
                 self._hub.store.accept(wanted.watched, applied)
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
@@ -355,6 +358,28 @@ class Reconcilers:
             await self._delete(known, logger)
             return
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
+
+    async def _is_controlled(self, wanted: desired.Desired) -> bool:
+        """Whether the object controls an object that is not known, e.g. for a changed label."""
+        async for page in listing.list_objects(
+                self._hub.client, settings=self._hub.client.settings, resource=wanted.watched,
+                namespace=None if wanted.key.namespace is None else (
+                    references.NamespaceName(wanted.key.namespace)),
+                field_selector=f'metadata.name={wanted.key.name}'):
+            for item in page.items:
+                owners: Any = item['metadata'].get('ownerReferences') or ()
+                return any(ref.get('controller') and ref.get('uid') == self.host.uid
+                           for ref in owners)
+        return False
+
+    async def _send(
+            self, wanted: desired.Desired, *, manager: str, force: bool, logger: Any,
+    ) -> bodies.RawBody:
+        applied = await self._observe(wanted.resource, wanted.manifest, applying.apply(
+            self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+            manager=manager, force=force, logger=logger), 'apply')
+        assert applied is not None
+        return applied
 
     async def _delete(
             self, child: children.Child, logger: Any, *, is_pruned: bool = False,

@@ -1,0 +1,236 @@
+"""
+Whatever happens, owned resources end up as the function says. In virtual time, on the sandbox.
+"""
+import asyncio
+import contextlib
+
+import hypothesis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kopf
+from kopf import testing
+from kopf._cogs.clients.errors import APIError, APINotFoundError
+from kopf._kits.testing import virtual
+from kopf.testing import virtual_time
+
+CRD = {
+    'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
+    'metadata': {'name': 'things.example.com'},
+    'spec': {
+        'group': 'example.com', 'scope': 'Namespaced',
+        'names': {'kind': 'Thing', 'plural': 'things', 'singular': 'thing'},
+        'versions': [{
+            'name': 'v1', 'served': True, 'storage': True, 'schema': {'openAPIV3Schema': {
+                'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}}}]}}
+OWNER = 'kopf.dev/owner'
+
+NAMES = st.sampled_from(['a', 'b', 'c'])
+VALUES = st.sampled_from(['1', '2'])
+STEPS = st.one_of(
+    st.tuples(st.just('want'), st.dictionaries(NAMES, VALUES)),
+    st.tuples(st.just('edit'), NAMES, VALUES | st.none()),
+    st.tuples(st.just('relabel'), NAMES),
+    st.tuples(st.just('delete'), NAMES),
+    st.tuples(st.just('hold'), NAMES),
+    st.tuples(st.just('release'), NAMES),
+    st.tuples(st.just('refuse'), st.sampled_from(['patch', 'delete']), NAMES),
+    st.tuples(st.just('wait'), st.sampled_from([0.001, 0.1, 10])),
+    st.tuples(st.just('restart')),
+)
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+def make_registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.reconcile('things', owns=['configmaps'], registry=registry)
+    async def fn(spec, **_):
+        for name, value in spec.get('children', {}).items():
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+                   'data': {'v': value}}
+
+    return registry
+
+
+class World:
+    """A cluster with one parent, and an operator that can be restarted."""
+
+    def __init__(self, api):
+        self.api = api
+        self.client = api.client
+        self.registry = make_registry()
+        self.children = {}
+        self.operator = None
+
+    async def start(self):
+        self.operator = self.api.operator(registry=self.registry)
+        await self.operator.__aenter__()
+
+    async def stop(self):
+        await self.operator.__aexit__(None, None, None)
+
+    async def do(self, what, *args):
+        match what:
+            case 'want':
+                self.children, = args
+                removed = dict.fromkeys('abc') | self.children
+                await self.client.patch('things', 'parent', {'spec': {'children': removed}})
+            case 'edit':
+                await self.patch(args[0], {'data': {'v': args[1]}})
+            case 'relabel':
+                await self.patch(args[0], {'metadata': {'labels': {OWNER: None}}})
+            case 'hold':
+                await self.patch(args[0], {'metadata': {'finalizers': ['example.com/held']}})
+            case 'release':
+                await self.patch(args[0], {'metadata': {'finalizers': None}})
+            case 'delete':
+                with contextlib.suppress(APINotFoundError):
+                    await self.client.delete('configmaps', args[0])
+            case 'refuse':
+                self.api.sandbox.faults.add(testing.Fault(
+                    action='refuse', status=403, verb=args[0], name=args[1], count=2))
+            case 'wait':
+                await asyncio.sleep(args[0])
+            case 'restart':
+                await self.stop()
+                await self.start()
+
+    async def patch(self, name, patch):
+        with contextlib.suppress(APIError):
+            await self.client.patch('configmaps', name, patch)
+
+    async def list(self):
+        return {obj['metadata']['name']: obj for obj in await self.client.list('configmaps')}
+
+    async def is_converged(self):
+        found = await self.list()
+        uid = (await self.client.get('things', 'parent'))['metadata']['uid']
+        return {name: obj.get('data', {}) for name, obj in found.items()} == {
+            name: {'v': value} for name, value in self.children.items()} and all(
+            obj['metadata']['labels'].get(OWNER) == uid
+            and obj['metadata']['ownerReferences'][0]['uid'] == uid
+            and 'deletionTimestamp' not in obj['metadata'] for obj in found.values())
+
+
+async def live(steps):
+    async with testing.open_api('sandbox') as api:
+        world = World(api)
+        await world.client.load(CRD)
+        await world.client.create('things', 'parent', spec={'children': {}})
+        await world.start()
+        try:
+            for step in steps:
+                await world.do(*step)
+            for name in 'abc':
+                await world.do('release', name)
+            await testing.wait_for(world.is_converged, timeout=3600)
+            before = await world.list()
+            await asyncio.sleep(3600)
+            assert await world.list() == before
+            await world.do('restart')
+            await asyncio.sleep(60)
+            assert await world.list() == before
+        finally:
+            await world.stop()
+
+
+@given(steps=st.lists(STEPS, max_size=12))
+@hypothesis.example(steps=[('want', {'a': '1'}), ('wait', 0.1), ('relabel', 'a')])
+@hypothesis.example(steps=[('want', {'a': '1'}), ('hold', 'a'), ('want', {}), ('wait', 0.1),
+                           ('want', {'a': '1'})])
+@hypothesis.example(steps=[('want', {'a': '1'}), ('wait', 0.1), ('edit', 'a', '2'),
+                           ('relabel', 'a')])
+def test_at_rest_the_cluster_is_what_the_function_says_of_the_last_spec(steps):
+    virtual.run(live(steps))
+
+
+@virtual_time
+async def test_the_delay_after_errors_doubles_up_to_its_limit(registry):
+    calls = []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.reconciling.error_delay = 2
+        settings.reconciling.max_error_delay = 10
+
+    @kopf.reconcile('things', registry=registry)
+    async def fn(**_):
+        calls.append(asyncio.get_running_loop().time())
+        raise Exception("boo!")
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent')
+            await testing.wait_for(lambda: len(calls) == 6, timeout=100)
+    assert [round(two - one) for one, two in zip(calls, calls[1:], strict=False)] == [
+        2, 4, 8, 10, 10]
+
+
+@virtual_time
+async def test_a_success_resets_the_delay_after_errors(registry):
+    calls = []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.reconciling.error_delay = 2
+
+    @kopf.reconcile('things', registry=registry)
+    async def fn(spec, **_):
+        calls.append(asyncio.get_running_loop().time())
+        if len(calls) != 3:
+            raise Exception("boo!")
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent', spec={})
+            await testing.wait_for(lambda: len(calls) == 3, timeout=100)
+            await api.client.patch('things', 'parent', {'spec': {'x': 'y'}})
+            await testing.wait_for(lambda: len(calls) == 5, timeout=100)
+    assert [round(two - one) for one, two in zip(calls, calls[1:], strict=False)] == [2, 4, 0, 2]
+
+
+@virtual_time
+async def test_intervals_vary_by_a_tenth(registry):
+    calls = []
+
+    @kopf.reconcile('things', interval=1000, registry=registry)
+    async def fn(**_):
+        calls.append(asyncio.get_running_loop().time())
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent')
+            await testing.wait_for(lambda: len(calls) == 5, timeout=10000)
+    delays = [two - one for one, two in zip(calls, calls[1:], strict=False)]
+    assert all(899 <= delay <= 1101 for delay in delays) and len(set(delays)) == 4
+
+
+@virtual_time
+async def test_the_field_manager_has_the_name_of_the_operator(registry):
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.reconciling.manager = 'example'
+
+    @kopf.reconcile('things', owns=['configmaps'], id='fn', registry=registry)
+    async def fn(**_):
+        return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {'a': 'b'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent')
+            child = await api.client.wait('configmaps', 'parent')
+    assert [entry['manager'] for entry in child['metadata']['managedFields']] == ['example/fn']
