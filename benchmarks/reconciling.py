@@ -116,14 +116,14 @@ class Bench:
     async def create(self, names: list[str]) -> None:
         spec = {'text': 'Hello, world!', 'replicas': 1}
         await flood(functools.partial(self.websites.create, name, spec) for name in names)
-        await self.websites.wait_for(names, is_ready, timeout=600)
+        await self.websites.wait_for(names, is_ready, timeout=180)
 
     async def drift(self, names: list[str]) -> None:
         """Delete one owned resource of each, and wait until they are back."""
         before = {name: self.pages.objects[name]['metadata']['uid'] for name in names}
         await flood(functools.partial(
             self.kube.delete, CONFIGMAPS, name, namespace='default') for name in names)
-        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=600)
+        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=180)
 
     async def count_requests(self) -> float:
         """
