@@ -24,6 +24,7 @@ PROTOCOLS: Mapping[type[handlers.Handler], Any] = {
     handlers.ChangingHandler: callbacks.ChangingFn,
     handlers.DaemonHandler: callbacks.DaemonFn,
     handlers.TimerHandler: callbacks.TimerFn,
+    handlers.ReconcilingHandler: callbacks.ReconcilingFn,
     handlers.WebhookHandler: callbacks.WebhookFn,
 }
 
@@ -145,6 +146,8 @@ def _name_kind(handler: handlers.ResourceHandler) -> str:
             return 'daemon'
         case handlers.TimerHandler():
             return 'timer'
+        case handlers.ReconcilingHandler():
+            return 'reconcile'
         case handlers.ChangingHandler(reason=None, initial=True):
             return 'resume'
         case handlers.ChangingHandler(reason=None):
