@@ -4,11 +4,14 @@ independently.
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self
+
+import aiohttp
 
 from tests.e2e.kubes import Kind, Kube
 
@@ -68,6 +71,8 @@ class Driver:
         missing = set(names)
         deadline = time.monotonic() + timeout
         while True:
+            if self._watching is not None and self._watching.done():
+                self._watching.result()  # it has failed
             missing = {name for name in missing if not predicate(self.objects.get(name))}
             if not missing:
                 return
@@ -79,16 +84,20 @@ class Driver:
 
     async def _watch(self) -> None:
         while True:  # the API ends watches when it likes, e.g. soon after the kind is created
-            listing = await self.kube.request('GET', self.kind.get_path())
-            self.objects = {obj['metadata']['name']: obj for obj in listing['items']}
-            version = listing['metadata']['resourceVersion']
-            params = {'watch': 'true', 'resourceVersion': version}
-            async with self.kube.stream(self.kind.get_path(), params) as response:
-                rest = b''
-                async for chunk in response.content.iter_any():
-                    *lines, rest = (rest + chunk).split(b'\n')
-                    for line in lines:
-                        self._see(json.loads(line))
+            with contextlib.suppress(aiohttp.ClientError):
+                await self._watch_once()
+
+    async def _watch_once(self) -> None:
+        listing = await self.kube.request('GET', self.kind.get_path())
+        self.objects = {obj['metadata']['name']: obj for obj in listing['items']}
+        version = listing['metadata']['resourceVersion']
+        params = {'watch': 'true', 'resourceVersion': version}
+        async with self.kube.stream(self.kind.get_path(), params) as response:
+            rest = b''
+            async for chunk in response.content.iter_any():
+                *lines, rest = (rest + chunk).split(b'\n')
+                for line in lines:
+                    self._see(json.loads(line))
 
     def _see(self, event: Any) -> None:
         obj = event['object']

@@ -27,6 +27,7 @@ WEBSITES = Kind('benchmarks.kopf.dev', 'v1', 'websites', 'Website')
 DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
 SERVICES = Kind('', 'v1', 'services', 'Service')
 COUNTED = {'websites', 'configmaps', 'deployments', 'services', 'events'}
+WRITES = {'POST', 'PUT', 'PATCH', 'APPLY', 'DELETE'}
 SOURCE = pathlib.Path(__file__).parent / 'go-reconcile'
 WARM_UP = 30
 
@@ -104,39 +105,38 @@ class Bench:
 
     async def clear(self) -> None:
         """Delete all parents and all that they own, and wait until these are gone."""
-        for kind in WEBSITES, DEPLOYMENTS, CONFIGMAPS:
-            await self.kube.request('DELETE', kind.get_path(namespace='default'))
         params = {'labelSelector': 'component!=apiserver'}  # the API server's own remains
-        path = SERVICES.get_path(namespace='default')
-        await self.kube.request('DELETE', path, params=params)
-        for kind in WEBSITES, DEPLOYMENTS:
-            while (await self.kube.request('GET', kind.get_path()))['items']:
+        for kind in DEPLOYMENTS, CONFIGMAPS, SERVICES, WEBSITES:
+            path = kind.get_path(namespace='default')
+            await self.kube.request('DELETE', path, params=params)
+            while (await self.kube.request('GET', path, params=params))['items']:
                 await asyncio.sleep(0.2)
 
     async def create(self, names: list[str]) -> None:
         spec = {'text': 'Hello, world!', 'replicas': 1}
         await flood(functools.partial(self.websites.create, name, spec) for name in names)
-        await self.websites.wait_for(names, is_ready, timeout=600)
+        await self.websites.wait_for(names, is_ready, timeout=180)
 
     async def drift(self, names: list[str]) -> None:
         """Delete one owned resource of each, and wait until they are back."""
         before = {name: self.pages.objects[name]['metadata']['uid'] for name in names}
         await flood(functools.partial(
             self.kube.delete, CONFIGMAPS, name, namespace='default') for name in names)
-        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=600)
+        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=180)
 
-    async def count_requests(self) -> float:
+    async def count_writes(self) -> float:
         """
-        How many requests about single objects there were so far, as the API server counts them.
+        How many objects were written so far, as the API server counts the requests.
 
-        Lists and watches are not counted: the driver has its own, and operators need only a few.
+        Reads are not counted: both operators read by watches only, but the driver and the garbage
+        collector of Kubernetes have reads of their own.
         """
         text = await self.kube.request_text('/metrics')
         lines = re.findall(r'^apiserver_request_total\{(.*)\} (\S+)$', text, re.MULTILINE)
         total = 0.0
         for labels, count in lines:
             facts = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-            if facts['resource'] in COUNTED and facts['verb'] not in ('LIST', 'WATCH'):
+            if facts['resource'] in COUNTED and facts['verb'] in WRITES:
                 total += float(count)
         return total
 
@@ -160,28 +160,28 @@ async def measure(bench: Bench, *, parents: int, rest: float) -> Figures:
         await process.wait_quiet(1)
         idle = await process.measure_idle(3)
         for phase, action in ('creation', bench.create), ('drift', bench.drift):
-            cpu, requests = process.get_cpu(), await bench.count_requests()
+            cpu, writes = process.get_cpu(), await bench.count_writes()
             loop = asyncio.get_running_loop()
             started = loop.time()
             await action(names)
             took = loop.time() - started
             await process.wait_quiet(1)
             spent = process.get_cpu() - cpu - idle * (loop.time() - started)
-            asked = await bench.count_requests() - requests - parents  # the driver's own
+            made = await bench.count_writes() - writes - parents  # the driver's own
             figures[f'{phase}: CPU per parent, ms'] = spent / parents * 1000
-            figures[f'{phase}: requests per parent'] = asked / parents
+            figures[f'{phase}: writes per parent'] = made / parents
             figures[f'{phase}: time, s'] = took
         figures['memory after it, MB'] = process.get_memory()
-        requests = await bench.count_requests()
+        writes = await bench.count_writes()
         figures['rest: CPU, % of a processor'] = await process.measure_idle(rest) * 100
-        figures['rest: requests'] = await bench.count_requests() - requests
+        figures['rest: writes'] = await bench.count_writes() - writes
 
-    requests = await bench.count_requests()
+    writes = await bench.count_writes()
     with bench.start() as process:
         await asyncio.sleep(3)
         await process.wait_quiet(2)
         figures['restart: CPU, s'] = process.get_cpu()
-        figures['restart: requests'] = await bench.count_requests() - requests
+        figures['restart: writes'] = await bench.count_writes() - writes
         figures['restart: memory, MB'] = process.get_memory()
     return figures
 

@@ -69,6 +69,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 
 	service := &corev1.Service{ObjectMeta: meta}
 	if _, err := controllerutil.CreateOrUpdate(ctx, r.Client, service, func() error {
+		service.Spec.ClusterIP = corev1.ClusterIPNone // addresses are few
 		service.Spec.Selector = labels
 		service.Spec.Ports = []corev1.ServicePort{
 			{Port: 80, Protocol: corev1.ProtocolTCP, TargetPort: intstr.FromInt32(80)}}

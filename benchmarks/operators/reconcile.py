@@ -41,6 +41,6 @@ async def website(name: str, spec: Any, children: Any, patch: kopf.Patch, **_: A
         {
             'apiVersion': 'v1',
             'kind': 'Service',
-            'spec': {'selector': labels, 'ports': [{'port': 80}]},
+            'spec': {'clusterIP': 'None', 'selector': labels, 'ports': [{'port': 80}]},
         },
     ]

@@ -27,6 +27,7 @@ PROTOCOLS: Mapping[type[handlers.Handler], Any] = {
     handlers.ChangingHandler: callbacks.ChangingFn,
     handlers.DaemonHandler: callbacks.DaemonFn,
     handlers.TimerHandler: callbacks.TimerFn,
+    handlers.ReconcilingHandler: callbacks.ReconcilingFn,
     handlers.WebhookHandler: callbacks.WebhookFn,
 }
 

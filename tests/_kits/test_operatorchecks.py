@@ -21,6 +21,7 @@ def test_all_kinds_of_handlers_are_described_by_their_decorators():
         kopf.index('things', registry=registry, id='fn')(fn)
         kopf.timer('things', interval=5, registry=registry, id='fn')(fn)
         kopf.daemon('others', registry=registry, id='fn')(fn)
+        kopf.reconcile('others', interval=9, registry=registry, id='fn')(fn)
         kopf.on.validate('others', operations={'UPDATE', 'CREATE'}, registry=registry, id='fn')(fn)
 
     lines, faults = check(declare)
@@ -33,6 +34,7 @@ def test_all_kinds_of_handlers_are_described_by_their_decorators():
         "things: resume fn",
         "things: field fn/spec.x field=spec.x",
         "others: daemon fn",
+        "others: reconcile fn interval=9",
         "others: validate fn operations=CREATE,UPDATE",
     ]
     assert not faults
