@@ -59,8 +59,10 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
     :param kwargs: more arguments of :meth:`click.testing.CliRunner.invoke`.
     :raises TimeoutError: if the operator has not stopped in time, or if a result is not there in
         time.
+    :raises RuntimeError: if a result is read before the block.
     """
 
+    _loop: asyncio.AbstractEventLoop
     _future: 'concurrent.futures.Future[click.testing.Result]'
 
     def __init__(
@@ -81,11 +83,11 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
         self.settings = settings
         self._command = _Command(cli.main.name)
         self._stop: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._loop = asyncio.new_event_loop()
         self._future = concurrent.futures.Future()
         self._thread = threading.Thread(target=self._run, name='KopfRunner', daemon=True)
 
     def __enter__(self) -> Self:
+        self._loop = asyncio.new_event_loop()
         self._thread.start()
         return self
 
@@ -156,6 +158,8 @@ class KopfRunner(AbstractContextManager['KopfRunner']):
             type(error), error, error.__traceback__)
 
     def _get_result(self) -> click.testing.Result:
+        if self._thread.ident is None:
+            raise RuntimeError("The operator is not started. Use the runner in a `with` block.")
         try:
             return self._future.result(self.timeout)
         except concurrent.futures.TimeoutError:

@@ -249,7 +249,7 @@ def verify_handler(fn: Callable[..., Any]) -> None:
     if missing := _find_missing(fn, ALWAYS_PASSED):
         raise TypeError(
             f"{fn.__name__}() does not accept all the keyword arguments that handlers get "
-            f"({', '.join(missing)}, and others). Add **_: def {_show_open(fn)}")
+            f"({', '.join(missing)}, and others). Add **_: {_show_open(fn)}")
 
 
 def verify_filter(name: str, fn: object, *, gets_value: bool = False) -> None:
@@ -295,7 +295,7 @@ def _show_open(fn: Callable[..., Any]) -> str:
     """Show the signature as it should be."""
     params = inspect.signature(fn, follow_wrapped=False).parameters.values()
     shown = ', '.join([*(str(param) for param in params), '**_'])
-    return f'lambda {shown}: ...' if fn.__name__ == '<lambda>' else f'{fn.__name__}({shown})'
+    return f'lambda {shown}: ...' if fn.__name__ == '<lambda>' else f'def {fn.__name__}({shown})'
 
 
 def is_async(fn: Callable[..., Any]) -> bool:

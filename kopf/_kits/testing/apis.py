@@ -2,6 +2,7 @@
 The API for a test: the sandbox or a real API, as chosen by an argument or the environment.
 """
 import contextlib
+import errno
 import os
 import pathlib
 import tempfile
@@ -69,6 +70,7 @@ async def open_api(choice: str | None = None) -> AsyncIterator[API]:
     are deleted. See "Test operators" in the documentation.
 
     :param choice: the API. Default: ``$KOPF_TEST_API`` if it is set, otherwise ``'sandbox'``.
+    :raises FileNotFoundError: if there is no such kubeconfig.
     """
     choice = choose(choice)
     if choice == 'sandbox':
@@ -78,6 +80,10 @@ async def open_api(choice: str | None = None) -> AsyncIterator[API]:
                 yield api
         return
     path = envtest.start() if choice == 'envtest' else pathlib.Path(choice)
+    if not path.exists():
+        raise FileNotFoundError(
+            errno.ENOENT, "No such API for tests: neither 'sandbox', nor 'envtest', nor the path "
+            "of a kubeconfig", choice)
     api = API(yaml.safe_load(path.read_text(encoding='utf-8')))
     async with api.client:
         try:

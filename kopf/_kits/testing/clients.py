@@ -263,6 +263,7 @@ class Client:
 
         :param sources: objects, or paths of YAML files with objects.
         :returns: the objects.
+        :raises ValueError: if a file contains other things than objects.
         """
         objs = [obj for source in sources for obj in _read(source)]
         objs.sort(key=lambda obj: bool(obj['kind'] != 'CustomResourceDefinition'))
@@ -302,7 +303,8 @@ class Client:
             found = await scanning.scan(self._api)
             self._resources = found.resources
         raise LookupError(
-            f"The API serves no {selector}." if not fitting else
+            f"The API serves no {selector}. Load its CustomResourceDefinition first, or check the "
+            f"name." if not fitting else
             f"The API serves several of {selector}: {', '.join(map(str, fitting))}.")
 
     async def _locate(
@@ -413,4 +415,9 @@ def _read(source: Mapping[str, Any] | str | pathlib.Path) -> Objs:
     if isinstance(source, Mapping):
         return [dict(source)]
     text = pathlib.Path(source).read_text(encoding='utf-8')
-    return [obj for obj in yaml.safe_load_all(text) if obj]
+    objs = list(yaml.safe_load_all(text))
+    for number, obj in enumerate(objs, start=1):
+        if obj and not (isinstance(obj, dict) and obj.get('apiVersion') and obj.get('kind')):
+            raise ValueError(f"{source}: document {number} is not a Kubernetes object: there is no "
+                             f"apiVersion or no kind.")
+    return [obj for obj in objs if obj]

@@ -32,6 +32,11 @@ MANAGER = 'kopf/testing'
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
+REASONS = (
+    'create', 'update', 'delete', 'resume', 'field', 'event', 'timer', 'daemon', 'index', 'startup',
+    'cleanup', 'login', 'probe', 'validate', 'mutate')
+"""The decorators of which one can be chosen."""
+
 ADMISSION: dict[str, Any] = {
     'subresource': None, 'dryrun': False, 'headers': {}, 'sslpeer': {},
     'userinfo': {'username': 'tester', 'uid': '', 'groups': []},
@@ -124,7 +129,18 @@ async def invoke(
     :param kwargs: more arguments for the function, which replace those of Kopf: ``type`` for
         events, ``operation`` and ``userinfo`` for admission, indices, and so on.
     :returns: the outcome.
+    :raises TypeError: if ``fn`` is not a function, or the object is not a dict.
+    :raises ValueError: if there is no such ``reason``.
     """
+    if not callable(fn):
+        raise TypeError(f"The handler must be a function, but it is {fn!r}. Pass the function "
+                        f"itself, without calling it.")
+    for title, obj in (('object', body), ('old object', old)):
+        if obj is not None and not isinstance(obj, Mapping):
+            raise TypeError(f"The {title} must be a dict, for example: {{'spec': {{}}}}, but it "
+                            f"is {obj!r}.")
+    if reason is not None and reason not in REASONS:
+        raise ValueError(f"There is no reason {reason!r}, only: {', '.join(REASONS)}.")
     settings = settings if settings is not None else configuration.OperatorSettings()
     registry = registry if registry is not None else registries.get_default_registry()
     handler = _find(fn, reason, registry)
@@ -174,8 +190,13 @@ def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocat
     :param args: the positional arguments of `kopf.testing.invoke` after the function.
     :param kwargs: the keyword arguments of `kopf.testing.invoke`.
     :returns: the outcome.
+    :raises RuntimeError: if an event loop is running.
     """
-    return asyncio.run(invoke(fn, *args, **kwargs))
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(invoke(fn, *args, **kwargs))
+    raise RuntimeError("There is an event loop already: use `await kopf.testing.invoke(...)`.")
 
 
 class _Call:

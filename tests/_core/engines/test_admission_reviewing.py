@@ -149,6 +149,14 @@ async def test_warnings_are_strings(review, registry):
     assert (await review(make_request()))['warnings'] == ["One.", "2"]
 
 
+async def test_handlers_that_return_false_are_told_how_to_refuse(review, registry, caplog):
+    @kopf.on.validate('any', registry=registry)
+    def fn(**_):
+        return False
+    assert (await review(make_request()))['allowed'] is True
+    assert "fn' has returned False, which does not refuse the request." in caplog.text
+
+
 async def test_validating_handlers_change_nothing(review, registry, caplog):
     @kopf.on.mutate('any', registry=registry)
     def mutating(patch, **_):

@@ -28,7 +28,7 @@ def test_kinds_are_named_as_in_decorators(client, kind):
 
 
 def test_unknown_kinds_are_told(client):
-    with pytest.raises(LookupError, match=r"The API serves no absents\."):
+    with pytest.raises(LookupError, match=r"The API serves no absents\. Load its"):
         client.get('absents', 'obj')
 
 
