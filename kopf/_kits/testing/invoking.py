@@ -111,7 +111,8 @@ async def invoke(
     :param reason: which decorator applies, if there are several: ``'create'``, ``'update'``,
         ``'delete'``, ``'resume'``; ``'event'``, ``'timer'``, ``'daemon'``, ``'index'``;
         ``'reconcile'``; ``'startup'``, ``'cleanup'``, ``'login'``, ``'probe'``; ``'validate'``,
-        ``'mutate'``. Default: the first one; without decorators, the function is called as a handler of changes.
+        ``'mutate'``. Default: the first one; without decorators, the function is called as a
+        handler of changes.
     :param old: the previous state of the object, for ``old``, ``new``, and ``diff``. Default: none.
     :param retry: the number of previous attempts.
     :param runtime: the time in seconds since the beginning of the first attempt.
