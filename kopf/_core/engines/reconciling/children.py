@@ -31,20 +31,21 @@ class Child:
     ) -> None:
         """``manager`` is the field manager that has applied the child, if it is known."""
         meta: Any = raw['metadata']
-        self.resource = resource
-        self.key = key
+        self.resource: references.Resource = resource
+        self.key: desired.Key = key
         self.uid: str = meta['uid']
-        self.version = bodies.parse_version(raw)
+        self.version: bodies.Version = bodies.parse_version(raw)
         self.digest: str | None = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
-        self.label = (meta.get('labels') or {}).get(desired.HANDLER_LABEL)
-        self.is_deleting = 'deletionTimestamp' in meta
-        self.is_pruned = False
+        self.label: str | None = (meta.get('labels') or {}).get(desired.HANDLER_LABEL)
+        self.is_deleting: bool = 'deletionTimestamp' in meta
+        self.is_pruned: bool = False
         """Whether the operator itself has deleted the child, so that its end is no news."""
         owner = (meta.get('labels') or {}).get(desired.OWNER_LABEL)
-        self.is_owned = any(ref.get('uid') == owner for ref in meta.get('ownerReferences') or ())
+        self.is_owned: bool = any(
+            ref.get('uid') == owner for ref in meta.get('ownerReferences') or ())
         fields = _find_fields(meta.get('managedFields') or (), manager)
         self._fields: bytes | None = _pack(fields)  # null if the manager has no fields at all
-        self._stamp = hash(self._fields)
+        self._stamp: int = hash(self._fields)
         """What the manager owns of the child, as a hash: others change it by their edits."""
         self._settled: tuple[str | None, int] | None = None
         kept: dict[str, Any] = {
@@ -130,8 +131,8 @@ class ChildStore:
     ) -> None:
         """``on_listed`` is called when all children of some kind in some namespace are known."""
         super().__init__()
-        self.on_change = on_change
-        self.on_listed = on_listed
+        self.on_change: OnChange = on_change
+        self.on_listed: Callable[[], None] = on_listed
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
         self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
@@ -264,7 +265,7 @@ class Shelf(watching.Sink):
 
     def __init__(self, store: ChildStore, resource: references.Resource) -> None:
         super().__init__()
-        self.is_listed = False
+        self.is_listed: bool = False
         self._store = store
         self._resource = resource
         self._known: dict[str, tuple[str, desired.Key]] = {}
