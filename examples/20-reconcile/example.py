@@ -47,7 +47,7 @@ def homepage(name, spec, children, patch, **_):
             'apiVersion': 'v1',
             'kind': 'Service',
             'metadata': {'name': name},
-            'spec': {'selector': selector, 'ports': [{'port': 80}]},
+            'spec': {'selector': selector, 'ports': [{'port': 80, 'protocol': 'TCP'}]},
         }
 
     server = children.get('deployments', name)
