@@ -456,6 +456,25 @@ async def test_children_that_are_wanted_again_come_back_though_the_watch_is_late
     assert again['metadata']['uid'] != child['metadata']['uid']
 
 
+async def test_a_namesake_of_a_child_is_left_alone_though_the_watch_is_late(
+        kube, kind, run, proxy, parent, journal, caplog):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'])
+    def fn(name, spec, **_):
+        return configmap(name, n=str(spec.get('n')))
+
+    run()
+    await kube.create(kind, parent, spec={'n': 1})
+    await kube.wait_for(CONFIGMAPS, parent, bool)
+    proxy.stall_streams(lambda request: request.path.endswith('/configmaps'))
+    await kube.delete(CONFIGMAPS, parent)
+    await kube.request(
+        'POST', CONFIGMAPS.get_path(namespace='default'), body=configmap(parent, n='theirs'))
+    await kube.patch(kind, parent, {'spec': {'n': 2}})
+    await journal.wait_until(lambda: f"ConfigMap default/{parent}: " in caplog.text)
+    assert (await kube.get(CONFIGMAPS, parent))['data'] == {'n': 'theirs'}
+
+
 async def test_children_with_other_finalizers_come_back_when_they_are_gone(
         kube, kind, run, parent):
 

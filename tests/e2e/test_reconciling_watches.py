@@ -30,21 +30,21 @@ async def test_users_of_a_watched_object_are_reconciled(kube, kind, embedded, jo
     def reconcile(name, **_):
         journal.append(name)
 
-    await kube.create(kind, 'x')
-    await kube.create(kind, 'y')
-    await kube.create(kind, 'z')
+    x, y, z = f'{prefix}x', f'{prefix}y', f'{prefix}z'
+    for name in (x, y, z):
+        await kube.create(kind, name)
     embedded()
-    await journal.wait('x', 'y', 'z')
+    await journal.wait(x, y, z)
     await kube.create(CONFIGMAPS, f'{prefix}-other')
-    await kube.create(CONFIGMAPS, prefix, labels={'used-by': 'x.absent'})
-    await journal.wait('x', 'x')
-    await kube.patch(CONFIGMAPS, prefix, {'metadata': {'labels': {'used-by': 'y'}}})
-    await journal.wait('x', 'x', 'x', 'y', 'y')  # the former user, too
+    await kube.create(CONFIGMAPS, prefix, labels={'used-by': f'{x}.absent'})
+    await journal.wait(x, x)
+    await kube.patch(CONFIGMAPS, prefix, {'metadata': {'labels': {'used-by': y}}})
+    await journal.wait(x, x, x, y, y)  # the former user, too
     await kube.patch(CONFIGMAPS, prefix, {'data': {'k': 'v'}})
-    await journal.wait('y', 'y', 'y')
+    await journal.wait(y, y, y)
     await kube.delete(CONFIGMAPS, prefix)
-    await journal.wait('y', 'y', 'y', 'y')
-    assert journal.count() == {'x': 3, 'y': 4, 'z': 1}
+    await journal.wait(y, y, y, y)
+    assert journal.count() == {x: 3, y: 4, z: 1}
 
 
 async def test_functions_can_have_the_content_and_name_namespaces(

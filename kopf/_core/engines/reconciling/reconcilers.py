@@ -342,7 +342,8 @@ class Reconcilers:
             with self._hub.store.writing(self.host.uid, wanted.key):
                 try:
                     applied = await self._send(
-                        wanted, manager=manager, force=known is not None, logger=logger)
+                        wanted, manager=manager, force=known is not None, logger=logger,
+                        uid=None if known is None else known.uid)
                 except errors.APIConflictError:
                     if known is not None or not await self._is_controlled(wanted):
                         raise
@@ -373,10 +374,20 @@ class Reconcilers:
         return False
 
     async def _send(
-            self, wanted: desired.Desired, *, manager: str, force: bool, logger: Any,
+            self,
+            wanted: desired.Desired,
+            *,
+            manager: str,
+            force: bool,
+            logger: Any,
+            uid: str | None = None,
     ) -> bodies.RawBody:
-        applied = await self._observe(wanted.resource, wanted.manifest, applying.apply(
-            self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+        """Apply the manifest; with ``uid``, only to this object and not to a namesake."""
+        manifest = wanted.manifest
+        if uid is not None:
+            manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': uid}}
+        applied = await self._observe(wanted.resource, manifest, applying.apply(
+            self._hub.client, resource=wanted.resource, manifest=manifest,
             manager=manager, force=force, logger=logger), 'apply')
         assert applied is not None
         return applied
