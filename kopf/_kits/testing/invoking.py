@@ -34,7 +34,7 @@ EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
 REASONS = (
     'create', 'update', 'delete', 'resume', 'field', 'event', 'timer', 'daemon', 'index', 'startup',
-    'cleanup', 'login', 'probe', 'validate', 'mutate')
+    'reconcile', 'cleanup', 'login', 'probe', 'validate', 'mutate')
 """The decorators of which one can be chosen."""
 
 ADMISSION: dict[str, Any] = {
