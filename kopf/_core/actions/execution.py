@@ -41,6 +41,9 @@ class Policy:
     stores_result: bool = False
     """Whether results are stored on the object. Such results must be encodable as JSON."""
 
+    is_backoff_growing: bool = False
+    """Whether the default delay after errors doubles with each failed attempt, as in client-go."""
+
     has_own_patch: bool = False
     """Whether each attempt gets a new patch, checked afterwards, instead of the cause's patch."""
 
@@ -51,7 +54,7 @@ POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.WatchingHandler: Policy(
         default_errors=handlererrors.ErrorsMode.IGNORED, stores_result=True),
     handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
-    handlers.ReconcilingHandler: Policy(has_own_patch=True),
+    handlers.ReconcilingHandler: Policy(has_own_patch=True, is_backoff_growing=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
     handlers.WebhookHandler: Policy(default_errors=handlererrors.ErrorsMode.PERMANENT),
@@ -262,14 +265,10 @@ def _judge(
 def get_backoff(
         handler: handlers.Handler, settings: configuration.OperatorSettings, retries: int,
 ) -> float:
-    """
-    Get the delay (seconds) before the next attempt after an arbitrary error.
-
-    For reconciling handlers, the delay doubles with each failed attempt, as in client-go.
-    """
+    """Get the delay (seconds) before the next attempt after an arbitrary error."""
     if handler.backoff is not None:
         return handler.backoff
-    if isinstance(handler, handlers.ReconcilingHandler):
+    if POLICIES[type(handler)].is_backoff_growing:
         own = settings.reconciling
         return min(own.max_error_delay, own.error_delay * 2.0 ** min(retries, 100))
     return settings.execution.default_backoff

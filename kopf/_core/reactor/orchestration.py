@@ -203,10 +203,14 @@ class WatchTasks:
         """
         if any(task.cancelled() for task in self._observers):
             return "the resources or the namespaces of the cluster are not observed."
+        late = [
+            key for key, task in self._watchers.items()
+            if task.done() or self._pulses[key].is_late(now, slack=WATCHING_SLACK)]
+        if self._owned is not None:
+            late += self._owned.find_late(now, slack=WATCHING_SLACK)
         dead = [
             f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
-            for (resource, namespace), task in self._watchers.items()
-            if task.done() or self._pulses[resource, namespace].is_late(now, slack=WATCHING_SLACK)]
+            for resource, namespace in late]
         return f"no progress: {', '.join(dead[:MAX_NAMED])}." if dead else None
 
     async def adjust(

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, watching
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling import desired, reconcilers, watched
@@ -37,6 +38,7 @@ class OwnedWatches:
         self._hub = hub
         self._client = client
         self._tasks: dict[Key, asyncio.Task[None]] = {}
+        self._pulses: dict[Key, pulses.Pulse] = {}
         self._selectors: dict[Key, str] = {}
         """The label selectors by the watches; empty if all objects are watched."""
         self._watched: dict[Key, watched.Watched] = {}
@@ -111,14 +113,22 @@ class OwnedWatches:
         else:
             sink = self._watched.setdefault(key, watched.Watched(
                 key.handler, key.fn, key.resource, self._hub.trigger))
+        pulse = self._pulses[key] = pulses.Pulse()
         task = asyncio.get_running_loop().create_task(
             watching.watch(
                 self._client, settings=settings, resource=key.resource, namespace=key.namespace,
-                sink=sink, logger=logger,
+                sink=sink, logger=logger, pulse=pulse,
                 metadata_only=key.fn is not None and not watched.needs_content(key.fn)),
             name=f"watching of {key.resource} for reconcilers")
         task.add_done_callback(lambda _: on_end())
         return task
+
+    def find_late(self, now: float, *, slack: float) -> Collection[tuple[
+            references.Resource, references.Namespace]]:
+        """Find what is not watched though it should be."""
+        return [
+            (key.resource, key.namespace) for key, task in self._tasks.items()
+            if task.done() or self._pulses[key].is_late(now, slack=slack)]
 
     def check(self) -> None:
         """Raise the error of a failed task, if there is any."""

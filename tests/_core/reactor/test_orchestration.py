@@ -5,8 +5,11 @@ import logging
 import pytest
 
 import kopf
+from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import vaults
 from kopf._cogs.structs.credentials import LoginError
+from kopf._core.actions import execution
+from kopf._core.engines.reconciling import reconcilers
 from kopf._core.reactor import orchestration
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
@@ -321,6 +324,29 @@ async def test_watches_without_progress_are_told_of(
         assert checks['watching'](now + timeout - 1) is None
         assert checks['watching'](now + timeout + 1) == (
             "no progress: things.v1.g.test in 'ns1'.")
+
+
+async def test_watches_of_owned_resources_without_progress_are_told_of(
+        watched, serve_all, handle, lines, until, settings, client):
+    checks = {}
+
+    class Monitor:
+        def add(self, aspect, check):
+            checks[aspect] = check
+
+    hub = reconcilers.Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+        settings=settings, clock=Clock(), indices={}))
+    handle('things', decorator=kopf.reconcile, owns=['nodes'])
+    async with serve_all('ns1', monitor=Monitor(), hub=hub):
+        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+        await until(lambda: [
+            kind for kinds in hub._kinds.values() for kind in kinds.values()
+            if hub.store.is_listed(kind, None)])
+        now = asyncio.get_running_loop().time()
+        timeout = settings.watching.inactivity_timeout + orchestration.WATCHING_SLACK
+        assert checks['watching'](now) is None
+        assert checks['watching'](now + timeout + 1) == (
+            "no progress: things.v1.g.test in 'ns1', nodes.v1 cluster-wide.")
 
 
 @pytest.mark.parametrize('namespaces, where', [

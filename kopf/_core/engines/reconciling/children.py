@@ -212,24 +212,27 @@ class ChildStore:
             if served == resource and where in (None, child.key.namespace):
                 shelf.note(owner, child)
 
-    def see(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
-        """Take a state from the watch; return the known child, which can be newer."""
-        owner = _get_label(raw, desired.OWNER_LABEL)
-        child = self._make(resource, raw)
-        if (held := self._held.get((owner, child.key))) is not None:
-            held.append(lambda: self._see(owner, child))
-            return child
-        return self._see(owner, child)
+    def see(self, resource: references.Resource, raw: bodies.RawBody) -> None:
+        """Take a state from the watch, unless a newer one is known."""
+        owner, key = _get_label(raw, desired.OWNER_LABEL), _get_key(raw)
+        if (held := self._held.get((owner, key))) is not None:
+            held.append(lambda: self._see(owner, key, resource, raw))
+        else:
+            self._see(owner, key, resource, raw)
 
-    def _see(self, owner: str, child: Child) -> Child:
-        known = self.of(owner).get(child.key)
-        if known is not None and known.uid == child.uid:
-            if not bodies.is_newer(child.version, known.version):
-                return known
+    def _see(
+            self, owner: str, key: desired.Key, resource: references.Resource, raw: bodies.RawBody,
+    ) -> None:
+        known = self.of(owner).get(key)
+        if known is not None and known.uid != raw['metadata']['uid']:
+            known = None
+        if known is not None and not bodies.is_newer(bodies.parse_version(raw), known.version):
+            return  # mostly echoes of own writes: nothing is made of them
+        child = self._make(resource, raw)
+        if known is not None:
             child.follow(known)
-        self._by_owner.setdefault(owner, {})[child.key] = child
+        self._by_owner.setdefault(owner, {})[key] = child
         self.on_change(owner)
-        return child
 
     def remove(self, owner: str, key: desired.Key, uid: str) -> None:
         """Forget a child that is gone, if it is still this one."""
@@ -249,11 +252,14 @@ class ChildStore:
                 self.on_change(owner)
 
     def _make(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
-        meta = raw['metadata']
-        group = raw['apiVersion'].rpartition('/')[0]
-        key = desired.Key(group, raw['kind'], meta.get('namespace'), meta['name'])
         manager = self._managers.get(_get_label(raw, desired.HANDLER_LABEL))
-        return Child(resource, key, raw, manager=manager)
+        return Child(resource, _get_key(raw), raw, manager=manager)
+
+
+def _get_key(raw: bodies.RawBody) -> desired.Key:
+    meta = raw['metadata']
+    group = raw['apiVersion'].rpartition('/')[0]
+    return desired.Key(group, raw['kind'], meta.get('namespace'), meta['name'])
 
 
 def _get_label(raw: bodies.RawBody, name: str) -> str:
@@ -320,13 +326,14 @@ class Shelf(watching.Sink):
         self._known.clear()
 
     def _take(self, body: bodies.RawBody) -> None:
-        child = self._store.see(self._resource, body)
-        place = (_get_label(body, desired.OWNER_LABEL), child.key)
-        former = self._known.get(child.uid, place)
+        self._store.see(self._resource, body)
+        uid = body['metadata']['uid']
+        place = (_get_label(body, desired.OWNER_LABEL), _get_key(body))
+        former = self._known.get(uid, place)
         if former != place:  # somebody has changed the label
-            self._store.remove(*former, child.uid)
-        self._seen.add(child.uid)
-        self._known[child.uid] = place
+            self._store.remove(*former, uid)
+        self._seen.add(uid)
+        self._known[uid] = place
 
 
 def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.RawBody:
