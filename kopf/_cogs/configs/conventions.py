@@ -14,6 +14,8 @@ from kopf._cogs.structs import bodies, dicts
 
 MANAGED_KEY = 'kopf-managed'
 DEFAULT_PREFIX = 'kopf.zalando.org'
+_MARK = f'/{MANAGED_KEY}'
+_DEFAULT_PREFIXES = frozenset({DEFAULT_PREFIX})
 KUBECTL_KEY = 'kubectl.kubernetes.io/last-applied-configuration'
 
 MAX_NAME_LENGTH = 63
@@ -95,10 +97,9 @@ class StorageKeyMarkingConvention:
 
     @staticmethod
     def detect_prefixes(annotations: Mapping[str, str]) -> Collection[str]:
-        suffix = f'/{MANAGED_KEY}'
-        return {DEFAULT_PREFIX, *(
-            key.removesuffix(suffix) for key in annotations if key.endswith(suffix)
-        )}
+        marked = [key for key in annotations if key.endswith(_MARK)]
+        return {DEFAULT_PREFIX, *(key.removesuffix(_MARK) for key in marked)} if marked else (
+            _DEFAULT_PREFIXES)
 
     def mark_key(self, key: str, *, body: bodies.Body) -> str | None:
         """

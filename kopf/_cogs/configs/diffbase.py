@@ -192,7 +192,7 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
         annotations = (body.get('metadata') or {}).get('annotations') or {}
-        for key in self.make_keys(self.key, body=body):
+        for key in self.make_keys(self.key, body=body) if annotations else ():
             if key in annotations:
                 return decode_essence(annotations[key])
         return None

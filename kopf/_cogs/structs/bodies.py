@@ -4,7 +4,7 @@ Kubernetes objects: raw bodies from the API server, and their wrappers for handl
 Raw bodies are plain dicts, as parsed from JSON. They are shared, not copied, so they must not be
 changed. Wrappers are read-only views with attributes for well-known fields.
 """
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, cast
 
 from kopf._cogs.structs import dicts
@@ -174,6 +174,10 @@ class Body(Mapping[str, Any]):
     def get(self, key: str, default: Any = None) -> Any:
         """Get the value of a key, or the default if the object does not have the key."""
         return self._raw.get(key, default)
+
+    def items(self) -> ItemsView[str, Any]:
+        """Get the pairs of keys and values."""
+        return self._raw.items()  # as the inherited method does, but several times faster
 
     def __repr__(self) -> str:
         return repr(self._raw)

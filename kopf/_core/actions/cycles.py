@@ -140,19 +140,19 @@ class Cycle(NamedTuple):
         """
         reason, states = self.reason, self.states
         known = self.roots if as_roots else states
-        joining = [handler for handler in joining
-                   if handler.id not in known or states[handler.id].purpose != reason]
-        if not joining:
-            return self
         joined: dict[ids.HandlerId, progression.HandlerState] = {}
         for handler in joining:
             state = states.get(handler.id)
+            if state is not None and state.purpose == reason and handler.id in known:
+                continue
             if state is None and self.stored:
                 state = recall(handler.id)
             if state is None or not (
                     state.purpose == reason or state.purpose is None or handler.initial):
                 state = progression.HandlerState.new(now=now, purpose=reason)
             joined[handler.id] = state
+        if not joined:
+            return self
         roots = self.roots.union(joined) if as_roots else self.roots
         return self._replace(states=self._with(joined), roots=roots)
 
@@ -188,12 +188,17 @@ class Cycle(NamedTuple):
             patch['status'] = {
                 **(status if isinstance(status, Mapping) else {}), handler_id: outcome.result}
         added = (Contribution(handler_id, patch),) if patch else ()
-        return self._replace(states=self._with({handler_id: state}),
+        return Cycle(  # faster than `_replace`; this is called for each attempt
+            reason=self.reason,
+            states=self._with({handler_id: state}),
+            roots=self.roots,
             unsaved=self.unsaved | {handler_id},
             contributions=(*self.contributions, *added),
             oldest=now.mono if self.oldest is None else self.oldest,
+            stored=self.stored,
             base=base,
             divergent=divergent,
+            commit=self.commit,
         )
 
     def sent(
@@ -299,9 +304,10 @@ class Cycle(NamedTuple):
         if delay <= 0 or (self.oldest is not None and now - self.oldest >= delay):
             return True
         harmless = () if is_status_essential else ('status',)
-        return any(
-            item.patch.fns or any(key not in harmless for key in item.patch)
-            for item in self.contributions)
+        for item in self.contributions:
+            if item.patch.fns or any(key not in harmless for key in item.patch):
+                return True
+        return False
 
     def find_return(
             self, reason: causes.Reason, *,
@@ -313,8 +319,8 @@ class Cycle(NamedTuple):
         The result is the base whose diff shows the return to all handlers; None if the object has
         not returned.
         """
-        horizon = self.horizon
         if reason in (causes.Reason.NOOP, causes.Reason.RESUME):
+            horizon = self.horizon
             if horizon is not None and self.divergent is not None:
                 horizon = essences.rebase(horizon, self.divergent, essence)
             return horizon if horizon != essence else None

@@ -54,7 +54,8 @@ def asap(
     """
     if len(handlers) < 2:
         return handlers
-    return [min(handlers, key=lambda handler: state.retries_of(handler.id))]
+    retries = [state.retries_of(handler.id) for handler in handlers]
+    return [handlers[retries.index(min(retries))]]
 
 
 _default_lifecycle: LifeCycleFn = asap

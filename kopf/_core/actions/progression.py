@@ -137,8 +137,7 @@ class State(dict[ids.HandlerId, HandlerState]):
     """
 
     def retries_of(self, handler_id: ids.HandlerId) -> int:
-        state = self.get(handler_id)
-        return 0 if state is None else state.retries
+        return self[handler_id].retries if handler_id in self else 0
 
 
 def find_due(

@@ -113,9 +113,9 @@ def set_default_registry(registry: OperatorRegistry) -> None:
 
 class Parent:
     """A call of a handler, with the sub-handlers that are declared during the call."""
+    __slots__ = ('declared', 'handler')
 
     def __init__(self, handler: handlers.Handler) -> None:
-        super().__init__()
         self.handler = handler
         self.declared: list[handlers.ChangingHandler] = []
 

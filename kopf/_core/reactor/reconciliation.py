@@ -198,11 +198,12 @@ class Reconciliation:
     def decide(self) -> decisions.Step:
         """Decide the next step, and update the cycle."""
         env, item = self.env, self.item
-        decision = decisions.decide(decisions.Situation(
+        former = item.cycle
+        step, cycle = decisions.decide(decisions.Situation(
             view=self.view,
             reason=self.reason,
             selection=self._selection,
-            cycle=item.cycle,
+            cycle=former,
             recall=self._recall,
             now=self._now,
             accompanied=self._accompanied,
@@ -211,11 +212,10 @@ class Reconciliation:
             is_status_essential=self.handlers.is_status_essential,
             flush_delay=env.settings.persistence.flush_delay,
         ))
-        if item.cycle is not None and decision.cycle is not None and (
-                item.cycle.reason != decision.cycle.reason):
-            self._tell_superseded(item.cycle, decision.cycle.reason)
-        item.proceed(decision.cycle)
-        return decision.step
+        if former is not None and cycle is not None and former.reason != cycle.reason:
+            self._tell_superseded(former, cycle.reason)
+        item.proceed(cycle)
+        return step
 
     def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
         return recording.fetch_state(
@@ -434,7 +434,8 @@ class Reconciliation:
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
-        await self.saver.settle()
+        if self.saver.is_busy:
+            await self.saver.settle()
         if self.saver.raw is not before:
             self._now = self.env.clock.now()
             self._cause = None

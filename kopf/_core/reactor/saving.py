@@ -49,16 +49,21 @@ class Saver:
         """``is_shared`` is whether another operator could have begun to handle the object."""
         super().__init__()
         self.item = item
+        self.env = env
         self.settings = env.settings
-        self.clock = env.clock
         self.logger = logger
-        self.target = application.Target(
-            env.client, item.resource, logger, env.observer,
-            application.Fence(is_shared, functools.partial(is_overtaken, item, env.settings)))
+        self.is_shared = is_shared
         self.raw = raw
         """The newest state that is known from the server."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
+
+    @property
+    def target(self) -> application.Target:
+        env, item = self.env, self.item
+        return application.Target(
+            env.client, item.resource, self.logger, env.observer,
+            application.Fence(self.is_shared, functools.partial(is_overtaken, item, env.settings)))
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
@@ -80,6 +85,11 @@ class Saver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a PATCH was begun while a handler was running; see `settle`."""
+        return self._task is not None
 
     async def settle(self) -> None:
         """Wait for the PATCH that was begun while a handler was running, if there is one."""
@@ -149,7 +159,7 @@ class Saver:
         """Remove the finalizer and all records; return the newest state, and if that succeeded."""
         self.disarm()
         cycle = self.item.get_cycle()
-        separate = 'status' in self.target.resource.subresources
+        separate = 'status' in self.item.resource.subresources
         batches = [batch for batch, _ in _combine(cycle.contributions)]
         if len(batches) > 1 or any(
                 batch.fns or ('status' in batch and separate) for batch in batches):
@@ -213,7 +223,7 @@ class Saver:
                 own = make_own(bodies.Body(newest))
                 newest = await self._apply(newest, own, own) if own else newest
         if not closing:  # a closed cycle is dropped
-            self.item.proceed(self.item.get_cycle().saved(carried, now=self.clock.mono()))
+            self.item.proceed(self.item.get_cycle().saved(carried, now=self.env.clock.mono()))
         return newest
 
     async def _apply(
