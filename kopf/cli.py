@@ -10,11 +10,12 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import json
 import logging
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -29,7 +30,7 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import commanding, running, shutdown
+from kopf._core.reactor import commanding, explaining, explanations, running, shutdown
 from kopf._kits import helpscreens, operatorchecks
 
 P = ParamSpec('P')
@@ -347,6 +348,60 @@ def check(
         click.echo(f"Error: {fault}", err=True)
     if faults:
         raise click.exceptions.Exit(1)
+
+
+@main.command(
+    cls=helpscreens.SectionCommand, short_help="Explain why handlers are called, or not.")
+@logging_options
+@click.option('-m', '--module', 'modules', multiple=True,
+              help="Load this module with handlers, too. Can be repeated.")
+@click.option('-n', '--namespace', help="The namespace of the object. [default: of the kubeconfig]")
+@click.option('--startup', is_flag=True,
+              help="Call the startup handlers first, if they change the settings.")
+@click.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
+@click.argument('args', nargs=-1, required=True, metavar='[PATHS]... KIND NAME')
+@click.make_pass_decorator(CLIControls, ensure=True)
+def explain(
+        __controls: CLIControls,
+        args: Sequence[str],
+        modules: Collection[str],
+        namespace: str | None,
+        startup: bool,
+        as_json: bool,
+) -> None:
+    """
+    Explain an object of the cluster: its changes, its progress, its finalizers; and for each
+    handler in PATHS (Python files), whether Kopf calls it, and why. Nothing is changed.
+
+    For example: kopf explain handlers.py kopfexample kopf-example-1
+    """
+    if len(args) < 2:
+        raise click.UsageError(
+            "Name the kind and the object. For example: kopf explain handlers.py kopfexample "
+            "kopf-example-1")
+    *paths, kind, name = args
+    if name.endswith('.py'):
+        raise click.UsageError("The files precede the kind and the name of the object.")
+    if paths or modules:
+        registry = _load(__controls.registry, paths, modules)
+    else:
+        registry = __controls.registry or registries.OperatorRegistry()
+    found: list[explanations.Explanation] = []
+
+    async def fetch() -> None:
+        found.append(await explaining.explain(
+            kind=kind, name=name, namespace=namespace, startup=startup, registry=registry,
+            settings=__controls.settings, vault=__controls.vault))
+
+    try:
+        running.run(
+            registry=registry, settings=__controls.settings, vault=__controls.vault,
+            loop=__controls.loop, clusterwide=True, _command=fetch())
+    except (credentials.LoginError, commanding.CommandError, activities.ActivityError) as e:
+        raise click.ClickException(str(e)) from e
+    for explanation in found:
+        click.echo(json.dumps(explanation.as_dict(), indent=2) if as_json
+                   else '\n'.join(explanation.describe()))
 
 
 @main.command(short_help="Print a script for completion in a shell.")

@@ -2,11 +2,13 @@
 Tools for tests of operators, to be imported explicitly. See "Test operators" in the documentation.
 """
 from kopf._cogs.clients.errors import APIError
+from kopf._core.reactor.explanations import Explanation
 from kopf._kits.runner import KopfRunner
 from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
+from kopf._kits.testing.explaining import explain
 from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
 from kopf._kits.testing.operators import Operator
 from kopf._kits.testing.sandboxthreads import SandboxThread, run_sandbox
@@ -18,6 +20,7 @@ __all__ = [
     'API',
     'APIError',
     'Client',
+    'Explanation',
     'Fault',
     'Invocation',
     'KopfRunner',
@@ -29,6 +32,7 @@ __all__ = [
     'SyncClient',
     'SyncOperator',
     'Time',
+    'explain',
     'invoke',
     'invoke_sync',
     'open_api',

@@ -41,7 +41,7 @@ def describe(registry: registries.OperatorRegistry) -> Iterator[str]:
         groups.setdefault(handler.selector, []).append(handler)
     for selector, members in groups.items():
         for member in members:
-            yield _describe(str(selector), _name_kind(member), member)
+            yield _describe(str(selector), handlers.name_decorator(member), member)
 
 
 def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
@@ -52,7 +52,8 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)
     for handler in registry.iter_resource_handlers():
-        other = known.setdefault((handler.selector, _name_kind(handler), handler.id), handler)
+        key = handler.selector, handlers.name_decorator(handler), handler.id
+        other = known.setdefault(key, handler)
         if other.fn is not handler.fn:
             yield (f"{handler.selector}: two handlers have the id {handler.id!r}: {_locate(other)} "
                    f"and {_locate(handler)}. They would share their progress: rename one of the "
@@ -120,7 +121,7 @@ def _place(handler: handlers.Handler) -> str:
     if isinstance(handler, handlers.ActivityHandler):
         return f"{handler.activity.value} {handler.id!r}"
     assert isinstance(handler, handlers.ResourceHandler)
-    return f"{handler.selector}: {_name_kind(handler)} {handler.id!r}"
+    return f"{handler.selector}: {handlers.name_decorator(handler)} {handler.id!r}"
 
 
 def _get_kwargs(handler: handlers.Handler) -> list[str]:
@@ -135,30 +136,6 @@ def _describe(target: str, kind: str, handler: handlers.Handler) -> str:
                if (value := getattr(handler, name, None)) is not None
                and (name, value) not in DEFAULTS]
     return f"{target}: {kind} {handler.id} {' '.join(details)}".rstrip()
-
-
-def _name_kind(handler: handlers.ResourceHandler) -> str:
-    """Get the name of the decorator."""
-    match handler:
-        case handlers.WebhookHandler():
-            return handler.reason
-        case handlers.IndexingHandler():
-            return 'index'
-        case handlers.WatchingHandler():
-            return 'event'
-        case handlers.DaemonHandler():
-            return 'daemon'
-        case handlers.TimerHandler():
-            return 'timer'
-        case handlers.ReconcilingHandler():
-            return 'reconcile'
-        case handlers.ChangingHandler(reason=None, initial=True):
-            return 'resume'
-        case handlers.ChangingHandler(reason=None):
-            return 'field'
-        case handlers.ChangingHandler():
-            return str(handler.reason)
-    return 'handler'
 
 
 def _show(value: Any) -> str:

@@ -192,7 +192,7 @@ def _judge_state(
 ) -> _Verdict:
     value = dicts.resolve(cause.body, handler.field, None)
     criterion = handlers.PRESENT if handler.value is None else handler.value
-    return _YES if _is(value, criterion, kwargs) else _NO
+    return _YES if is_met(value, criterion, kwargs) else _NO
 
 
 def _judge_change(
@@ -205,20 +205,20 @@ def _judge_change(
     changed = not handler.field_needs_change or bool(diffs.diff(old, new))
 
     if handler.old is not None or handler.new is not None:
-        was = handler.old is None or _is(old, handler.old, kwargs)
-        can_be = was or _is(new, handler.old, kwargs)
+        was = handler.old is None or is_met(old, handler.old, kwargs)
+        can_be = was or is_met(new, handler.old, kwargs)
         return _Verdict(
             in_scope=can_be,
             matching=was and changed and (
-                handler.new is None or _is(new, handler.new, kwargs)),
+                handler.new is None or is_met(new, handler.new, kwargs)),
         )
 
     if handler.value is None and handler.field_needs_change:
         return _Verdict(in_scope=True, matching=changed)
 
     criterion = handlers.PRESENT if handler.value is None else handler.value
-    is_now = _is(new, criterion, kwargs)
-    in_scope = is_now or _is(old, criterion, kwargs)
+    is_now = is_met(new, criterion, kwargs)
+    in_scope = is_now or is_met(old, criterion, kwargs)
     return _Verdict(
         in_scope=in_scope,
         matching=(in_scope and changed) if handler.field_needs_change else is_now,
@@ -231,10 +231,11 @@ def _has_all(
         kwargs: Mapping[str, Any],
 ) -> bool:
     values = values or {}
-    return all(_is(values.get(key), criterion, kwargs) for key, criterion in pattern.items())
+    return all(is_met(values.get(key), criterion, kwargs) for key, criterion in pattern.items())
 
 
-def _is(value: Any, criterion: Any, kwargs: Mapping[str, Any]) -> bool:
+def is_met(value: Any, criterion: Any, kwargs: Mapping[str, Any]) -> bool:
+    """Check a value (None if absent) against a criterion of a filter, which can be a callback."""
     if criterion is handlers.PRESENT:
         return value is not None
     if criterion is handlers.ABSENT:

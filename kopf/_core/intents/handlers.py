@@ -267,3 +267,27 @@ class WebhookHandler(ResourceHandler):
 
     def __repr__(self) -> str:
         return f'Webhook {self.id!r}'
+
+
+def name_decorator(handler: ResourceHandler) -> str:
+    """Get the name of the decorator that has declared the handler, e.g. ``create`` or ``timer``."""
+    match handler:
+        case WebhookHandler():
+            return handler.reason
+        case IndexingHandler():
+            return 'index'
+        case WatchingHandler():
+            return 'event'
+        case DaemonHandler():
+            return 'daemon'
+        case TimerHandler():
+            return 'timer'
+        case ReconcilingHandler():
+            return 'reconcile'
+        case ChangingHandler(reason=None, initial=True):
+            return 'resume'
+        case ChangingHandler(reason=None):
+            return 'field'
+        case ChangingHandler():
+            return str(handler.reason)
+    return 'handler'

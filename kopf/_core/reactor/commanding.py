@@ -4,14 +4,15 @@ The commands ``kopf freeze`` and ``kopf resume``: pause the operators of a peeri
 ``kopf freeze`` writes a record into the peering objects, as an operator would do. The operators
 with the same or a lower priority pause until that record expires or is removed by ``kopf resume``.
 """
+import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, patching, scanning, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import memos, references
+from kopf._cogs.structs import credentials, memos, references
 from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
@@ -60,6 +61,31 @@ async def resume(*, peering_name: str, identity: str | None = None, **where: Any
     logger.info(f"Operators of {place} are not frozen by {identity!r} any more.")
 
 
+@contextlib.asynccontextmanager
+async def connect(
+        *,
+        registry: registries.OperatorRegistry | None,
+        settings: configuration.OperatorSettings,
+        vault: vaults.Vault | None,
+) -> AsyncIterator[tuple[api.Client, credentials.Credentials]]:
+    """
+    Log in with the vault, or else by the login handlers of the registry.
+
+    :raises LoginError: if there are no credentials.
+    """
+    registry = registry if registry is not None else registries.get_default_registry()
+    vault = vault if vault is not None else vaults.Vault()
+    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
+        registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
+        context=execution.Context(
+            settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
+    client = api.Client(credentials=vault, settings=settings)
+    try:
+        yield client, await vault.obtain()
+    finally:
+        await client.close()
+
+
 async def _change(
         name: str,
         changes: Mapping[str, Any],
@@ -79,51 +105,42 @@ async def _change(
 
     :raises CommandError: if there are no such objects, or the API server refuses to patch them.
     """
-    registry = registry if registry is not None else registries.get_default_registry()
     settings = settings if settings is not None else configuration.OperatorSettings()
-
-    vault = vault if vault is not None else vaults.Vault()
-    authentication.prepare(vault, registry=registry, run=lambda registry: activities.run_activity(
-        registry=registry, activity=causes.Activity.AUTHENTICATION, memo=memos.Memo(),
-        context=execution.Context(
-            settings=settings, clock=clocks.Clock(), indices=indexing.OperatorIndexers())))
-    client = api.Client(credentials=vault, settings=settings)
     kind = 'ClusterKopfPeering' if clusterwide else 'KopfPeering'
+    done: list[str] = []
     try:
-        await vault.obtain()
-        findings = await scanning.scan(client, groups=records.GROUPS)
-        resources = [resource for resource in findings.resources
-                     if records.is_peering(resource, clusterwide=clusterwide)]
-        if not resources:
-            raise CommandError(f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
-        insights = observation.Insights()
-        await observation.list_namespaces(
-            client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
-            insights=insights, logger=logger)
-        done = []
-        if not insights.namespaces:
-            raise CommandError(
-                f"No namespace matches {', '.join(map(repr, map(str, namespaces)))}, so there is "
-                f"no peering to change. Check the name: kubectl get namespaces")
-        for namespace in sorted(insights.namespaces or (), key=str):
-            changed = False
-            for resource in resources:
-                changed |= await patching.patch(
-                    client, resource=resource, namespace=namespace, name=name,
-                    payload={'status': changes},
-                    subresource='status' if 'status' in resource.subresources else None,
-                ) is not None
-            where = f'{kind} {name!r}' + (f' in {namespace!r}' if namespace is not None else '')
-            if changed:
-                done.append(where)
-            else:
-                logger.warning(f"There is no {where}.")
+        async with connect(registry=registry, settings=settings, vault=vault) as (client, _):
+            findings = await scanning.scan(client, groups=records.GROUPS)
+            resources = [resource for resource in findings.resources
+                         if records.is_peering(resource, clusterwide=clusterwide)]
+            if not resources:
+                raise CommandError(
+                    f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
+            insights = observation.Insights()
+            await observation.list_namespaces(
+                client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
+                insights=insights, logger=logger)
+            if not insights.namespaces:
+                raise CommandError(
+                    f"No namespace matches {', '.join(map(repr, map(str, namespaces)))}, so there "
+                    f"is no peering to change. Check the name: kubectl get namespaces")
+            for namespace in sorted(insights.namespaces or (), key=str):
+                changed = False
+                for resource in resources:
+                    changed |= await patching.patch(
+                        client, resource=resource, namespace=namespace, name=name,
+                        payload={'status': changes},
+                        subresource='status' if 'status' in resource.subresources else None,
+                    ) is not None
+                where = f'{kind} {name!r}' + (
+                    f' in {namespace!r}' if namespace is not None else '')
+                if changed:
+                    done.append(where)
+                else:
+                    logger.warning(f"There is no {where}.")
     except errors.APIError as e:
         raise CommandError(f"The peering {name!r} cannot be changed: {e}") from e
-    finally:
-        await client.close()
     if not done:
         raise CommandError(
             f"Peering {name!r} not found. Create it first: apply a {kind} with this name.")
     return ', '.join(done)
-

@@ -144,7 +144,7 @@ async def invoke(
     settings = settings if settings is not None else configuration.OperatorSettings()
     registry = registry if registry is not None else registries.get_default_registry()
     handler = _find(fn, reason, registry)
-    raw = _complete(body or {})
+    raw = complete(body or {})
     memo = memo if memo is not None else memos.Memo()
     sink: list[Any] = []
     log: list[str] = []
@@ -343,7 +343,7 @@ class _Kinds(Mapping[tuple[str, str], references.Resource]):
         self._handler = handler
 
     def __getitem__(self, key: tuple[str, str]) -> references.Resource:
-        resource = _guess_resource(*key)
+        resource = guess_resource(*key)
         is_known = any(key == (item.group, item.kind) for item in kinds.builtin_kinds())
         if is_known and not any(selector.check(resource) for selector in self._handler.owns):
             raise KeyError(key)
@@ -356,7 +356,7 @@ class _Kinds(Mapping[tuple[str, str], references.Resource]):
         return 0
 
 
-def _guess_resource(group: str, kind: str) -> references.Resource:
+def guess_resource(group: str, kind: str) -> references.Resource:
     """Get the resource of a kind: as the sandbox has it, or else as most CRDs would."""
     for item in kinds.builtin_kinds():
         if (item.group, item.kind) == (group, kind):
@@ -375,7 +375,7 @@ def _make_children(
     label = store.register(MANAGER)
     for manifest in manifests:
         raw: Any = copy.deepcopy(dict(manifest))
-        resource = _guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
+        resource = guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
         given = raw.get('metadata') or {}
         labels = {
             **(given.get('labels') or {}), desired.OWNER_LABEL: uid, desired.HANDLER_LABEL: label}
@@ -389,7 +389,7 @@ def _make_children(
     return owned.Children(store, uid)
 
 
-def _complete(body: Mapping[str, Any]) -> bodies.RawBody:
+def complete(body: Mapping[str, Any]) -> bodies.RawBody:
     """Add the fields that every object has."""
     meta = {'name': 'example', 'namespace': 'default', 'uid': str(uuid.uuid4())}
     raw = {**EXAMPLE, **copy.deepcopy(dict(body))}
@@ -429,7 +429,7 @@ def _make_cause(
         return causes.SpawningCause(
             **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
     if isinstance(handler, handlers.WebhookHandler):
-        before = None if old is None else _complete(old)
+        before = None if old is None else complete(old)
         after: bodies.RawBody | None = raw
         admission = ADMISSION | {'operation': 'CREATE' if before is None else 'UPDATE'}
         admission |= {key: given[key] for key in [*admission, 'warnings'] if key in given}
@@ -443,7 +443,7 @@ def _make_cause(
     fields = [handler.field] if handler.field else []
     new = decisions.build_essence(body, settings=settings, extra_fields=fields)
     known = None if old is None else decisions.build_essence(
-        bodies.Body(_complete(old)), settings=settings, extra_fields=fields)
+        bodies.Body(complete(old)), settings=settings, extra_fields=fields)
     default = handler.reason or (causes.Reason.CREATE if old is None else causes.Reason.UPDATE)
     detected = causes.Reason(reason) if reason in set(causes.Reason) else default
     return causes.ChangingCause(

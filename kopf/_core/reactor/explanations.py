@@ -1,0 +1,427 @@
+"""
+Explanations: why handlers are called for an object or not, and what happens to the object next.
+
+All functions are pure: they only read the object. They decide with the same functions as
+the operator does, so an explanation never differs from what the operator does.
+"""
+import dataclasses
+import datetime
+import json
+import logging
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, cast
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.configs import configuration, conventions, progress
+from kopf._cogs.structs import bodies, ids, memos, patches, references
+from kopf._core.actions import cycles, decisions, progression, recording
+from kopf._core.engines import indexing
+from kopf._core.engines.reconciling import reconcilers
+from kopf._core.intents import causes, filters, handlers, mismatches, registries
+
+FOREIGN_FINALIZER = "of another controller, which has to remove it"
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether Kopf calls a handler for the object in its present state, and why."""
+
+    decorator: str
+    """The name of the decorator, e.g. ``create`` or ``timer``."""
+    id: str
+    is_called: bool
+    because: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Progress:
+    """The progress of a handler in the unfinished handling cycle of the object."""
+
+    id: str
+    """The id of the handler; or the name of the annotation, if no handler is known for it."""
+    attempts: int
+    because: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """A difference from the last-handled state; ``operation`` is add, change, or remove."""
+
+    operation: str
+    field: str
+    old: Any
+    new: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Explanation:
+    """What Kopf finds in an object, and what it does about that; see `kopf.testing.explain`."""
+
+    kind: str
+    namespace: str | None
+    name: str
+    uid: str | None
+    version: str | None
+    cause: str
+    """What has happened: ``create``, ``update``, ``delete``; ``noop`` if nothing has changed."""
+    changes: list[Change]
+    """The changes since the last-handled state; empty for creations."""
+    progress: list[Progress]
+    finalizers: dict[str, str]
+    """The finalizers of the object, each with who needs it."""
+    handlers: list[Verdict]
+    next: str
+    """What the operator does next."""
+    problems: list[str]
+    """What prevents the handling of the object, or parts of this explanation."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Convert to a dict that can be encoded as JSON."""
+        result: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(self), default=str))
+        return result
+
+    def describe(self) -> Iterator[str]:
+        """Describe in lines of text."""
+        where = f"{self.namespace}/{self.name}" if self.namespace else self.name
+        yield f"{self.kind} {where}, version {self.version}, uid {self.uid}"
+        for problem in self.problems:
+            yield f"Problem: {problem}"
+        yield ''
+        yield f"Cause: {self.cause}"
+        for change in self.changes:
+            match change.operation:
+                case 'add':
+                    yield f"  {change.field} is added: {change.new!r}"
+                case 'remove':
+                    yield f"  {change.field} is removed: it was {change.old!r}"
+                case _:
+                    yield f"  {change.field} has changed: {change.old!r} -> {change.new!r}"
+        if self.progress:
+            yield "Progress:"
+        for item in self.progress:
+            yield f"  {item.id}: {item.because}"
+        if self.finalizers:
+            yield "Finalizers:"
+        for finalizer, text in self.finalizers.items():
+            yield f"  {finalizer}: {text}"
+        if self.handlers:
+            yield "Handlers:"
+        for verdict in self.handlers:
+            sign = 'yes' if verdict.is_called else 'no '
+            yield f"  {sign}  {verdict.decorator} {verdict.id}: {verdict.because}"
+        yield f"Next: {self.next}"
+
+
+def explain(
+        raw: bodies.RawBody,
+        *,
+        resource: references.Resource,
+        resources: Iterable[references.Resource] = (),
+        registry: registries.OperatorRegistry,
+        settings: configuration.OperatorSettings,
+        now: clocks.Moment,
+) -> Explanation:
+    """
+    Explain an object of a resource.
+
+    ``resources`` are all resources of the cluster, among which the names of resources can be
+    ambiguous. ``registry`` has the handlers of the operator.
+    """
+    binding = registries.resolve(registry, {*resources, resource})
+    return _Explainer(raw, resource, binding, registry, settings, now).explain()
+
+
+class _Explainer:
+    """One object with all that is needed to explain it."""
+
+    def __init__(
+            self,
+            raw: bodies.RawBody,
+            resource: references.Resource,
+            binding: registries.Binding,
+            registry: registries.OperatorRegistry,
+            settings: configuration.OperatorSettings,
+            now: clocks.Moment,
+    ) -> None:
+        super().__init__()
+        self._raw = raw
+        self._body = bodies.Body(raw)
+        self._resource = resource
+        self._registry = registry
+        self._settings = settings
+        self._now = now
+        self._binding = binding
+        self._served = binding.handlers.get(resource, registries.ResourceHandlers())
+        indexers = indexing.OperatorIndexers()
+        indexers.ensure(registry._indexing)
+        self._common: dict[str, Any] = {
+            'logger': logging.getLogger(__name__), 'memo': memos.Memo(), 'indices': indexers,
+            'resource': resource, 'body': self._body}
+        self._spawned = [
+            handler for handler in self._served.spawning
+            if mismatches.find(handler, self._make_cause(handler)) is None]
+
+    def explain(self) -> Explanation:
+        meta = self._raw['metadata']
+        result = Explanation(
+            kind=str(self._raw.get('kind') or self._resource.kind),
+            namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
+            version=meta.get('resourceVersion'), cause='', changes=[], progress=[],
+            finalizers={}, handlers=[], next='', problems=[])
+        needing: list[handlers.ResourceHandler] = list(self._spawned)
+        try:
+            view = decisions.look(
+                self._raw, settings=self._settings, extra_fields=self._served.extra_fields)
+            cycle = recording.restore(
+                self._served.changing, body=self._body, settings=self._settings, now=self._now)
+        except ValueError as e:
+            result.problems.append(str(e))
+            following = "the operator logs this error, and handles nothing before it is mended"
+            verdicts: list[Verdict] = []
+        else:
+            now = self._look_ahead(view, cycle, initial=False)
+            result = dataclasses.replace(
+                result, cause=now.change.reason.value, progress=list(self._find_progress(cycle)))
+            if view.old is not None:
+                result.changes.extend(
+                    Change(item.operation.value, '.'.join(item.field), item.old, item.new)
+                    for item in sorted(now.change.diff, key=lambda item: item.field))
+            verdicts = list(self._judge_changing(
+                now, self._look_ahead(view, cycle, initial=True)))
+            following = self._describe_step(now.step)
+            needing += [
+                handler for handler in self._served.changing
+                if handler.requires_finalizer and _is_in_scope(handler, now.change)]
+        return dataclasses.replace(
+            result, handlers=[*verdicts, *self._judge_others()], next=following,
+            finalizers=dict(self._explain_finalizers(needing)))
+
+    # Handlers of changes.
+
+    def _look_ahead(
+            self, view: decisions.View, cycle: cycles.Cycle | None, *, initial: bool,
+    ) -> '_Outlook':
+        """Decide as the operator does: now, or, if ``initial``, when the operator starts."""
+        reason, diff = decisions.detect(view, initial=initial)
+        change = causes.ChangingCause(
+            **self._common, patch=patches.Patch(), reason=reason, initial=initial,
+            diff=diff, old=view.old, new=view.essence)
+        selection = filters.select(self._served.changing, change)
+        step, following = decisions.decide(decisions.Situation(
+            view=view, reason=reason, selection=selection, cycle=cycle, recall=self._recall,
+            now=self._now, accompanied=bool(self._spawned) and not view.deleting,
+            is_status_essential=self._served.is_status_essential))
+        return _Outlook(change, selection, step, following)
+
+    def _judge_changing(self, now: '_Outlook', starting: '_Outlook') -> Iterator[Verdict]:
+        for handler in self._served.changing:
+            name = handlers.name_decorator(handler)
+            outlook = starting if handler.initial else now
+            mismatch = mismatches.find(handler, outlook.change)
+            if mismatch is not None:
+                yield Verdict(name, handler.id, False, mismatch)
+            elif handler not in outlook.selection.handlers:
+                yield Verdict(name, handler.id, False, (
+                    "another decorator of the same function already matches"))
+            elif isinstance(outlook.step, decisions.Nothing):
+                yield Verdict(name, handler.id, False, (
+                    f"it matches, but nothing is done: {outlook.step.because}"))
+            elif handler.initial:
+                yield Verdict(name, handler.id, True, "once, when the operator starts")
+            elif outlook.cycle is not None and handler.id in outlook.cycle.states:
+                state = outlook.cycle.states[handler.id]
+                yield Verdict(name, handler.id, not state.finished, self._describe_state(state))
+            else:
+                yield Verdict(name, handler.id, True, "it matches, and is called after that patch")
+
+    def _describe_state(self, state: progression.HandlerState) -> str:
+        error = f": {state.message}" if state.message else ''
+        if state.success:
+            return "it has already succeeded for this change"
+        if state.failure:
+            return f"it has failed permanently for this change{error}"
+        if state.due > self._now.mono + clocks.PRECISION:
+            left = state.due - self._now.mono
+            return (f"it waits until {state.delayed:%Y-%m-%d %H:%M:%S} UTC (for {left:.0f} "
+                    f"seconds) before the attempt {state.retries + 1}{error}")
+        if state.retries:
+            return f"the attempt {state.retries + 1} is due{error}"
+        return "it matches, and is due"
+
+    def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
+        return recording.fetch_state(
+            handler_id, body=self._body, settings=self._settings, now=self._now)
+
+    def _find_progress(self, cycle: cycles.Cycle | None) -> Iterator[Progress]:
+        """Find the recorded progress: of the known handlers, and what others have recorded."""
+        states: dict[str, progression.HandlerState] = {}
+        queue: list[ids.HandlerId] = [] if cycle is None else [*cycle.states]
+        while queue:
+            handler_id = queue.pop(0)
+            state = self._recall(handler_id)
+            if state is not None and handler_id not in states:
+                states[handler_id] = state
+                queue.extend(sorted(state.subrefs))
+        storages = list(_iter_annotating(self._settings.persistence.progress_storage))
+        known = {
+            key for handler_id in states for storage in storages
+            for key in storage.make_keys(ids.HandlerId(handler_id), body=self._body)}
+        states.update({
+            key: state for key, state in find_records(self._raw, now=self._now).items()
+            if key not in known})
+        for id_, state in states.items():
+            yield Progress(id_, state.retries, self._describe_state(state))
+
+    # All other handlers.
+
+    def _judge_others(self) -> Iterator[Verdict]:
+        is_deleting = decisions.is_deleting(self._raw)
+        for handler in [*self._served.spawning, *self._served.reconciling,
+                        *self._served.watching, *self._served.indexing]:
+            name = handlers.name_decorator(handler)
+            mismatch = mismatches.find(handler, self._make_cause(handler))
+            match handler:
+                case handlers.SpawningHandler() if is_deleting:
+                    mismatch = "the object is being deleted"
+                    because = ''
+                case handlers.TimerHandler():
+                    because = "it runs" if handler.interval is None else (
+                        f"it runs, every {handler.interval} seconds")
+                case handlers.DaemonHandler():
+                    because = "it runs, unless it has ended on its own"
+                case handlers.ReconcilingHandler() if is_deleting:
+                    mismatch = "the object is being deleted"
+                    because = ''
+                case handlers.ReconcilingHandler():
+                    because = "after each change of the object or of its owned resources"
+                case handlers.WatchingHandler():
+                    because = "for each event of the object"
+                case _:
+                    because = "the object is in the index"
+            yield Verdict(name, handler.id, mismatch is None, mismatch or because)
+        for webhook in self._served.webhooks:
+            yield Verdict(
+                handlers.name_decorator(webhook), webhook.id, False,
+                "it is for requests to the API server, not for objects at rest")
+        served = {id(item) for item in (
+            *self._served.changing, *self._served.spawning, *self._served.reconciling,
+            *self._served.watching, *self._served.indexing, *self._served.webhooks)}
+        for other in self._registry.iter_resource_handlers():
+            if id(other) not in served:
+                yield Verdict(
+                    handlers.name_decorator(other), other.id, False, self._explain_absence(other))
+
+    def _explain_absence(self, handler: handlers.ResourceHandler) -> str:
+        """Explain why a handler is not served for this resource."""
+        selector = handler.selector
+        if selector is None or not selector.check(self._resource):
+            return f"it is for {selector}, not for {self._resource}"
+        if selector in self._binding.ambiguous:
+            names = ', '.join(sorted(map(str, self._binding.ambiguous[selector])))
+            return f"{selector} is ambiguous in this cluster, add the API group: {names}"
+        if selector in self._binding.failing:
+            return f"the selector of its resources fails: {self._binding.failing[selector]!r}"
+        if self._resource in self._binding.unwatchable:
+            return f"{self._resource} cannot be listed and watched"
+        if self._resource in self._binding.unpatchable:
+            return f"{self._resource} cannot be patched"
+        return f"{self._resource} is not the preferred version of this resource"
+
+    def _make_cause(self, handler: handlers.ResourceHandler) -> causes.ResourceCause:
+        common = {**self._common, 'patch': patches.Patch()}
+        meta = self._raw['metadata']
+        match handler:
+            case handlers.SpawningHandler():
+                return causes.SpawningCause(
+                    **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
+            case handlers.ReconcilingHandler():
+                return causes.ReconcilingCause(**common, children=())
+            case handlers.WatchingHandler():
+                event: bodies.RawEvent = {'type': 'MODIFIED', 'object': self._raw}
+                return causes.WatchingCause(**common, type='MODIFIED', event=event)
+            case _:
+                return causes.IndexingCause(**common)
+
+    # The rest.
+
+    def _explain_finalizers(
+            self, needed_by: Collection[handlers.ResourceHandler],
+    ) -> Iterator[tuple[str, str]]:
+        own = self._settings.persistence.finalizer
+        names = ', '.join(
+            f"{handlers.name_decorator(handler)} {handler.id}" for handler in needed_by)
+        for finalizer in self._raw['metadata'].get('finalizers') or ():
+            if finalizer == own and self._registry.is_empty:
+                yield finalizer, "of an operator made with Kopf"
+            elif finalizer == own:
+                yield finalizer, f"of this operator, needed by: {names}" if names else (
+                    "of this operator, but no handler needs it: the operator removes it")
+            elif finalizer == reconcilers.FINALIZER:
+                yield finalizer, "of this operator, which deletes the owned resources first"
+            else:
+                yield finalizer, FOREIGN_FINALIZER
+
+    def _describe_step(self, step: decisions.Step) -> str:
+        if self._registry.is_empty:
+            return "unknown without the handlers: pass the file with the handlers, too"
+        match step:
+            case decisions.Call(due=due):
+                names = ', '.join(handler.id for handler in due)
+                return f"the operator calls {names}"
+            case decisions.Sleep(until=until):
+                left = until - self._now.mono
+                moment = self._now.wall + datetime.timedelta(seconds=left)
+                return (f"the operator waits until {moment:%Y-%m-%d %H:%M:%S} UTC, "
+                        f"for {left:.0f} seconds")
+            case decisions.Close():
+                return f"the operator ends the handling, and stores the state: {step.because}"
+            case decisions.AddFinalizer() | decisions.RemoveFinalizer() | decisions.Release():
+                return f"the operator patches the object. {step.because}"
+            case decisions.Save():
+                return f"the operator patches the object: {step.because}"
+        return f"nothing. {step.because[:1].upper()}{step.because[1:]}"
+
+
+class _Outlook(NamedTuple):
+    """A decision about the object, with what has led to it."""
+    change: causes.ChangingCause
+    selection: filters.Selection
+    step: decisions.Step
+    cycle: cycles.Cycle | None
+
+
+def _is_in_scope(handler: handlers.ChangingHandler, change: causes.ChangingCause) -> bool:
+    try:
+        return filters.is_in_scope(handler, change)
+    except filters.FilterError:
+        return True
+
+
+def _iter_annotating(
+        storage: progress.ProgressStorage,
+) -> Iterator[progress.AnnotationsProgressStorage]:
+    match storage:
+        case progress.MultiProgressStorage():
+            for item in storage.storages:
+                yield from _iter_annotating(item)
+        case progress.AnnotationsProgressStorage():
+            yield storage
+
+
+def find_records(
+        raw: bodies.RawBody, *, now: clocks.Moment,
+) -> Mapping[str, progression.HandlerState]:
+    """Find all annotations with the progress of handlers, of any operator made with Kopf."""
+    annotations = raw['metadata'].get('annotations') or {}
+    prefixes = conventions.StorageKeyMarkingConvention.detect_prefixes(annotations)
+    found: dict[str, progression.HandlerState] = {}
+    for key, value in annotations.items():
+        if conventions.is_own_annotation(key, prefixes):
+            try:
+                record = json.loads(value)
+                if isinstance(record, dict) and 'started' in record:
+                    found[key] = progression.HandlerState.from_record(
+                        cast(progress.ProgressRecord, record), now=now)
+            except (TypeError, ValueError, RecursionError):
+                continue
+    return found

@@ -1,0 +1,250 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import kopf
+from kopf import testing
+from kopf._cogs.structs.references import Resource
+from kopf._core.reactor.explanations import Change
+from kopf._kits.testing.virtual import run as run_virtually
+from tests._core.reactor.worlds import Api, Operator
+
+HANDLED = 'kopf.zalando.org/last-handled-configuration'
+FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+PODS = Resource('', 'v1', 'pods', kind='Pod', namespaced=True)
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+def make(spec=None, *, handled=None, **meta):
+    if handled is not None:
+        annotations = {HANDLED: json.dumps({'spec': handled}), **meta.pop('annotations', {})}
+        meta['annotations'] = annotations
+    return {'metadata': meta, 'spec': spec or {}}
+
+
+def explain(registry, *args, **kwargs):
+    return testing.explain(make(*args, **kwargs), registry=registry)
+
+
+def get_verdicts(found):
+    return {item.id: (item.is_called, item.because) for item in found.handlers}
+
+
+def record(registry, decorator, id='fn', **options):
+    @decorator('kopfexamples', registry=registry, id=id, **options)
+    def fn(**_):
+        raise AssertionError("explaining calls no handlers")
+
+
+def test_creations(registry):
+    record(registry, kopf.on.create, 'created')
+    record(registry, kopf.on.update, 'updated')
+    found = explain(registry, {'x': 1})
+    assert found.cause == 'create'
+    assert found.changes == []
+    assert get_verdicts(found) == {
+        'created': (True, "it matches, and is due"),
+        'updated': (False, "it is for updates, but this is a creation"),
+    }
+    assert found.next == "the operator calls created"
+
+
+def test_updates_with_their_changes(registry):
+    record(registry, kopf.on.update, 'updated')
+    found = explain(registry, {'x': 1, 'y': [2]}, handled={'x': 2, 'z': 3})
+    assert found.cause == 'update'
+    assert found.changes == [
+        Change('change', 'spec.x', 2, 1), Change('add', 'spec.y', None, [2]),
+        Change('remove', 'spec.z', 3, None)]
+    assert [*found.describe()][3:6] == [
+        "  spec.x has changed: 2 -> 1", "  spec.y is added: [2]",
+        "  spec.z is removed: it was 3"]
+
+
+def test_nothing_has_changed(registry):
+    record(registry, kopf.on.update, 'updated')
+    record(registry, kopf.on.resume, 'resumed')
+    found = explain(registry, {'x': 1}, handled={'x': 1})
+    assert found.cause == 'noop'
+    assert get_verdicts(found) == {
+        'updated': (False, "it is for updates, but nothing has changed"),
+        'resumed': (True, "once, when the operator starts"),
+    }
+    assert found.next.startswith("nothing. Something has changed, but we are not interested")
+
+
+def test_finalizers(registry):
+    record(registry, kopf.on.delete, 'deleted')
+    record(registry, kopf.on.delete, 'optional', optional=True)
+    record(registry, kopf.timer, 'ticked', interval=9)
+    found = explain(registry, finalizers=[FINALIZER, 'x.io/y', 'kopf.dev/children'])
+    assert found.finalizers == {
+        FINALIZER: "of this operator, needed by: timer ticked, delete deleted",
+        'x.io/y': "of another controller, which has to remove it",
+        'kopf.dev/children': "of this operator, which deletes the owned resources first",
+    }
+    assert explain(registry).next == (
+        "the operator patches the object. "
+        "Adding the finalizer, thus preventing the actual deletion.")
+
+
+def test_finalizers_that_nobody_needs(registry):
+    record(registry, kopf.on.create)
+    found = explain(registry, finalizers=[FINALIZER])
+    assert found.finalizers == {
+        FINALIZER: "of this operator, but no handler needs it: the operator removes it"}
+    assert get_verdicts(found) == {'fn': (True, "it matches, and is called after that patch")}
+
+
+def test_deletions(registry):
+    record(registry, kopf.on.delete, 'deleted')
+    record(registry, kopf.timer, 'ticked', interval=9)
+    stamp = '2020-01-01T00:00:00Z'
+    found = explain(registry, deletionTimestamp=stamp, finalizers=[FINALIZER])
+    assert found.cause == 'delete'
+    assert get_verdicts(found) == {
+        'deleted': (True, "it matches, and is due"),
+        'ticked': (False, "the object is being deleted"),
+    }
+    found = explain(registry, deletionTimestamp=stamp, finalizers=['x.io/y'])
+    assert get_verdicts(found)['deleted'] == (
+        False, "it matches, but nothing is done: Deletion, but we are done with it, and we do not "
+        "care.")
+
+
+@pytest.mark.parametrize(('progress', 'is_called', 'because'), [
+    ({'success': True, 'retries': 1}, False, "it has already succeeded for this change"),
+    ({'failure': True, 'retries': 2, 'message': 'no way'}, False,
+     "it has failed permanently for this change: no way"),
+    ({'retries': 2, 'message': 'not yet'}, True, "the attempt 3 is due: not yet"),
+    ({'retries': 1, 'message': 'not yet', 'delayed': '2999-01-01T00:00:00+00:00'}, True,
+     "it waits until 2999-01-01 00:00:00 UTC"),
+])
+def test_progress(registry, progress, is_called, because):
+    record(registry, kopf.on.create)
+    kept = {'started': '2020-01-01T00:00:00+00:00', 'purpose': 'create', **progress}
+    found = explain(registry, annotations={'kopf.zalando.org/fn': json.dumps(kept)})
+    [(id_, verdict)] = get_verdicts(found).items()
+    assert verdict[0] == is_called
+    assert verdict[1].startswith(because)
+    [item] = found.progress
+    assert (item.id, item.attempts) == ('fn', progress['retries'])
+    assert item.because == verdict[1]
+
+
+def test_progress_of_unknown_handlers_is_shown_by_its_annotation(registry):
+    kept = {'started': '2020-01-01T00:00:00+00:00', 'retries': 3, 'message': 'boo'}
+    found = explain(registry, annotations={'kopf.zalando.org/fn': json.dumps(kept)})
+    assert [(item.id, item.attempts, item.because) for item in found.progress] == [
+        ('kopf.zalando.org/fn', 3, "the attempt 4 is due: boo")]
+    assert found.next == "unknown without the handlers: pass the file with the handlers, too"
+
+
+def test_damaged_records_are_problems(registry):
+    record(registry, kopf.on.create)
+    found = explain(registry, annotations={HANDLED: '{bad'})
+    [problem] = found.problems
+    assert problem.startswith("The last-handled state of the object is not readable")
+    assert found.next == "the operator logs this error, and handles nothing before it is mended"
+    assert any(line.startswith("Problem: ") for line in found.describe())
+
+
+def test_handlers_of_other_resources(registry):
+    record(registry, kopf.on.create)
+    found = testing.explain({'kind': 'Pod', 'apiVersion': 'v1'}, resource=PODS, registry=registry)
+    assert get_verdicts(found) == {'fn': (False, "it is for kopfexamples, not for pods.v1")}
+
+
+def test_handlers_of_requests(registry):
+    record(registry, kopf.on.validate)
+    assert get_verdicts(explain(registry)) == {
+        'fn': (False, "it is for requests to the API server, not for objects at rest")}
+
+
+def test_several_decorators_of_one_function(registry):
+    @kopf.on.update('kopfexamples', registry=registry)
+    @kopf.on.field('kopfexamples', registry=registry, id='fn', field=())
+    def fn(**_):
+        pass
+
+    verdicts = [(item.decorator, item.is_called) for item in explain(
+        registry, {'x': 1}, handled={}).handlers]
+    assert sorted(verdicts, key=str).count(('update', True)) == 1
+
+
+def test_explanations_as_json(registry):
+    record(registry, kopf.on.create)
+    found = explain(registry, {'x': 1}, name='abc', namespace='ns', uid='u', resourceVersion='7')
+    assert json.loads(json.dumps(found.as_dict())) == {
+        'kind': 'KopfExample', 'namespace': 'ns', 'name': 'abc', 'uid': 'u', 'version': '7',
+        'cause': 'create', 'changes': [], 'progress': [], 'finalizers': {}, 'problems': [],
+        'handlers': [{'decorator': 'create', 'id': 'fn', 'is_called': True,
+                      'because': "it matches, and is due"}],
+        'next': "the operator calls fn",
+    }
+
+
+# The verdicts are what the operator does.
+
+
+CRITERIA = st.sampled_from([1, 2, kopf.PRESENT, kopf.ABSENT]) | st.just(lambda v, **_: v == 2)
+FIELDS = st.fixed_dictionaries({}, optional={'field': st.just('spec.x'), 'value': CRITERIA}).filter(
+    lambda options: 'field' in options or 'value' not in options)
+OTHERS = st.fixed_dictionaries({}, optional={
+    'labels': st.dictionaries(st.just('a'), st.sampled_from(['1', kopf.PRESENT, kopf.ABSENT])),
+    'when': st.sampled_from([lambda **_: True, lambda spec, **_: spec.get('x') == 1]),
+})
+DECORATORS = st.sampled_from([
+    ('create', {}), ('update', {}), ('delete', {}), ('delete', {'optional': True}), ('resume', {}),
+    ('resume', {'deleted': True}), ('event', {}), ('timer', {'interval': 9}), ('daemon', {}),
+])
+SPECS = st.fixed_dictionaries({}, optional={'x': st.sampled_from([1, 2]), 'y': st.just(1)})
+METAS = st.fixed_dictionaries({}, optional={
+    'labels': st.dictionaries(st.just('a'), st.sampled_from(['1', '2'])),
+    'finalizers': st.lists(st.sampled_from([FINALIZER, 'x.io/y']), unique=True, min_size=1),
+})
+
+
+def declare(registry, specs, calls):
+    for number, ((name, own), field, others) in enumerate(specs):
+        decorator = getattr(kopf.on, name, None) or getattr(kopf, name)
+
+        @decorator('kopfexamples', registry=registry, id=f'fn{number}', **own, **field, **others)
+        async def fn(n=number, **_):
+            calls.add(n)
+
+
+@given(
+    specs=st.lists(st.tuples(DECORATORS, FIELDS, OTHERS), min_size=1, max_size=5),
+    spec=SPECS, handled=st.none() | SPECS, meta=METAS, is_deleted=st.booleans())
+def test_the_operator_calls_what_is_called_by_the_explanation(
+        specs, spec, handled, meta, is_deleted):
+    calls, registry = set(), kopf.OperatorRegistry()
+    declare(registry, specs, calls)
+    if is_deleted and meta.get('finalizers'):
+        meta = {**meta, 'deletionTimestamp': '2020-01-01T00:00:00Z'}
+    essence = {'labels': meta['labels']} if meta.get('labels') else {}
+    if handled is not None:
+        content = {'spec': handled, **({'metadata': essence} if essence else {})}
+        meta = {**meta, 'annotations': {HANDLED: json.dumps(content)}}
+
+    async def run():
+        api = Api()
+        api.create('obj', spec=spec, metadata=meta)
+        found = testing.explain(api.objects['obj'], registry=registry)
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        return found
+
+    found = run_virtually(run())
+    expected = {int(item.id.removeprefix('fn').partition('/')[0])
+                for item in found.handlers if item.is_called}
+    assert calls == expected
