@@ -8,11 +8,11 @@ from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
-from kopf._kits.testing.explaining import explain
 from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
 from kopf._kits.testing.operators import Operator
 from kopf._kits.testing.sandboxthreads import SandboxThread, run_sandbox
 from kopf._kits.testing.sessions import OperatorStarter, Session, SyncOperator, Time
+from kopf._kits.testing.verdicts import explain
 from kopf._kits.testing.virtual import virtual_time
 from kopf._kits.testing.waiting import wait_for, wait_for_sync
 

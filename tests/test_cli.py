@@ -347,6 +347,17 @@ def test_faults_of_operators_are_found_without_a_cluster(invoke, script, text, m
     assert message in result.output
 
 
+@pytest.mark.parametrize('args, message', [
+    ([], "Missing argument '[PATHS]... KIND NAME'"),
+    (['kex'], "Name the kind and the object."),
+    (['kex', 'obj', 'handlers.py'], "The files precede the kind and the name of the object."),
+])
+def test_explanations_need_the_kind_and_the_name(invoke, args, message):
+    result = invoke('explain', *args)
+    assert result.exit_code == 2
+    assert message in result.output
+
+
 @pytest.mark.parametrize('shell', ['bash', 'zsh', 'fish'])
 def test_shells_can_complete_commands(invoke, shell):
     result = invoke('completion', shell)
