@@ -81,7 +81,7 @@ async def get(port, path='/healthz', method='GET', **kwargs):
 def get_in_thread(port):
     """Make a request without the loop; returns the status and the body."""
     with socket.create_connection(('127.0.0.1', port), timeout=10) as sock:
-        sock.sendall(b'GET /healthz HTTP/1.1\r\n\r\n')
+        sock.sendall(b'GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n')
         response = b''.join(iter(lambda: sock.recv(1000), b'')).decode()
     return int(response.split()[1]), json.loads(response.partition('\r\n\r\n')[2])
 
@@ -250,7 +250,6 @@ async def test_problems_are_served_as_unavailability(serve, probes):
 
 @pytest.mark.parametrize('url, path', [
     ('http://127.0.0.1:0/healthz', '/healthz?a=b'),
-    ('http://127.0.0.1:0/healthz', 'http://host/healthz'),
     ('http://127.0.0.1:0/a%20b', '/a%20b'),
     ('http://127.0.0.1:0', '/'),
 ])
@@ -259,7 +258,7 @@ async def test_the_path_is_served(serve, url, path):
     assert status == 200
 
 
-@pytest.mark.parametrize('path', ['/', '/healthz/', '/healthz/x', '/health', '*', '//'])
+@pytest.mark.parametrize('path', ['/', '/healthz/', '/healthz/x', '/health', '//'])
 async def test_other_paths_are_not_found(serve, path):
     status, _, body = await get(await serve(), path)
     assert (status, body) == (404, '404: Not Found')
@@ -276,15 +275,17 @@ async def test_nothing_can_be_posted(serve):
 
 
 @pytest.mark.parametrize('data', [
-    b'\r\n\r\n', b'nonsense\r\n\r\n', b'GET /healthz SSH-2\r\n\r\n', b'\xff /healthz \xff\r\n\r\n',
-    b'GET http://[ HTTP/1.1\r\n\r\n',
+    b'nonsense\r\n\r\n', b'GET /healthz SSH-2\r\n\r\n', b'\xff /healthz \xff\r\n\r\n',
+    b'GET http://[ HTTP/1.1\r\nHost: x\r\n\r\n', b'GET * HTTP/1.1\r\nHost: x\r\n\r\n',
+    b'GET http://x/healthz HTTP/1.1\r\nHost: x\r\n\r\n', b'GET /healthz HTTP/1.1\r\n\r\n',
+    b'GET //[x HTTP/1.1\r\nHost: x\r\n\r\n',
 ])
 async def test_what_is_no_http_is_refused(serve, data):
     assert (await send(await serve(), data)).startswith('HTTP/1.1 400 Bad Request\r\n')
 
 
 async def test_huge_requests_are_refused(serve):
-    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * responding.MAX_HEAD
+    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * responding.LIMITS.head
     with contextlib.suppress(ConnectionError):
         assert (await send(await serve(), data)).startswith('HTTP/1.1 431 ')
 

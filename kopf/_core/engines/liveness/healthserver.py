@@ -106,8 +106,7 @@ class Server:
         responder = responding.Responder(self._endpoint.path, get_answer=self._get_answer)
         try:
             server = await asyncio.start_server(
-                responder.respond, self._endpoint.host, self._endpoint.port,
-                limit=responding.MAX_HEAD)
+                responder.respond, self._endpoint.host, self._endpoint.port)
         except (OSError, UnicodeError, ValueError, OverflowError) as e:
             code = getattr(e, 'errno', None) or 0
             reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)

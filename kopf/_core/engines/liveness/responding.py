@@ -7,10 +7,11 @@ import urllib.parse
 from collections.abc import Awaitable, Callable
 
 from kopf._cogs.aiokits import forks
+from kopf._cogs.helpers import parsing
 from kopf._core.engines.liveness.answering import Answer
 
-MAX_HEAD = 16 * 1024
-"""The maximal size (bytes) of a request. Only its first line is used."""
+LIMITS = parsing.Limits(head=16 * 1024, fields=100, body=16 * 1024)
+"""The limits of requests. Only the method and the path of a request are used."""
 
 MAX_CLIENTS = 100
 """The maximal number of simultaneous connections. Beyond that, the oldest one is dropped."""
@@ -58,18 +59,21 @@ class Responder:
             await asyncio.wait(clients)
 
     async def _make_response(self, reader: asyncio.StreamReader) -> bytes:
+        heads: list[parsing.RequestHead] = []
+        parser = parsing.RequestReader(LIMITS, heads.append, lambda _: None)
         try:
             async with asyncio.timeout(CLIENT_TIMEOUT):
-                head = await reader.readuntil(b'\r\n\r\n')
-        except asyncio.LimitOverrunError:
-            return format_error(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        try:
-            method, target, protocol = head.split(b'\r\n', 1)[0].decode('ascii').split(' ')
-            path = urllib.parse.unquote(urllib.parse.urlsplit(target).path) or '/'
-        except ValueError:
+                while not heads:
+                    data = await reader.read(LIMITS.head)
+                    if not data:
+                        raise EOFError
+                    parser.feed(data)
+            path = urllib.parse.unquote(urllib.parse.urlsplit(heads[0].target).path)
+        except parsing.MessageError as e:
+            return format_error(http.HTTPStatus(e.status))
+        except ValueError:  # e.g. an invalid IPv6 address
             return format_error(http.HTTPStatus.BAD_REQUEST)
-        if not protocol.startswith('HTTP/1.'):
-            return format_error(http.HTTPStatus.BAD_REQUEST)
+        method = heads[0].method
         if path != self._path:
             return format_error(http.HTTPStatus.NOT_FOUND)
         if method not in ('GET', 'HEAD'):
