@@ -129,7 +129,9 @@ async def tick(body: kopf.Body, **_: Any) -> None:
 
 @kopf.reconcile('kopfexamples', owns=['configmaps', ('apps', 'v1', 'deployments')], interval=60,
                 prune=False, recreate=True, conditions=True, labels={'a': 'b'})
-def reconcile(name: str, children: kopf.Children, patch: kopf.Patch, **_: Any) -> list[Any]:
+def reconcile(
+        name: str, children: kopf.Children, patch: kopf.Patch, reason: kopf.Reason, **_: Any,
+) -> list[Any]:
     child = children.get('deployments.apps', name, namespace='default')
     assert_type(child, kopf.Body | None)
     assert_type(len(children), int)

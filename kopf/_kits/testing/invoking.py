@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches, references
+from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, ownership, patches, references
 from kopf._core.actions import (
     decisions,
     execution,
@@ -155,9 +155,7 @@ async def invoke(
         try:
             call = _Call(settings, executor, kwargs)
             cause = _make_cause(
-                handler, raw, old, reason, memo, settings, kwargs, call.patch)
-            if isinstance(cause, causes.ReconcilingCause):
-                cause.children = _make_children(cause, children)
+                handler, raw, old, reason, memo, settings, kwargs, call.patch, children)
             outcome = await call.attempt(handler, cause, retry=retry, runtime=runtime)
         finally:
             posting.event_queue_var.reset(token)
@@ -368,10 +366,10 @@ def _guess_resource(group: str, kind: str) -> references.Resource:
 
 
 def _make_children(
-        cause: causes.ReconcilingCause, manifests: Iterable[Mapping[str, Any]],
-) -> owned.Children:
+        parent: bodies.Body, manifests: Iterable[Mapping[str, Any]],
+) -> ownership.Children:
     """Make the children that a handler sees, with all fields of the manifests."""
-    store, uid = owned.ChildStore(), str(cause.body.metadata.uid)
+    store, uid = owned.ChildStore(), str(parent.metadata.uid)
     label = store.register(MANAGER)
     for manifest in manifests:
         raw: Any = copy.deepcopy(dict(manifest))
@@ -380,13 +378,13 @@ def _make_children(
         labels = {
             **(given.get('labels') or {}), desired.OWNER_LABEL: uid, desired.HANDLER_LABEL: label}
         raw['metadata'] = {
-            'name': cause.body.metadata.name, 'uid': str(uuid.uuid4()),
-            **({'namespace': cause.body.metadata.namespace} if resource.namespaced else {}),
+            'name': parent.metadata.name, 'uid': str(uuid.uuid4()),
+            **({'namespace': parent.metadata.namespace} if resource.namespaced else {}),
             **given, 'labels': labels, 'managedFields': [{
                 'manager': MANAGER, 'operation': 'Apply',
                 'fieldsV1': {f'f:{key}': {} for key in raw}}]}
         store.accept(resource, raw)
-    return owned.Children(store, uid)
+    return owned.OperatorChildren(store, uid)
 
 
 def _complete(body: Mapping[str, Any]) -> bodies.RawBody:
@@ -406,6 +404,7 @@ def _make_cause(
         settings: configuration.OperatorSettings,
         given: Mapping[str, Any],
         patch: patches.Patch,
+        children: Iterable[Mapping[str, Any]],
 ) -> causes.Cause:
     body = bodies.Body(raw)
     logger = loggers.ObjectLogger(body=body, settings=settings)
@@ -423,7 +422,7 @@ def _make_cause(
     if isinstance(handler, handlers.IndexingHandler):
         return causes.IndexingCause(**common)
     if isinstance(handler, handlers.ReconcilingHandler):
-        return causes.ReconcilingCause(**common, children=None)
+        return causes.ReconcilingCause(**common, children=_make_children(body, children))
     if isinstance(handler, handlers.SpawningHandler):
         meta = raw['metadata']
         return causes.SpawningCause(
@@ -445,7 +444,7 @@ def _make_cause(
     known = None if old is None else decisions.build_essence(
         bodies.Body(_complete(old)), settings=settings, extra_fields=fields)
     default = handler.reason or (causes.Reason.CREATE if old is None else causes.Reason.UPDATE)
-    detected = causes.Reason(reason) if reason in set(causes.Reason) else default
+    detected = causes.Reason(reason) if reason in causes.HANDLED_REASONS else default
     return causes.ChangingCause(
         **common, reason=detected, initial=detected == causes.Reason.RESUME,
         diff=diffs.diff(known, new), old=known, new=new)

@@ -5,7 +5,7 @@ import pytest
 
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.reconciling.children import Children, ChildStore
+from kopf._core.engines.reconciling.children import ChildStore, OperatorChildren
 from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
     HANDLER_LABEL,
@@ -326,29 +326,30 @@ def test_fields_that_the_api_server_does_not_record_cause_no_writes_again(store,
 @pytest.mark.parametrize('kind', ['ConfigMap', 'configmaps', 'configmap', 'cm', 'configmaps.v1'])
 def test_handlers_find_children_by_kind_and_name(store, kind):
     store.accept(CONFIGMAPS, make(1))
-    children = Children(store, 'parent')
+    children = OperatorChildren(store, 'parent')
     assert children.get(kind, 'child').metadata.name == 'child'
     assert children.get(kind, 'child', namespace='ns') is not None
 
 
 def test_handlers_find_only_children(store):
     store.accept(CONFIGMAPS, make(1))
-    children = Children(store, 'parent')
+    children = OperatorChildren(store, 'parent')
     assert children.get('configmaps', 'other') is None and children.get('pods', 'child') is None
     assert children.get('configmaps', 'child', namespace='other') is None
-    assert len(Children(store, 'other')) == 0 and list(Children(store, 'other')) == []
+    others = OperatorChildren(store, 'other')
+    assert len(others) == 0 and list(others) == []
 
 
 def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(store):
     raw = {**make(1), 'status': {'x': 'y'}, 'data': {'a': 'b', 'z': 'foreign'}}
     store.accept(CONFIGMAPS, raw)
-    child, = Children(store, 'parent')
+    child, = OperatorChildren(store, 'parent')
     assert child.status == {'x': 'y'} and child['data'] == {'a': 'b'}
     assert child.metadata.uid == 'u1' and 'managedFields' not in child.metadata
 
 
 def test_handlers_in_threads_can_look_while_children_come_and_go(store):
-    children, is_over, errors = Children(store, 'parent'), threading.Event(), []
+    children, is_over, errors = OperatorChildren(store, 'parent'), threading.Event(), []
 
     def look():
         try:

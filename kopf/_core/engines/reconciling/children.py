@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from kopf._cogs.clients import watching
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, ownership, references
 from kopf._core.engines.reconciling import desired
 
 META = frozenset({
@@ -345,13 +345,9 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
     return result
 
 
-class Children:
-    """
-    The owned resources of the object, as the handler of `kopf.reconcile` gets them: read-only.
-
-    They are as the last call of the handler has left them, or newer. Of each, there are the fields
-    that were applied, the status, and the essential metadata.
-    """
+class OperatorChildren(ownership.Children):
+    """The children of one parent, as they are in the store whenever a handler reads them."""
+    __slots__ = ('_store', '_uid')
 
     def __init__(self, store: ChildStore, uid: str) -> None:
         super().__init__()
@@ -366,15 +362,6 @@ class Children:
         return len(self._store.of(self._uid))
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> bodies.Body | None:
-        """
-        Find a child.
-
-        :param kind: the resource: its kind, plural, singular, or a short name; also with the group,
-            e.g. ``deployments.apps``.
-        :param name: the name of the child.
-        :param namespace: the namespace of the child. Default: any namespace.
-        :returns: what is known of the child, or None if there is no such child.
-        """
         for key, child in list(self._store.of(self._uid).items()):  # handlers can run in threads
             if key.name == name and namespace in (None, key.namespace) and (
                     references.Selector(kind).check(child.resource)):

@@ -211,7 +211,7 @@ class Reconcilers:
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
-            children=children.Children(hub.store, host.uid))
+            children=children.OperatorChildren(hub.store, host.uid))
         kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
         self._due.pop(handler.id, None)
         filter_error: Exception | None = None
