@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, references
@@ -35,6 +35,13 @@ MAX_MANAGER = 128
 
 class ManifestError(Exception):
     """A manifest that no child can be made of."""
+
+
+class ChildrenError(Exception):
+    """Some children are not as the handler wants them: their manifests or writes have failed."""
+
+    def __init__(self, problems: Collection[str]) -> None:
+        super().__init__('; '.join(problems))
 
 
 class Key(NamedTuple):

@@ -248,13 +248,12 @@ class Reconcilers:
             problems.extend(await self._write(
                 handler, wanted, manager=manager, prune=handler.prune and not problems,
                 logger=logger))
-            for problem in problems:
-                logger.error(f"{handler!r}: {problem}")
             if problems:
-                outcome = progression.Outcome(
-                    final=False, exception=errors.APIError('; '.join(problems)),
-                    delay=execution.get_backoff(handler, context.settings, state.retries),
-                    message='; '.join(problems), patch=outcome.patch)
+                outcome = execution.judge(
+                    desired.ChildrenError(problems), handler, state=state,
+                    settings=context.settings, logger=logger)._replace(patch=outcome.patch)
+                if outcome.exception is None:  # it is ignored, as the author has declared
+                    problems = []
         self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
