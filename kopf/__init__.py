@@ -49,7 +49,7 @@ from kopf._cogs.structs.diffs import Diff, DiffItem, DiffOperation
 from kopf._cogs.structs.ids import HandlerId
 from kopf._cogs.structs.indices import Index, Store
 from kopf._cogs.structs.memos import Memo
-from kopf._cogs.structs.ownership import Children
+from kopf._cogs.structs.offspring import Children
 from kopf._cogs.structs.patches import Patch, PatchFn
 from kopf._cogs.structs.references import EVERYTHING, Resource
 from kopf._cogs.structs.reviews import (

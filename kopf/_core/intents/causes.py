@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ownership, patches, references, reviews
+from kopf._cogs.structs import bodies, dicts, diffs, offspring, patches, references, reviews
 
 
 class Activity(enum.StrEnum):
@@ -143,7 +143,7 @@ class SpawningCause(ResourceCause):
 @dataclasses.dataclass(kw_only=True)
 class ReconcilingCause(ResourceCause):
     """The present state of an object, with its owned resources."""
-    children: ownership.Children
+    children: offspring.Children
 
     def _kwargs(self) -> dict[str, Any]:
         kwargs = super()._kwargs()

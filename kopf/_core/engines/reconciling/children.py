@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from kopf._cogs.clients import watching
-from kopf._cogs.structs import bodies, ownership, references
+from kopf._cogs.structs import bodies, offspring, references
 from kopf._core.engines.reconciling import desired
 
 META = frozenset({
@@ -345,7 +345,7 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
     return result
 
 
-class OperatorChildren(ownership.Children):
+class OperatorChildren(offspring.Children):
     """The children of one parent, as they are in the store whenever a handler reads them."""
     __slots__ = ('_store', '_uid')
 
