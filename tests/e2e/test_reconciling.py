@@ -3,6 +3,7 @@ Owned resources are as the functions of `kopf.reconcile` say, whatever happens t
 """
 import asyncio
 import datetime
+import logging
 import signal
 import time
 import uuid
@@ -390,6 +391,47 @@ async def test_foreign_objects_of_the_same_name_are_not_taken_over_and_that_is_s
     assert f"ConfigMap default/{parent}: an object of this name is there" in caplog.text
     await kube.delete(CONFIGMAPS, parent)
     await kube.wait_for(CONFIGMAPS, parent, lambda obj: obj['data'] == {'a': 'b'})
+
+
+async def test_objects_without_controllers_are_adopted_and_that_is_said(
+        kube, kind, run, parent, caplog):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'], conditions=True)
+    def fn(name, **_):
+        yield configmap(name, a='b')
+        yield configmap(f'{name}-new')
+
+    caplog.set_level(logging.INFO)
+    before = await kube.create(CONFIGMAPS, parent, data={'a': 'b', 'c': 'd'})
+    run()
+    owner = await kube.create(kind, parent)
+    child = await kube.wait_for(
+        CONFIGMAPS, parent, lambda obj: obj['metadata']['ownerReferences'])
+    await kube.wait_for(CONFIGMAPS, f'{parent}-new', bool)
+    await kube.wait_for(kind, parent, lambda obj: obj['status']['conditions'])
+    assert child['metadata']['uid'] == before['metadata']['uid']
+    assert child['metadata']['labels'][OWNER] == owner['metadata']['uid']
+    assert child['data'] == before['data']
+    assert f"has adopted ConfigMap default/{parent}, which existed before" in caplog.text
+    assert f"has adopted ConfigMap default/{parent}-new" not in caplog.text
+
+
+async def test_a_child_of_another_parent_is_not_taken_over(kube, kind, run, parent):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'], conditions=True)
+    def fn(name, **_):
+        return configmap(parent)
+
+    run()
+    owner = await kube.create(kind, parent)
+    await kube.wait_for(CONFIGMAPS, parent, bool)
+    await kube.create(kind, f'{parent}-other')
+    await kube.wait_for(kind, f'{parent}-other', lambda obj: any(
+        condition['type'] == 'Ready' and condition['status'] == 'False'
+        and condition['message'].endswith(f"it belongs to {kind.kind} {parent}.")
+        for condition in obj['status']['conditions']))
+    child = await kube.get(CONFIGMAPS, parent)
+    assert child['metadata']['labels'][OWNER] == owner['metadata']['uid']
 
 
 async def test_handlers_touch_only_their_own_children(kube, kind, run, parent):

@@ -134,6 +134,8 @@ class ChildStore:
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
+        self._owners: dict[desired.Key, str] = {}
+        """Whose each child is, as its label says: two parents can want the same object."""
         self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
         self._managers: dict[str, str] = {}
@@ -199,11 +201,18 @@ class ChildStore:
         """Get the children of a parent. The result changes with the children: do not keep it."""
         return self._by_owner.get(uid) or {}
 
+    def find_owner(self, key: desired.Key) -> str | None:
+        """Find whose child the object is, by the uid of the parent; None if it is no child."""
+        return self._owners.get(key)
+
     def accept(self, resource: references.Resource, raw: bodies.RawBody) -> None:
         """Take the response to an applied manifest: it can be ahead of the watch."""
         child = self._make(resource, raw)
         child.settle()
         owner = _get_label(raw, desired.OWNER_LABEL)
+        if not self._move(owner, child.key, child.uid, child.version):
+            self.on_change(owner)  # the child was taken away since then
+            return
         known = self.of(owner).get(child.key)
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
@@ -223,6 +232,8 @@ class ChildStore:
     def _see(
             self, owner: str, key: desired.Key, resource: references.Resource, raw: bodies.RawBody,
     ) -> None:
+        if not self._move(owner, key, raw['metadata']['uid'], bodies.parse_version(raw)):
+            return
         known = self.of(owner).get(key)
         if known is not None and known.uid != raw['metadata']['uid']:
             known = None
@@ -233,6 +244,19 @@ class ChildStore:
             child.follow(known)
         self._by_owner.setdefault(owner, {})[key] = child
         self.on_change(owner)
+
+    def _move(
+            self, owner: str, key: desired.Key, uid: str, version: bodies.Version,
+    ) -> bool:
+        """Take the child from its former owner; return whether this state is not outdated."""
+        former = self._owners.get(key, owner)
+        if former != owner:
+            known = self._by_owner[former][key]
+            if known.uid == uid and bodies.is_newer(known.version, version):
+                return False
+            self._remove(former, key, known.uid)
+        self._owners[key] = owner
+        return True
 
     def remove(self, owner: str, key: desired.Key, uid: str) -> None:
         """Forget a child that is gone, if it is still this one."""
@@ -246,6 +270,7 @@ class ChildStore:
         known = children.get(key) if children is not None else None
         if children is not None and known is not None and known.uid == uid:
             del children[key]
+            del self._owners[key]
             if not children:
                 del self._by_owner[owner]
             if not known.is_pruned:

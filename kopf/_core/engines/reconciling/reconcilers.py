@@ -87,6 +87,10 @@ class Hub:
             for member in list(self._members.values()):
                 member.trigger()
 
+    def is_known(self, uid: str) -> bool:
+        """Whether there is an object with this uid among those that are reconciled."""
+        return uid in self._members
+
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
 
@@ -337,6 +341,8 @@ class Reconcilers:
             logger: Any,
     ) -> None:
         wanted, known = step
+        if known is None:
+            await self._verify_vacancy(wanted)
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
                 try:
@@ -347,6 +353,11 @@ class Reconcilers:
                     if known is not None or not await self._is_controlled(wanted):
                         raise
                     applied = await self._send(wanted, manager=manager, force=True, logger=logger)
+                else:
+                    if known is None and _has_other_managers(applied, manager):
+                        logger.info(
+                            f"{handler!r} has adopted {wanted.key}, which existed before, with no "
+                            f"other controller and with no other values in the same fields.")
                 self._hub.store.accept(wanted.watched, applied)
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
@@ -359,8 +370,35 @@ class Reconcilers:
             return
         logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
 
+    async def _verify_vacancy(self, wanted: desired.Desired) -> None:
+        """
+        Check that the object is not a child of another parent of the same handler.
+
+        The API server would let it be taken over, as the field manager is the same. A former
+        parent of the same name is gone, or it will be: its children are taken over.
+
+        :raises errors.APIConflictError: if it is a child of another parent.
+        """
+        owner = self._hub.store.find_owner(wanted.key)
+        if owner is None or owner == self.host.uid:
+            return
+        other = await self._find_controller(wanted)
+        if other is None:
+            if self._hub.is_known(owner):
+                raise errors.APIConflictError(
+                    f"it belongs to the object with the uid {owner}.", status=409)
+        elif not any(_is_same(ref, other) for ref in (
+                wanted.manifest['metadata'].get('ownerReferences') or ())):
+            raise errors.APIConflictError(
+                f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
+
     async def _is_controlled(self, wanted: desired.Desired) -> bool:
         """Whether the object controls an object that is not known, e.g. for a changed label."""
+        controller = await self._find_controller(wanted)
+        return controller is not None and controller.get('uid') == self.host.uid
+
+    async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
+        """Find the reference to the controller of an object that is not known, if it has any."""
         async for page in listing.list_objects(
                 self._hub.client, settings=self._hub.client.settings, resource=wanted.watched,
                 namespace=None if wanted.key.namespace is None else (
@@ -368,9 +406,8 @@ class Reconcilers:
                 field_selector=f'metadata.name={wanted.key.name}'):
             for item in page.items:
                 owners: Any = item['metadata'].get('ownerReferences') or ()
-                return any(ref.get('controller') and ref.get('uid') == self.host.uid
-                           for ref in owners)
-        return False
+                return next((ref for ref in owners if ref.get('controller')), None)
+        return None
 
     async def _send(
             self,
@@ -471,6 +508,17 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, patch: patches.Patch)
         state['metadata'] = {
             key: val for key, val in state['metadata'].items() if key not in VERSIONS}
     return before != after
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two references are for the same object, or for one that was created again."""
+    return all(one.get(field) == other.get(field) for field in ('kind', 'name'))
+
+
+def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
+    """Whether others have set fields of the object, so that it was not created by this manager."""
+    entries: Any = raw['metadata'].get('managedFields') or ()
+    return any(entry.get('manager') != manager for entry in entries)
 
 
 def _add_finalizer(body: bodies.RawBody) -> None:
