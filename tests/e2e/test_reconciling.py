@@ -256,6 +256,38 @@ async def test_nothing_is_written_after_a_restart(kube, kind, run, proxy, journa
     assert get_writes(proxy, parent) == []
 
 
+async def test_empty_mappings_are_written_at_most_once_after_a_restart(
+        kube, kind, run, proxy, journal, parent, settings):
+    settings.queueing.worker_limit = 1
+    settings.reconciling.manager = parent
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps', 'deployments'])
+    def fn(name, **_):
+        journal.append(name)
+        manifest = deployment(name)
+        template = manifest['spec']['template']['spec']
+        template['volumes'] = [{'name': 'v', 'emptyDir': {}}]
+        template['securityContext'] = {}
+        yield manifest
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {}}
+
+    names = [f'{parent}-{number}' for number in range(5)]
+    instance = run()
+    for name in names:
+        await kube.create(kind, name)
+    for name in names:
+        await kube.wait_for(CONFIGMAPS, name, bool)
+        await kube.wait_for(DEPLOYMENTS, name, bool)
+    instance.stop()
+    proxy.requests.clear()
+    journal.clear()
+    run()
+    await journal.wait(*names)
+    await rest(kube, kind)
+    # The oldest Kubernetes does not record them, which is learned once of each kind.
+    assert len(get_writes(proxy, parent)) in (0, 2)
+
+
 async def test_the_status_of_children_is_no_reason_to_write(
         kube, kind, run, proxy, journal, parent):
 

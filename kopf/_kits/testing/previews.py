@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, diffs, offspring, references
+from kopf._cogs.structs import bodies, diffs, references
 from kopf._core.engines.reconciling import children, desired
 from kopf._core.intents import causes, handlers
 from kopf._kits.sandbox import kinds
@@ -37,12 +37,13 @@ class GivenChildren(children.OperatorChildren):
             key = desired.Key(group, kind, meta.get('namespace'), meta['name'])
             self.manifests[key] = raw
             labels = {desired.OWNER_LABEL: uid, desired.HANDLER_LABEL: label}
-            store.accept(resource, {**raw, 'metadata': {
+            known: Any = {**raw, 'metadata': {
                 'uid': str(uuid.uuid4()), **meta,
                 'labels': {**(meta.get('labels') or {}), **labels},
                 'managedFields': [{
                     'manager': MANAGER, 'operation': 'Apply',
-                    'fieldsV1': {f'f:{key}': {} for key in raw}}]}})
+                    'fieldsV1': {f'f:{key}': {} for key in raw}}]}}
+            store.accept(resource, known)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,13 +79,25 @@ class Child:
         """Take the next state as newer, whatever its version."""
         self.version = None
 
-    def is_as(self, wanted: desired.Desired) -> bool:
+    def find_unrecorded(self, manifest: Mapping[str, Any]) -> Collection[desired.Path]:
+        """
+        Find the fields of which the API server has recorded nothing, though they were applied.
+
+        The child must be the response to this manifest, and not settled yet.
+        """
+        return () if self._fields is None else frozenset(desired.find_unrecorded(
+            json.loads(self._fields), _get_content(manifest)))
+
+    def is_as(
+            self, wanted: desired.Desired, *, unrecorded: Collection[desired.Path] = (),
+    ) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
         if self.digest != wanted.digest:
             return False
         if self._settled != (self.digest, self._stamp):
             if self._settled is not None or self._fields is None or not desired.owns(
-                    json.loads(self._fields), _get_content(wanted.manifest)):
+                    json.loads(self._fields), _get_content(wanted.manifest),
+                    unrecorded=unrecorded):
                 return False
             self.settle()
         return True
@@ -138,6 +150,8 @@ class ChildStore:
         """Whose each child is, as its label says: two parents can want the same object."""
         self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
+        self._unrecorded: dict[tuple[str, str], Collection[desired.Path]] = {}
+        """The fields that the API server does not record, by the groups and kinds."""
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
         self._shelves: dict[tuple[references.Resource, references.Namespace], Shelf] = {}
@@ -205,9 +219,27 @@ class ChildStore:
         """Find whose child the object is, by the uid of the parent; None if it is no child."""
         return self._owners.get(key)
 
-    def accept(self, resource: references.Resource, raw: bodies.RawBody) -> None:
-        """Take the response to an applied manifest: it can be ahead of the watch."""
+    def get_unrecorded(self, key: desired.Key) -> Collection[desired.Path]:
+        """Get the fields of children of this kind that the API server is known not to record."""
+        return self._unrecorded.get((key.group, key.kind), ())
+
+    def accept(
+            self,
+            resource: references.Resource,
+            raw: bodies.RawBody,
+            *,
+            repeated: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Take the response to an applied manifest: it can be ahead of the watch.
+
+        ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
+        What the API server does not record is learned from it, for all children of the kind.
+        """
         child = self._make(resource, raw)
+        if repeated is not None and (found := child.find_unrecorded(repeated)):
+            known_fields = self.get_unrecorded(child.key)
+            self._unrecorded[child.key.group, child.key.kind] = {*known_fields, *found}
         child.settle()
         owner = _get_label(raw, desired.OWNER_LABEL)
         if not self._move(owner, child.key, child.uid, child.version):

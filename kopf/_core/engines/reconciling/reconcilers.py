@@ -307,7 +307,8 @@ class Reconcilers:
             if child.label == label}
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
-        steps = planning.plan(wanted, known, prune=prune)
+        steps = planning.plan(
+            wanted, known, prune=prune, get_unrecorded=self._hub.store.get_unrecorded)
         if not steps:
             return []
         problems: list[str] = []
@@ -317,6 +318,8 @@ class Reconcilers:
             async with limit:
                 try:
                     match step:
+                        case planning.Apply() if self._is_superfluous(step):
+                            pass
                         case planning.Apply():
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
@@ -331,6 +334,12 @@ class Reconcilers:
         else:
             await tasks.gather(*map(carry_out, steps))
         return problems
+
+    def _is_superfluous(self, step: planning.Apply) -> bool:
+        """Whether it was learned from the writes before that the child is as it should be."""
+        unrecorded = self._hub.store.get_unrecorded(step.wanted.key)
+        return bool(unrecorded) and step.known is not None and step.known.is_as(
+            step.wanted, unrecorded=unrecorded)
 
     async def _apply(
             self,
@@ -358,7 +367,9 @@ class Reconcilers:
                         logger.info(
                             f"{handler!r} has adopted {wanted.key}, which existed before, with no "
                             f"other controller and with no other values in the same fields.")
-                self._hub.store.accept(wanted.watched, applied)
+                is_repeated = known is not None and known.digest == wanted.digest
+                self._hub.store.accept(
+                    wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
         except errors.APIUnprocessableError:
             if not handler.recreate or known is None:
                 raise
