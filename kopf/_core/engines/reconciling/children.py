@@ -131,6 +131,9 @@ def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) ->
 OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
+OnUnavailable = Callable[[references.Resource, Exception], None]
+"""Called with a kind of children and an error when the children cannot be listed for now."""
+
 
 class ChildStore:
     """All children of all parents of an operator."""
@@ -140,11 +143,13 @@ class ChildStore:
             *,
             on_change: OnChange = lambda uid: None,
             on_listed: Callable[[], None] = lambda: None,
+            on_unavailable: OnUnavailable = lambda resource, error: None,
     ) -> None:
         """``on_listed`` is called when all children of some kind in some namespace are known."""
         super().__init__()
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
+        self.on_unavailable: OnUnavailable = on_unavailable
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
         self._owners: dict[desired.Key, str] = {}
         """Whose each child is, as its label says: two parents can want the same object."""
@@ -361,6 +366,10 @@ class Shelf(watching.Sink):
         if not self.is_listed:
             self.is_listed = True
             self._store.on_listed()
+
+    def unavailable(self, error: Exception) -> None:
+        if not self.is_listed:
+            self._store.on_unavailable(self._resource, error)
 
     def changed(
             self,

@@ -5,6 +5,7 @@ They run as a part of the processing of an object, after its handlers of changes
 with these, and never twice at once for an object.
 """
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -27,6 +28,12 @@ VERSIONS = frozenset({'resourceVersion', 'generation', 'managedFields'})
 
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
+
+MAX_NAMED = 5
+"""How many children the log names at most."""
+
+module_logger = logging.getLogger(__name__)
+
 
 class Host(Protocol):
     """The object as the reactor has it."""
@@ -66,13 +73,19 @@ class Hub:
         self.client = client
         self.context = context
         self.get_memo = get_memo
-        self.store = children.ChildStore(on_change=self._notify, on_listed=self._notify_waiting)
+        self.store = children.ChildStore(
+            on_change=self._notify, on_listed=self._notify_waiting,
+            on_unavailable=self._complain)
         self.waiting: set[Reconcilers] = set()
         """The reconcilers that wait until all children of some kind are listed."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._members: dict[str, Reconcilers] = {}
         self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
         """The objects that watch others, by their names."""
+        self._forbidden: set[references.Resource] = set()
+        """The kinds of children that must not be listed, as was said in the log."""
+        self._abandoned: set[tuple[str, ids.HandlerId]] = set()
+        """The objects and handlers that do not match any more, as was said in the log."""
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
         """
@@ -108,6 +121,8 @@ class Hub:
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
+        for handler in member.host.handlers.reconciling:
+            self._abandoned.discard((member.host.uid, handler.id))
         if self._members.get(member.host.uid) is member:
             del self._members[member.host.uid]
         if member.name is not None and (namesakes := self._named.get(member.name)):
@@ -127,6 +142,35 @@ class Hub:
         member = self._members.get(uid)
         if member is not None:
             member.trigger()
+
+    def abandon(self, handler: handlers.ReconcilingHandler, uid: str, logger: Any) -> None:
+        """Say once that an object with children does not match the filters any more."""
+        if (uid, handler.id) in self._abandoned:
+            return
+        label = self.store.register(self.get_manager(handler))
+        left = [key for key, child in self.store.of(uid).items() if child.label == label]
+        if left:
+            self._abandoned.add((uid, handler.id))
+            more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
+            logger.info(
+                f"{handler!r} does not match this object any more. Its owned resources stay as "
+                f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
+
+    def take_back(self, handler: handlers.ReconcilingHandler, uid: str) -> None:
+        """Note that the object matches the filters."""
+        self._abandoned.discard((uid, handler.id))
+
+    def _complain(self, resource: references.Resource, error: Exception) -> None:
+        """Say once which handlers wait, and which rights are needed."""
+        if not isinstance(error, errors.APIForbiddenError) or resource in self._forbidden:
+            return
+        self._forbidden.add(resource)
+        names = [repr(handler) for handler, kinds in self._kinds.items()
+                 if resource in kinds.values()]
+        module_logger.warning(
+            f"{', '.join(names)} will not be called until {resource} can be listed. The operator "
+            f"needs the rights to list, watch, create, patch, and delete {resource}, which it "
+            f"owns: {error}")
 
     def _notify_waiting(self) -> None:
         waiting, self.waiting = self.waiting, set()
@@ -222,12 +266,14 @@ class Reconcilers:
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 self._attempts.pop(handler.id, None)
+                self._abandon(handler, body, logger)
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
+        if not self._is_ready(handler, body):
             self._wait()
             return raw
+        hub.take_back(handler, host.uid)
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
             now=context.clock.now())
@@ -265,6 +311,18 @@ class Reconcilers:
                 patch, problems, is_stalled=outcome.final and bool(problems),
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
+
+    def _is_ready(self, handler: handlers.ReconcilingHandler, body: bodies.Body) -> bool:
+        return all(self._hub.store.is_ready(kind, body.metadata.namespace)
+                   for kind in self._hub.get_kinds(handler).values())
+
+    def _abandon(
+            self, handler: handlers.ReconcilingHandler, body: bodies.Body, logger: Any,
+    ) -> None:
+        if self._is_ready(handler, body):
+            self._hub.abandon(handler, self.host.uid, logger)
+        else:
+            self._wait()
 
     def _wait(self) -> None:
         """Run again when all children of some kind are listed."""
