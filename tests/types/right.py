@@ -141,6 +141,16 @@ def reconcile(
     return [child]
 
 
+@kopf.index('kopfexamples')
+def users(name: str, spec: kopf.Spec, **_: Any) -> dict[str, str]:
+    return {secret: name for secret in spec.get('secrets', [])}
+
+
+@kopf.reconcile('kopfexamples', watches={'secrets': users, 'configmaps': 'users'})
+def reconcile_users(**_: Any) -> None:
+    pass
+
+
 @kopf.reconcile('kopfexamples')
 def reconcile_by_generator(name: str, **_: Any) -> Iterator[dict[str, Any]]:
     yield {'metadata': {'name': name}}
