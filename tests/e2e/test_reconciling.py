@@ -1012,7 +1012,7 @@ KILLED = '''
 def configure(settings, **_):
     settings.posting.enabled = False
 
-@kopf.reconcile(*KIND, owns=['configmaps'])
+@kopf.reconcile(*KIND, owns=['configmaps'], conditions=True)
 def fn(name, spec, **_):
     def make(**metadata):
         return {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': metadata,
@@ -1024,37 +1024,86 @@ def fn(name, spec, **_):
 '''
 
 
-async def test_killed_after_each_write_it_converges(
-        kube, kind, operator, proxy, tmp_path, parent, namespace):
-    kubeconfig = proxy.write_kubeconfig(tmp_path / 'proxy.yaml')
+class Killing:
+    """A parent with children, whose operator is killed after some of its writes."""
 
-    async def is_settled(count):
-        children = await find_children(kube, CONFIGMAPS, owner)
-        return [obj['data']['n'] for obj in children] == [str(count)] * (count + 2)
+    def __init__(self, kube, kind, operator, proxy, kubeconfig, parent, namespace):
+        self.kube, self.kind, self.operator, self.proxy = kube, kind, operator, proxy
+        self.kubeconfig, self.parent, self.namespace = kubeconfig, parent, namespace
+        self.uid = None
 
-    async def converge(count):
+    async def create(self, count):
+        obj = await self.kube.create(
+            self.kind, self.parent, spec={'n': count, 'namespace': self.namespace})
+        self.uid = obj['metadata']['uid']
+
+    async def is_settled(self, count):
+        children = await self.kube.list_objects(CONFIGMAPS, selector=f'{OWNER}={self.uid}')
+        if [obj['data']['n'] for obj in children] != [str(count)] * (count + 2):
+            return False
+        obj = await self.kube.get(self.kind, self.parent)
+        return any(item['type'] == 'Ready' and item['status'] == 'True'
+                   for item in obj.get('status', {}).get('conditions', []))
+
+    async def is_gone(self):
+        for kind, namespace in ((self.kind, 'default'), (CONFIGMAPS, self.namespace)):
+            try:
+                await self.kube.get(kind, self.parent, namespace=namespace)
+                return False
+            except KubeError as e:
+                assert e.status == 404
+        return True
+
+    async def run(self, is_reached, *args, number):
+        """Run an operator until this write of it, or to the end; return whether it was killed."""
+        strike = Strike(number, 'after', signal.SIGKILL,
+                        does_count=lambda request: request.method in WRITING)
+        fault = self.proxy.inject(strike.act, match=strike.does_count, times=None)
+        strike.operator = self.operator(KILLED, kind=self.kind, kubeconfig=self.kubeconfig)
+        while strike.request is None and not await is_reached(*args):
+            await asyncio.sleep(0.02)
+        is_killed = not strike.call_off()
+        if not is_killed:
+            strike.operator.stop()
+        await strike.operator.wait()
+        fault.end()
+        return is_killed
+
+    async def converge(self, is_reached, *args):
+        """Kill each operator after its first write, until there is nothing to write."""
         for _ in range(20):
-            strike = Strike(
-                1, 'after', signal.SIGKILL, does_count=lambda request: request.method in WRITING)
-            fault = proxy.inject(strike.act, match=strike.does_count, times=None)
-            strike.operator = operator(KILLED, kind=kind, kubeconfig=kubeconfig)
-            while strike.request is None and not await is_settled(count):
-                await asyncio.sleep(0.02)
-            if strike.call_off():
-                strike.operator.stop()
-            await strike.operator.wait()
-            fault.end()
-            if await is_settled(count):
+            if not await self.run(is_reached, *args, number=1):
                 return
         raise AssertionError("It does not converge.")
 
-    owner = await kube.create(kind, parent, spec={'n': 2, 'namespace': namespace})
-    await converge(2)
+
+@pytest.fixture()
+def killing(kube, kind, operator, proxy, tmp_path, parent, namespace):
+    kubeconfig = proxy.write_kubeconfig(tmp_path / 'proxy.yaml')
+    return Killing(kube, kind, operator, proxy, kubeconfig, parent, namespace)
+
+
+async def test_killed_after_each_write_it_converges(kube, kind, killing, parent):
+    await killing.create(2)
+    await killing.converge(killing.is_settled, 2)
     await kube.patch(kind, parent, {'spec': {'n': 1}})
-    await converge(1)
-    names = {obj['metadata']['name'] for obj in await find_children(kube, CONFIGMAPS, owner)}
+    await killing.converge(killing.is_settled, 1)
+    children = await kube.list_objects(CONFIGMAPS, selector=f'{OWNER}={killing.uid}')
+    names = {obj['metadata']['name'] for obj in children}
     assert names > {parent, f'{parent}-0'} and len(names) == 3
-    operator(KILLED, kind=kind, kubeconfig=kubeconfig)
     await kube.delete(kind, parent)
-    await kube.wait_gone(kind, parent)
-    await kube.wait_gone(CONFIGMAPS, parent, namespace=namespace)
+    await killing.converge(killing.is_gone)
+
+
+@pytest.mark.parametrize('number', range(2, 6))
+async def test_killed_after_any_write_it_converges(kube, kind, killing, parent, number):
+    await killing.create(1)
+    was_killed = await killing.run(killing.is_settled, 1, number=number)
+    assert was_killed  # the finalizer, 3 children, and the conditions
+    await killing.run(killing.is_settled, 1, number=None)
+    await kube.patch(kind, parent, {'spec': {'n': 2}})
+    await killing.run(killing.is_settled, 2, number=number)
+    await killing.run(killing.is_settled, 2, number=None)
+    await kube.delete(kind, parent)
+    await killing.run(killing.is_gone, number=number)
+    await killing.run(killing.is_gone, number=None)
