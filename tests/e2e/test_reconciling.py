@@ -485,6 +485,25 @@ async def test_handlers_touch_only_their_own_children(kube, kind, run, parent):
     assert await kube.get(CONFIGMAPS, f'{parent}-1')
 
 
+async def test_copies_of_children_are_left_alone(kube, kind, run, parent):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'])
+    def fn(name, spec, **_):
+        return configmap(name, n=str(spec.get('n')))
+
+    run()
+    await kube.create(kind, parent, spec={'n': 1})
+    child = await kube.wait_for(CONFIGMAPS, parent, bool)
+    metadata = {key: child['metadata'][key]
+                for key in ('labels', 'annotations', 'ownerReferences')}
+    await kube.request('POST', CONFIGMAPS.get_path(namespace='default'), body=configmap(
+        f'{parent}-copy', metadata=metadata, n='1'))
+    await kube.patch(kind, parent, {'spec': {'n': 2}})
+    await kube.wait_for(CONFIGMAPS, parent, lambda obj: obj['data'] == {'n': '2'})
+    await rest(kube, kind)
+    assert await kube.get(CONFIGMAPS, f'{parent}-copy')
+
+
 # Changes that come fast, and watches that come late.
 
 async def test_of_changes_back_and_forth_the_last_one_stands(kube, kind, run, parent):

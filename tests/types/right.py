@@ -143,7 +143,7 @@ def reconcile(
 
 @kopf.index('kopfexamples')
 def users(name: str, spec: kopf.Spec, **_: Any) -> dict[str, str]:
-    return {secret: name for secret in spec.get('secrets', [])}
+    return dict.fromkeys(spec.get('secrets', []), name)
 
 
 @kopf.reconcile('kopfexamples', watches={'secrets': users, 'configmaps': 'users'})

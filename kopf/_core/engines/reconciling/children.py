@@ -56,6 +56,11 @@ class Child:
             if fields is not None and key not in kept and f'f:{key}' in fields})
         self._packed = _pack(kept)
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether the handler of the label has applied it; false e.g. for copies by users."""
+        return self._stamp != _NOTHING
+
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""
         self._settled, self._fields = (self.digest, self._stamp), None
@@ -110,6 +115,10 @@ class Child:
 
 def _pack(value: object) -> bytes:
     return json.dumps(value, separators=(',', ':')).encode()
+
+
+_NOTHING = hash(_pack(None))
+"""The stamp of children of which their manager has no fields."""
 
 
 def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:

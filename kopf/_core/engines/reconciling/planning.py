@@ -37,7 +37,8 @@ def plan(
     Find what to write.
 
     ``get_unrecorded`` returns the fields that the API server does not record for such a child. A
-    child that is being deleted is left alone: when it is gone, the plan is made again.
+    child that is being deleted is left alone: when it is gone, the plan is made again. A copy of a
+    child has the same labels, and is not deleted.
     """
     steps: list[Step] = []
     for key, item in wanted.items():
@@ -48,5 +49,5 @@ def plan(
     if prune:
         steps.extend(
             Delete(child) for key, child in known.items()
-            if key not in wanted and not child.is_deleting)
+            if key not in wanted and not child.is_deleting and child.is_applied)
     return steps

@@ -420,6 +420,9 @@ class Reconcilers:
                     if known is not None or not await self._is_controlled(wanted):
                         raise
                     applied = await self._send(wanted, manager=manager, force=True, logger=logger)
+                    logger.info(
+                        f"{handler!r} has taken over {wanted.key}, which this object controls, "
+                        f"with the fields of other field managers.")
                 else:
                     if known is None and _has_other_managers(applied, manager):
                         logger.info(
@@ -437,23 +440,31 @@ class Reconcilers:
             logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await self._delete(known, logger)
             return
-        logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
+        logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
 
     async def _verify_vacancy(self, wanted: desired.Desired) -> None:
         """
-        Check that the object is not a child of another parent of the same handler.
+        Check that the object is nobody else's, where the API server cannot know.
 
-        The API server would let it be taken over, as the field manager is the same. A former
-        parent of the same name is gone, or it will be: its children are taken over.
+        The API server would let it be taken over from another parent of the same handler, as the
+        field manager is the same. A former parent of the same name is gone, or it will be: its
+        children are taken over. If there is no owner reference, as over namespaces, the API server
+        does not see that there would be two controllers.
 
-        :raises errors.APIConflictError: if it is a child of another parent.
+        :raises errors.APIConflictError: if it is somebody else's.
         """
-        owner = self._hub.store.find_owner(wanted.key)
-        if owner is None or owner == self.host.uid:
+        store, uid = self._hub.store, self.host.uid
+        owner = store.find_owner(wanted.key)
+        if owner == uid:
+            if store.of(uid)[wanted.key].is_applied:
+                raise errors.APIConflictError(
+                    "it belongs to another handler of this object.", status=409)
+            return
+        if owner is None and wanted.is_owned:
             return
         other = await self._find_controller(wanted)
         if other is None:
-            if self._hub.is_known(owner):
+            if owner is not None and self._hub.is_known(owner):
                 raise errors.APIConflictError(
                     f"it belongs to the object with the uid {owner}.", status=409)
         elif not any(_is_same(ref, other) for ref in (
@@ -554,7 +565,8 @@ class Reconcilers:
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
-        left = [child for child in self._hub.store.of(self.host.uid).values() if not child.is_owned]
+        left = [child for child in self._hub.store.of(self.host.uid).values()
+                if not child.is_owned and child.is_applied]
         for child in left:
             if not child.is_deleting:
                 await self._delete(child, logger)
@@ -606,8 +618,8 @@ def _explain(e: errors.APIError, step: planning.Step) -> str:
     is_foreign = isinstance(e, errors.APIConflictError) or (
         isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
     if isinstance(step, planning.Apply) and step.known is None and is_foreign:
-        return (f"an object of this name is there, and it is not a child of this one, so it is "
-                f"left alone. Rename the child, or delete the object: {text}")
+        return (f"an object of this name is there, and this handler has not made it for this one, "
+                f"so it is left alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
         return f"{text} To delete and create it again in such cases, set recreate=True."
     return text
