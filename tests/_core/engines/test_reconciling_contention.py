@@ -36,7 +36,7 @@ async def create(api, name, **spec):
 
 async def wait_ready(api, name, status='True'):
     obj = await api.client.wait('kopfexamples', name, lambda obj: (
-        obj['status']['conditions'][0]['status'] == status))
+        obj['status']['conditions'][0]['status'] == status), timeout=600)
     return obj['status']['conditions'][0]['message']
 
 

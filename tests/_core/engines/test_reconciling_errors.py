@@ -46,7 +46,7 @@ class World:
         await self.client.create('kopfexamples', 'parent', spec={'n': 1})
 
     async def wait(self, **statuses):
-        obj = await self.client.wait('kopfexamples', 'parent', lambda obj: all(
+        obj = await self.client.wait('kopfexamples', 'parent', timeout=600, condition=lambda obj: all(
             get_conditions(obj)[type]['status'] == status for type, status in statuses.items()))
         return get_conditions(obj)
 

@@ -126,4 +126,4 @@ async def test_a_kind_that_must_not_be_listed_is_named_and_holds_no_other_handle
             assert calls == []
             for fault in faults:
                 api.sandbox.faults.remove(fault)
-            await api.client.wait('secrets', 'parent')
+            await api.client.wait('secrets', 'parent', timeout=3600)
