@@ -51,6 +51,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     for each in [*registry._activities, *registry.iter_resource_handlers()]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)
+    yield from registry.find_missing_indices()
     for handler in registry.iter_resource_handlers():
         other = known.setdefault((handler.selector, _name_kind(handler), handler.id), handler)
         if other.fn is not handler.fn:

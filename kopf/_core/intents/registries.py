@@ -84,15 +84,19 @@ class OperatorRegistry:
         """
         Check what can only be checked when all handlers are declared.
 
-        :raises LookupError: if a handler of `kopf.reconcile` watches by an index that is not there.
+        :raises LookupError: if there is any of `find_missing_indices`.
         """
+        for complaint in self.find_missing_indices():
+            raise LookupError(complaint)
+
+    def find_missing_indices(self) -> Iterator[str]:
+        """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""
         ids = {handler.id for handler in self._indexing}
         for reconciler in self._reconciling:
             for selector, mapper in reconciler.watches:
                 if isinstance(mapper, str) and mapper not in ids:
-                    raise LookupError(
-                        f"{reconciler!r} watches {selector} by the index {mapper!r}, but there is "
-                        f"no such index. Declare it with @kopf.index(..., id={mapper!r}).")
+                    yield (f"{reconciler!r} watches {selector} by the index {mapper!r}, but there "
+                           f"is no such index. Declare it with @kopf.index(..., id={mapper!r}).")
 
     def get_selectors(self) -> Collection[references.Selector]:
         """

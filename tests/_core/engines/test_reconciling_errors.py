@@ -46,8 +46,11 @@ class World:
         await self.client.create('kopfexamples', 'parent', spec={'n': 1})
 
     async def wait(self, **statuses):
-        obj = await self.client.wait('kopfexamples', 'parent', timeout=600, condition=lambda obj: all(
-            get_conditions(obj)[type]['status'] == status for type, status in statuses.items()))
+        def is_so(obj):
+            conditions = get_conditions(obj)
+            return all(conditions[key]['status'] == status for key, status in statuses.items())
+
+        obj = await self.client.wait('kopfexamples', 'parent', is_so, timeout=600)
         return get_conditions(obj)
 
 

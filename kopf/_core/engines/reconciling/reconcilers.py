@@ -432,7 +432,7 @@ class Reconcilers:
                 self._hub.store.accept(
                     wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
         except errors.APIUnprocessableError:
-            if not handler.recreate or known is None:
+            if not handler.recreate or known is None or not known.is_applied:
                 raise
             await applying.verify_creation(
                 self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
