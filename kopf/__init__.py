@@ -49,6 +49,7 @@ from kopf._cogs.structs.diffs import Diff, DiffItem, DiffOperation
 from kopf._cogs.structs.ids import HandlerId
 from kopf._cogs.structs.indices import Index, Store
 from kopf._cogs.structs.memos import Memo
+from kopf._cogs.structs.offspring import Children
 from kopf._cogs.structs.patches import Patch, PatchFn
 from kopf._cogs.structs.references import EVERYTHING, Resource
 from kopf._cogs.structs.reviews import (
@@ -106,7 +107,6 @@ if TYPE_CHECKING:
     from kopf._core.actions.subhandling import execute
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.engines.reconciling.applications import apply
-    from kopf._core.engines.reconciling.children import Children
     from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.webhooks import (
@@ -129,7 +129,6 @@ _LAZY = {
     'WebhookMinikubeServer': 'kopf._kits.webhooks',
     'WebhookNgrokTunnel': 'kopf._kits.webhooks',
     'WebhookServer': 'kopf._kits.webhooks',
-    'Children': 'kopf._core.engines.reconciling.children',
     'apply': 'kopf._core.engines.reconciling.applications',
     'set_condition': 'kopf._core.engines.reconciling.conditions',
     'event': 'kopf._core.engines.posting',

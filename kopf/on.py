@@ -1028,7 +1028,7 @@ def reconcile(
         shortcut: str | None = None,
         category: str | None = None,
         owns: Iterable[_Kind] = (),
-        watches: Mapping[_Kind, Callable[..., Any]] | None = None,
+        watches: Mapping[_Kind, Callable[..., Any] | str] | None = None,
         interval: float | None = None,
         prune: bool = True,
         recreate: bool = False,
@@ -1056,11 +1056,13 @@ def reconcile(
 
     :param owns: the kinds of owned resources: each is a name, such as ``'deployments'`` or
         ``'deployments.apps'``, or a tuple of the group, the version, and the name. Default: none.
-    :param watches: other kinds that the objects use, each with a function. The function gets a
-        changed object as keyword arguments (``name``, ``namespace``, ``labels``, ``body``, and so
-        on), and returns the names of the objects to reconcile: a name, or an iterable of names in
-        the same namespace or of pairs of a namespace and a name. If the function names neither
-        ``body`` nor ``spec`` nor ``status``, only the metadata is watched. Default: none.
+    :param watches: other kinds that the objects use, each with a function or an index. The function
+        gets a changed object as keyword arguments (``name``, ``namespace``, ``labels``, ``body``,
+        and so on), and returns the names of the objects to reconcile: a name, or an iterable of
+        names in the same namespace or of pairs of a namespace and a name. If the function names
+        neither ``body`` nor ``spec`` nor ``status``, only the metadata is watched. An index is the
+        function with `kopf.index`, or its id: its keys are the names of the used objects, or pairs
+        of a namespace and a name; its values are what such a function returns. Default: none.
     :param interval: how often, in seconds, to call the function even if nothing has changed. It
         varies by a tenth, so that objects are not handled all at once. Default: never.
     :param prune: whether to delete the owned resources that the function does not return any more.
@@ -1083,7 +1085,7 @@ def reconcile(
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
     owned = tuple(map(_select, owns))
-    watched = tuple((_select(name), fn) for name, fn in (watches or {}).items())
+    watched = tuple((_select(name), mapper) for name, mapper in (watches or {}).items())
 
     def decorator(fn: ReconcilingFnT) -> ReconcilingFnT:
         _registry(registry)._reconciling.append(handlers.ReconcilingHandler(

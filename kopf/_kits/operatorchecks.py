@@ -51,6 +51,7 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
     for each in [*registry._activities, *registry.iter_resource_handlers()]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)
+    yield from registry.find_missing_indices()
     for handler in registry.iter_resource_handlers():
         key = handler.selector, handlers.name_decorator(handler), handler.id
         other = known.setdefault(key, handler)

@@ -82,6 +82,20 @@ def test_handlers_of_the_same_id_are_faults():
     assert fault.count(__file__) == 2
 
 
+def test_unknown_indices_of_reconcilers_are_faults():
+    def declare(registry):
+        def fn(reason, children, **_):
+            pass
+
+        kopf.index('things', registry=registry, id='known')(lambda **_: {})
+        kopf.reconcile('things', watches={'secrets': 'known', 'configmaps': 'unknown'},
+                       registry=registry, id='fn')(fn)
+
+    assert check(declare)[1] == [
+        "Reconciler 'fn' watches configmaps by the index 'unknown', but there is no such index. "
+        "Declare it with @kopf.index(..., id='unknown')."]
+
+
 def test_async_filters_are_faults():
     async def is_it(**_):
         return False

@@ -129,6 +129,62 @@ async def test_the_documented_rights_are_enough(
             and record.levelname != 'DEBUG' and 'OS signals' not in record.getMessage()] == []
 
 
+OWNING = [
+    ('apiextensions.k8s.io', ['customresourcedefinitions'], ['list', 'watch']),
+    ('', ['namespaces'], ['list', 'watch']),
+    ('', ['configmaps'], ['list', 'watch', 'create', 'patch', 'delete']),
+]
+
+
+async def test_the_documented_rights_for_owned_resources_are_enough(
+        kube, kind, name, be_an_account, embedded, caplog):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'], conditions=True)
+    def reconcile(name, spec, **_):
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'data': {'n': str(spec['n'])}}
+        if spec['n'] == 1:
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': f'{name}-more'}}
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {
+            'name': name, 'namespace': 'kube-system'}}
+
+    await be_an_account(namespaced=[], clustered=[
+        *OWNING, (kind.group, [kind.plural], ['list', 'watch', 'patch'])])
+    embedded(clusterwide=True)
+    await kube.create(kind, name, spec={'n': 1})
+    await kube.wait_for(CONFIGMAPS, f'{name}-more', bool)
+    await kube.patch(kind, name, {'spec': {'n': 2}})
+    await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data'] == {'n': '2'})
+    await kube.wait_gone(CONFIGMAPS, f'{name}-more')
+    await kube.wait_for(kind, name, lambda obj: obj['status']['conditions'])
+    await kube.delete(kind, name)
+    await kube.wait_gone(kind, name)
+    await kube.wait_gone(CONFIGMAPS, name, namespace='kube-system')
+    assert [record.getMessage() for record in caplog.records if record.levelname != 'INFO'
+            and record.levelname != 'DEBUG' and 'OS signals' not in record.getMessage()] == []
+
+
+async def test_missing_rights_for_owned_resources_are_named_and_hold_no_other_handlers(
+        kube, kind, name, be_an_account, embedded, journal, caplog):
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps', 'secrets'], id='first')
+    def first(**_):
+        journal.append('first')
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'], id='second')
+    def second(**_):
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap'}
+
+    await be_an_account(namespaced=[], clustered=[
+        *OWNING, (kind.group, [kind.plural], ['list', 'watch', 'patch'])])
+    embedded(clusterwide=True)
+    await kube.create(kind, name)
+    await kube.wait_for(CONFIGMAPS, name, bool)
+    await journal.wait_until(lambda: (
+        "Reconciler 'first' will not be called until secrets.v1 can be listed. The operator needs "
+        "the rights to list, watch, create, patch, and delete secrets.v1" in caplog.text))
+    assert journal == []
+
+
 @pytest.mark.parametrize('peering', [WIDE, NARROW], ids=['cluster-wide', 'namespaced'])
 async def test_the_documented_rights_for_peering_are_enough(
         kube, kind, name, be_an_account, operator, peering):

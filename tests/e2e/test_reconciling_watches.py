@@ -66,6 +66,33 @@ async def test_functions_can_have_the_content_and_name_namespaces(
     await journal.wait('x', 'x')
 
 
+async def test_users_of_a_watched_object_are_found_by_an_index(
+        kube, kind, embedded, journal, prefix):
+
+    @kopf.index(*kind.selector)
+    def users(name, spec, **_):
+        return {f'{prefix}{suffix}': name for suffix in spec['uses']}
+
+    @kopf.reconcile(*kind.selector, watches={'configmaps': users})
+    def reconcile(name, **_):
+        journal.append(name)
+
+    for name, suffixes in (('x', ['a', 'b']), ('y', ['b']), ('z', [])):
+        await kube.create(kind, name, spec={'uses': suffixes})
+    embedded()
+    await journal.wait('x', 'y', 'z')
+    await kube.create(CONFIGMAPS, f'{prefix}-other')
+    await kube.create(CONFIGMAPS, f'{prefix}a')
+    await journal.wait('x', 'x')
+    await kube.create(CONFIGMAPS, f'{prefix}b')
+    await journal.wait('x', 'x', 'x', 'y', 'y')
+    await kube.patch(kind, 'z', {'spec': {'uses': ['a']}})
+    await journal.wait('z', 'z')
+    await kube.delete(CONFIGMAPS, f'{prefix}a')
+    await journal.wait('z', 'z', 'z', 'x', 'x', 'x', 'x')
+    assert journal.count() == {'x': 4, 'y': 2, 'z': 3}
+
+
 async def test_a_failing_function_does_no_harm(kube, kind, embedded, journal, prefix, caplog):
 
     def find(labels, **_):

@@ -129,7 +129,9 @@ async def tick(body: kopf.Body, **_: Any) -> None:
 
 @kopf.reconcile('kopfexamples', owns=['configmaps', ('apps', 'v1', 'deployments')], interval=60,
                 prune=False, recreate=True, conditions=True, labels={'a': 'b'})
-def reconcile(name: str, children: kopf.Children, patch: kopf.Patch, **_: Any) -> list[Any]:
+def reconcile(
+        name: str, children: kopf.Children, patch: kopf.Patch, reason: kopf.Reason, **_: Any,
+) -> list[Any]:
     child = children.get('deployments.apps', name, namespace='default')
     assert_type(child, kopf.Body | None)
     assert_type(len(children), int)
@@ -137,6 +139,16 @@ def reconcile(name: str, children: kopf.Children, patch: kopf.Patch, **_: Any) -
     kopf.set_condition(patch, 'Ready', child is not None, 'Counted', message='text')
     kopf.set_condition(patch, 'Ready', 'Unknown', 'Counted')
     return [child]
+
+
+@kopf.index('kopfexamples')
+def users(name: str, spec: kopf.Spec, **_: Any) -> dict[str, str]:
+    return dict.fromkeys(spec.get('secrets', []), name)
+
+
+@kopf.reconcile('kopfexamples', watches={'secrets': users, 'configmaps': 'users'})
+def reconcile_users(**_: Any) -> None:
+    pass
 
 
 @kopf.reconcile('kopfexamples')

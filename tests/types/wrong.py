@@ -49,6 +49,16 @@ def reconcile_often(**_: Any) -> None:
     pass
 
 
+@kopf.reconcile('kopfexamples')  # refused
+def children_are_no_list(children: list[Any], **_: Any) -> None:
+    pass
+
+
+@kopf.reconcile('kopfexamples')  # refused
+def reasons_are_no_numbers(reason: int, **_: Any) -> None:
+    pass
+
+
 kopf.set_condition(kopf.Patch(), 'Ready', 'Yes', 'Reason')  # refused
 
 

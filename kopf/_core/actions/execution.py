@@ -145,7 +145,8 @@ async def _attempt(
             age = state.age(clock.mono())
             outcome = _give_up(_make_timeout_error(handler, age), logger)
         else:
-            outcome = _judge(tracebacks.trim(e), handler, policy, state, settings, logger)
+            outcome = judge(
+                tracebacks.trim(e), handler, state=state, settings=settings, logger=logger)
     else:
         logger.info(f"{name} succeeded.")
         outcome = progression.Outcome(final=True, result=result)
@@ -210,20 +211,22 @@ def fail(handler: handlers.Handler, exception: Exception, logger: Any) -> progre
     return progression.Outcome(final=True, exception=exception, message=_describe(exception))
 
 
-def _judge(
+def judge(
         e: BaseException,
         handler: handlers.Handler,
-        policy: Policy,
+        *,
         state: progression.HandlerState,
         settings: configuration.OperatorSettings,
         logger: Any,
 ) -> progression.Outcome:
     """
-    Make the outcome of a failed attempt.
+    Make the outcome of a failed attempt, and log it. Errors that were never raised, such as those
+    of what follows from a result, have no traceback in the log.
 
     `PermanentError` and `TemporaryError` say what they mean; for other errors, the mode decides.
     """
-    mode = handler.errors if handler.errors is not None else policy.default_errors
+    mode = handler.errors if handler.errors is not None else (
+        POLICIES[type(handler)].default_errors)
     is_last = handler.retries is not None and state.retries + 1 >= handler.retries
     backoff = get_backoff(handler, settings, state.retries)
     text = _describe(e)
@@ -240,7 +243,7 @@ def _judge(
         logger.error(f"{handler!r} failed temporarily: {text}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
 
-    exc_info = (type(e), e, e.__traceback__)
+    exc_info = None if e.__traceback__ is None else (type(e), e, e.__traceback__)
     if mode == handlererrors.ErrorsMode.IGNORED:
         logger.error(f"{handler!r} failed with an exception and will ignore it: {text}",
                      exc_info=exc_info)

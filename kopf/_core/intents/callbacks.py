@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, diffs, patches, references, reviews
+from kopf._cogs.structs import bodies, diffs, offspring, patches, references, reviews
 
 if TYPE_CHECKING:
     from kopf._core.intents import causes
@@ -131,7 +131,7 @@ class ReconcilingFn(Protocol):
             body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
-            children: Any,
+            reason: 'causes.Reason', children: offspring.Children,
             **kwargs: Any,
     ) -> object: ...
 

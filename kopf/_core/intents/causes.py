@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, patches, references, reviews
+from kopf._cogs.structs import bodies, dicts, diffs, offspring, patches, references, reviews
 
 
 class Activity(enum.StrEnum):
@@ -25,14 +25,16 @@ class Reason(enum.StrEnum):
     """
     What happened to an object, and why Kopf calls the handlers.
 
-    ``CREATE``, ``UPDATE``, ``DELETE``, and ``RESUME`` have handlers of their own. ``NOOP`` means
-    that nothing essential has changed. ``FREE`` and ``GONE`` are kept for compatibility: Kopf never
-    uses them.
+    ``CREATE``, ``UPDATE``, ``DELETE``, and ``RESUME`` have handlers of their own. ``RECONCILE`` is
+    the reason of all calls of `kopf.reconcile` handlers: they do not depend on what has changed.
+    ``NOOP`` means that nothing essential has changed. ``FREE`` and ``GONE`` are kept for
+    compatibility: Kopf never uses them.
     """
     CREATE = 'create'
     UPDATE = 'update'
     DELETE = 'delete'
     RESUME = 'resume'
+    RECONCILE = 'reconcile'
     NOOP = 'noop'
     FREE = 'free'
     GONE = 'gone'
@@ -141,10 +143,13 @@ class SpawningCause(ResourceCause):
 @dataclasses.dataclass(kw_only=True)
 class ReconcilingCause(ResourceCause):
     """The present state of an object, with its owned resources."""
-    children: Any
+    children: offspring.Children
 
     def _kwargs(self) -> dict[str, Any]:
-        return {**super()._kwargs(), 'children': self.children}
+        kwargs = super()._kwargs()
+        kwargs['reason'] = Reason.RECONCILE
+        kwargs['children'] = self.children
+        return kwargs
 
 
 @dataclasses.dataclass(kw_only=True)

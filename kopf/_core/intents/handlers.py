@@ -28,6 +28,12 @@ PRESENT: Final = MetaFilterToken.PRESENT
 ABSENT: Final = MetaFilterToken.ABSENT
 """In filters: there is no value."""
 
+Mapper = Callable[..., Any] | str
+"""
+How the names of the reconciled objects are found for a watched object: by a function, or by the
+index with this id.
+"""
+
 MetaFilter = Mapping[str, str | MetaFilterToken | callbacks.MetaFilterFn]
 ValueFilter = Any | MetaFilterToken | callbacks.MetaFilterFn | None
 
@@ -243,10 +249,11 @@ class ReconcilingHandler(ResourceHandler):
     A handler that returns which owned resources there should be: any iterable of manifests.
 
     ``owns`` are their kinds. ``watches`` are other kinds, each with a function that returns the
-    names of the objects to reconcile. ``interval`` is in seconds; None if only changes matter.
+    names of the objects to reconcile, or with the function or the id of such an index.
+    ``interval`` is in seconds; None if only changes matter.
     """
     owns: tuple[references.Selector, ...] = ()
-    watches: tuple[tuple[references.Selector, Callable[..., Any]], ...] = ()
+    watches: tuple[tuple[references.Selector, Mapper], ...] = ()
     interval: float | None = None
     prune: bool = True
     recreate: bool = False

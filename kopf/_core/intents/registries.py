@@ -5,9 +5,9 @@ Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from kopf._cogs.structs import dicts, references
 from kopf._core.intents import causes, filters, handlers
@@ -75,6 +75,28 @@ class OperatorRegistry:
         yield from self._changing
         yield from self._reconciling
         yield from self._webhooks
+
+    def find_mapper(self, mapper: handlers.Mapper) -> handlers.Mapper:
+        """Get the id of the index if it is the function of an index; otherwise, it is as it is."""
+        return next((handler.id for handler in self._indexing if handler.fn is mapper), mapper)
+
+    def verify(self) -> None:
+        """
+        Check what can only be checked when all handlers are declared.
+
+        :raises LookupError: if there is any of `find_missing_indices`.
+        """
+        for complaint in self.find_missing_indices():
+            raise LookupError(complaint)
+
+    def find_missing_indices(self) -> Iterator[str]:
+        """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""
+        ids = {handler.id for handler in self._indexing}
+        for reconciler in self._reconciling:
+            for selector, mapper in reconciler.watches:
+                if isinstance(mapper, str) and mapper not in ids:
+                    yield (f"{reconciler!r} watches {selector} by the index {mapper!r}, but there "
+                           f"is no such index. Declare it with @kopf.index(..., id={mapper!r}).")
 
     def get_selectors(self) -> Collection[references.Selector]:
         """
@@ -156,7 +178,7 @@ class ResourceHandlers:
 
 Owned = dict[handlers.ReconcilingHandler, Collection[references.Resource]]
 Watched = dict[handlers.ReconcilingHandler, Collection[
-    tuple[references.Resource, Callable[..., Any]]]]
+    tuple[references.Resource, handlers.Mapper]]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -167,7 +189,7 @@ class Binding:
     owned: Owned
     """The resources that the handlers own, as far as they are in the cluster."""
     watched: Watched
-    """The resources that the handlers watch, with the author's functions."""
+    """The resources that the handlers watch, with the author's functions or ids of indices."""
     unresolved: list[references.Selector]
     similar: dict[references.Selector, references.Resource]
     """What unresolved selectors were probably meant for."""
@@ -272,7 +294,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             for handler in registry._reconciling},
         watched={
             handler: tuple(
-                (resource, fn) for selector, fn in handler.watches
+                (resource, registry.find_mapper(mapper)) for selector, mapper in handler.watches
                 for resource in selected[selector])
             for handler in registry._reconciling},
         unresolved=unresolved,

@@ -16,7 +16,7 @@ from kopf._cogs.configs import configuration, conventions, progress
 from kopf._cogs.structs import bodies, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling import children, reconcilers
 from kopf._core.intents import causes, filters, handlers, mismatches, registries
 
 FOREIGN_FINALIZER = "of another controller, which has to remove it"
@@ -335,7 +335,8 @@ class _Explainer:
                 return causes.SpawningCause(
                     **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
             case handlers.ReconcilingHandler():
-                return causes.ReconcilingCause(**common, children=())
+                return causes.ReconcilingCause(**common, children=children.OperatorChildren(
+                    children.ChildStore(), str(meta.get('uid'))))
             case handlers.WatchingHandler():
                 event: bodies.RawEvent = {'type': 'MODIFIED', 'object': self._raw}
                 return causes.WatchingCause(**common, type='MODIFIED', event=event)

@@ -244,6 +244,9 @@ class Informer:
     def index(self, item: items.Item, raw: bodies.RawBody) -> None:
         self._queue.gate.index(item, raw)
 
+    def is_indexing(self, item: items.Item) -> bool:
+        return self._queue.gate.is_indexing(item)
+
     def pack_later(self, item: items.Item) -> None:
         self._queue.pack_later(item)
 

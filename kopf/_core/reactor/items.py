@@ -83,6 +83,9 @@ class Source(Protocol):
     def index(self, item: 'Item', raw: bodies.RawBody, /) -> None:
         """Index the state before the item is processed."""
 
+    def is_indexing(self, item: 'Item', /) -> bool:
+        """Whether the newest state of the item is not in the indices yet."""
+
     def pack_later(self, item: 'Item', /) -> None:
         """Pack the kept state of the item after the item has rested for a while."""
 
@@ -222,6 +225,11 @@ class Item:
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""
         return self.inbox.recall()
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether the newest known state is in the indices, or there are none of its kind."""
+        return not self.source.handlers.indexing or not self.source.is_indexing(self)
 
     def drop(self) -> None:
         """Forget the kept state, unless the deletion will be shown to event handlers or daemons."""

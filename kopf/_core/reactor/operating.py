@@ -132,6 +132,7 @@ class Operator:
         try:
             with shutdown.remind(self._underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
+            self._registry.verify()
             await self._checks.start()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._client, settings=self._settings, queue=self._events),

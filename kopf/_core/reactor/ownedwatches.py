@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, watching
@@ -23,7 +23,7 @@ class Key(NamedTuple):
     namespace: references.Namespace
     handler: handlers.ReconcilingHandler | None = None
     """The handler that watches the objects; None for children."""
-    fn: Callable[..., Any] | None = None
+    mapper: handlers.Mapper | None = None
 
 
 class OwnedWatches:
@@ -91,8 +91,8 @@ class OwnedWatches:
             Key(resource, None): f'{desired.HANDLER_LABEL} in ({",".join(sorted(values))})'
             for resource, values in labels.items()}
         keys.update({
-            Key(resource, None, handler, fn): ''
-            for handler, items in used.items() for resource, fn in items})
+            Key(resource, None, handler, mapper): ''
+            for handler, items in used.items() for resource, mapper in items})
         return {
             key._replace(namespace=namespace): selector for key, selector in keys.items()
             for namespace in (namespaces if key.resource.namespaced else (None,))}
@@ -108,17 +108,24 @@ class OwnedWatches:
             field_selectors=references.SelectorMapping(),
             shard_selectors=references.SelectorMapping()))
         sink: watching.Sink
-        if key.handler is None or key.fn is None:
+        if key.handler is None or key.mapper is None:
             sink = self._hub.store.open(key.resource, key.namespace)
+        elif key in self._watched:
+            sink = self._watched[key]
+        elif isinstance(key.mapper, str):
+            sink = self._watched[key] = watched.WatchedByIndex(
+                key.handler, key.resource, self._hub.trigger,
+                self._hub.context.indices[key.mapper])
         else:
-            sink = self._watched.setdefault(key, watched.Watched(
-                key.handler, key.fn, key.resource, self._hub.trigger))
+            sink = self._watched[key] = watched.WatchedByFunction(
+                key.handler, key.resource, self._hub.trigger, key.mapper)
         pulse = self._pulses[key] = pulses.Pulse()
         task = asyncio.get_running_loop().create_task(
             watching.watch(
                 self._client, settings=settings, resource=key.resource, namespace=key.namespace,
                 sink=sink, logger=logger, pulse=pulse,
-                metadata_only=key.fn is not None and not watched.needs_content(key.fn)),
+                metadata_only=key.mapper is not None and (
+                    not watched.needs_content(key.mapper))),
             name=f"watching of {key.resource} for reconcilers")
         task.add_done_callback(lambda _: on_end())
         return task

@@ -180,8 +180,8 @@ class Processor:
             member.note_change()
         if item.inbox.pending is not None or self._switch.is_stopping:
             return
-        if self._switch.check_paused():
-            item.inbox.remind()
+        if self._switch.check_paused() or not item.is_indexed:
+            item.inbox.remind()  # the item is released when it is resumed or indexed
             return
         item.notice()
         item.enter(items.Phase.CALLING)

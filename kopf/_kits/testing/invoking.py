@@ -22,13 +22,9 @@ from kopf._core.actions import (
     subhandling,
 )
 from kopf._core.engines import posting
-from kopf._core.engines.reconciling import children as owned
 from kopf._core.engines.reconciling import desired
 from kopf._core.intents import causes, handlererrors, handlers, registries, stopping
-from kopf._kits.sandbox import kinds
-from kopf._kits.testing import capturing, virtual
-
-MANAGER = 'kopf/testing'
+from kopf._kits.testing import capturing, previews, virtual
 
 EXAMPLE = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample'}
 
@@ -73,6 +69,15 @@ class Invocation:
     The owned resources that a handler of `kopf.reconcile` wants, as Kopf would apply them: with
     names, labels, and owners. Wrong manifests are in ``error``.
     """
+    created: list[str]
+    """Which of them are not among the given ones, for example ``ConfigMap default/example``."""
+    changed: dict[str, diffs.Diff]
+    """
+    What would change in the given ones: from the given manifests to those that the handler wants,
+    apart from the status and from what Kopf adds. Those that would not change are left out.
+    """
+    deleted: list[str]
+    """Which of the given ones would be deleted, as the handler does not want them any more."""
 
     @property
     def succeeded(self) -> bool:
@@ -123,7 +128,7 @@ async def invoke(
     :param runtime: the time in seconds since the beginning of the first attempt.
     :param memo: the memo. Default: an empty `kopf.Memo`.
     :param children: the owned resources that exist, for handlers of `kopf.reconcile`: manifests,
-        with a status if needed. Default: none.
+        with a status if needed. They count as applied by this handler. Default: none.
     :param registry: the registry with the handler. Default: the default registry.
     :param settings: the settings. Default: new `kopf.OperatorSettings`.
     :param kwargs: more arguments for the function, which replace those of Kopf: ``type`` for
@@ -154,30 +159,29 @@ async def invoke(
         token = posting.event_queue_var.set(_Events(sink))
         try:
             call = _Call(settings, executor, kwargs)
+            given = previews.GivenChildren(bodies.Body(raw), children)
             cause = _make_cause(
-                handler, raw, old, reason, memo, settings, kwargs, call.patch)
-            if isinstance(cause, causes.ReconcilingCause):
-                cause.children = _make_children(cause, children)
+                handler, raw, old, reason, memo, settings, kwargs, call.patch, given)
             outcome = await call.attempt(handler, cause, retry=retry, runtime=runtime)
+            preview = previews.Preview()
+            if isinstance(handler, handlers.ReconcilingHandler) and isinstance(
+                    cause, causes.ReconcilingCause) and outcome.exception is None:
+                preview = previews.preview(
+                    outcome.result, given, cause=cause, handler=handler, settings=settings)
+                if preview.problems:
+                    outcome = call.judge(
+                        desired.ChildrenError(preview.problems), handler, cause,
+                        retry=retry, runtime=runtime)._replace(result=outcome.result)
         finally:
             posting.event_queue_var.reset(token)
     shown: Any = patches.Patch(call.patch).apply(raw)
     for handler_id, result in call.results.items():
         if result is not None and isinstance(handler, handlers.ChangingHandler):
             dicts.ensure(shown, ('status', handler_id), result)
-    wanted: list[bodies.RawBody] = []
-    if isinstance(handler, handlers.ReconcilingHandler) and isinstance(
-            cause, causes.ReconcilingCause) and outcome.exception is None:
-        found, errors = _prepare(cause, outcome.result, handler, settings)
-        wanted = [cast(bodies.RawBody, item.manifest) for item in found]
-        if errors:
-            error = desired.ManifestError('; '.join(map(str, errors)))
-            outcome = outcome._replace(
-                final=False, exception=error,
-                delay=execution.get_backoff(handler, settings, retry))
     retried = outcome.delay if not outcome.final else None
     return Invocation(
-        result=outcome.result, error=outcome.exception, children=wanted,
+        result=outcome.result, error=outcome.exception, children=[*preview.children],
+        created=[*preview.created], changed={**preview.changed}, deleted=[*preview.deleted],
         delay=retried if outcome.final else retried or 0.0, patch=call.patch, body=shown,
         log=log, events=sink, memo=memo, warnings=lifted)
 
@@ -218,10 +222,7 @@ class _Call:
     async def attempt(
             self, handler: handlers.Handler, cause: causes.Cause, *, retry: int, runtime: float,
     ) -> progression.Outcome:
-        now = self._context.clock.now()
-        state = progression.HandlerState(
-            started=now.wall - datetime.timedelta(seconds=runtime), began=now.mono - runtime,
-            retries=retry)
+        state = self._make_state(retry=retry, runtime=runtime)
 
         async def run_children(
                 children: list[handlers.ChangingHandler],
@@ -250,6 +251,21 @@ class _Call:
             self.patch.fns.extend(outcome.patch.fns)
         self.results[handler.id] = outcome.result
         return outcome
+
+    def judge(
+            self, e: Exception, handler: handlers.Handler, cause: causes.Cause,
+            *, retry: int, runtime: float,
+    ) -> progression.Outcome:
+        """Make the outcome of an attempt whose result is wrong."""
+        return execution.judge(
+            e, handler, state=self._make_state(retry=retry, runtime=runtime),
+            settings=self._context.settings, logger=cause.logger)
+
+    def _make_state(self, *, retry: int, runtime: float) -> progression.HandlerState:
+        now = self._context.clock.now()
+        return progression.HandlerState(
+            started=now.wall - datetime.timedelta(seconds=runtime), began=now.mono - runtime,
+            retries=retry)
 
 
 class _Threads:
@@ -322,73 +338,6 @@ def _can_be(handler: handlers.Handler, reason: str) -> bool:
     return reason == 'index'
 
 
-def _prepare(
-        cause: causes.ReconcilingCause,
-        result: Any,
-        handler: handlers.ReconcilingHandler,
-        settings: configuration.OperatorSettings,
-) -> tuple[list[desired.Desired], list[desired.ManifestError]]:
-    """Make children of manifests. Their kinds are those of the sandbox, or as in most CRDs."""
-    manager = desired.get_manager(settings.reconciling.manager, handler.id)
-    found, errors = desired.prepare(
-        result, parent=cause.body, resource=cause.resource, kinds=_Kinds(handler), manager=manager)
-    return list(found.values()), errors
-
-
-class _Kinds(Mapping[tuple[str, str], references.Resource]):
-    """The resources of the kinds that the handler owns, or can own, without a cluster."""
-
-    def __init__(self, handler: handlers.ReconcilingHandler) -> None:
-        super().__init__()
-        self._handler = handler
-
-    def __getitem__(self, key: tuple[str, str]) -> references.Resource:
-        resource = guess_resource(*key)
-        is_known = any(key == (item.group, item.kind) for item in kinds.builtin_kinds())
-        if is_known and not any(selector.check(resource) for selector in self._handler.owns):
-            raise KeyError(key)
-        return resource
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
-
-
-def guess_resource(group: str, kind: str) -> references.Resource:
-    """Get the resource of a kind: as the sandbox has it, or else as most CRDs would."""
-    for item in kinds.builtin_kinds():
-        if (item.group, item.kind) == (group, kind):
-            return references.Resource(
-                group, item.version, item.plural, kind=kind, singular=item.singular,
-                shortcuts=frozenset(item.short_names), namespaced=item.namespaced,
-                subresources=frozenset(item.subresources))
-    return references.Resource(group, 'v1', f'{kind.lower()}s', kind=kind, namespaced=True)
-
-
-def _make_children(
-        cause: causes.ReconcilingCause, manifests: Iterable[Mapping[str, Any]],
-) -> owned.Children:
-    """Make the children that a handler sees, with all fields of the manifests."""
-    store, uid = owned.ChildStore(), str(cause.body.metadata.uid)
-    label = store.register(MANAGER)
-    for manifest in manifests:
-        raw: Any = copy.deepcopy(dict(manifest))
-        resource = guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
-        given = raw.get('metadata') or {}
-        labels = {
-            **(given.get('labels') or {}), desired.OWNER_LABEL: uid, desired.HANDLER_LABEL: label}
-        raw['metadata'] = {
-            'name': cause.body.metadata.name, 'uid': str(uuid.uuid4()),
-            **({'namespace': cause.body.metadata.namespace} if resource.namespaced else {}),
-            **given, 'labels': labels, 'managedFields': [{
-                'manager': MANAGER, 'operation': 'Apply',
-                'fieldsV1': {f'f:{key}': {} for key in raw}}]}
-        store.accept(resource, raw)
-    return owned.Children(store, uid)
-
-
 def complete(body: Mapping[str, Any]) -> bodies.RawBody:
     """Add the fields that every object has."""
     meta = {'name': 'example', 'namespace': 'default', 'uid': str(uuid.uuid4())}
@@ -406,6 +355,7 @@ def _make_cause(
         settings: configuration.OperatorSettings,
         given: Mapping[str, Any],
         patch: patches.Patch,
+        given_children: previews.GivenChildren,
 ) -> causes.Cause:
     body = bodies.Body(raw)
     logger = loggers.ObjectLogger(body=body, settings=settings)
@@ -423,7 +373,7 @@ def _make_cause(
     if isinstance(handler, handlers.IndexingHandler):
         return causes.IndexingCause(**common)
     if isinstance(handler, handlers.ReconcilingHandler):
-        return causes.ReconcilingCause(**common, children=None)
+        return causes.ReconcilingCause(**common, children=given_children)
     if isinstance(handler, handlers.SpawningHandler):
         meta = raw['metadata']
         return causes.SpawningCause(
@@ -445,7 +395,7 @@ def _make_cause(
     known = None if old is None else decisions.build_essence(
         bodies.Body(complete(old)), settings=settings, extra_fields=fields)
     default = handler.reason or (causes.Reason.CREATE if old is None else causes.Reason.UPDATE)
-    detected = causes.Reason(reason) if reason in set(causes.Reason) else default
+    detected = causes.Reason(reason) if reason in causes.HANDLED_REASONS else default
     return causes.ChangingCause(
         **common, reason=detected, initial=detected == causes.Reason.RESUME,
         diff=diffs.diff(known, new), old=known, new=new)

@@ -11,7 +11,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
 from kopf._core.reactor import explanations
-from kopf._kits.testing import invoking
+from kopf._kits.testing import invoking, previews
 
 
 def explain(
@@ -38,7 +38,7 @@ def explain(
     """
     raw = invoking.complete(body)
     if resource is None:
-        resource = invoking.guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
+        resource = previews.guess_resource(raw['apiVersion'].rpartition('/')[0], raw['kind'])
     return explanations.explain(
         raw, resource=resource,
         registry=registry if registry is not None else registries.get_default_registry(),

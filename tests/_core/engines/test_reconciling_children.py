@@ -5,7 +5,7 @@ import pytest
 
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.reconciling.children import Children, ChildStore
+from kopf._core.engines.reconciling.children import ChildStore, OperatorChildren
 from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
     HANDLER_LABEL,
@@ -51,11 +51,11 @@ def shelf(store):
     return shelf
 
 
-def want(data='b', *, name='child'):
+def want(data='b', *, name='child', **more):
     parent = Body({'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {
         'name': 'parent', 'namespace': 'ns', 'uid': 'parent'}})
     manifest = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
-                'data': {'a': data}}
+                'data': {'a': data}, **more}
     found, errors = prepare(
         manifest, parent=parent, resource=THINGS, kinds={('', 'ConfigMap'): CONFIGMAPS},
         manager=MANAGER)
@@ -63,9 +63,12 @@ def want(data='b', *, name='child'):
     return next(iter(found.values()))
 
 
-def make(version, *, uid='u1', name='child', data='b', fields=FIELDS, labels=None, **meta):
+def make(
+        version, *, uid='u1', name='child', data='b', fields=FIELDS, labels=None,
+        binaryData=None, **meta):
     """A child as the API server shows it after the manifest was applied."""
-    raw = copy.deepcopy(want(data, name=name).manifest)
+    more = {} if binaryData is None else {'binaryData': binaryData}
+    raw = copy.deepcopy(want(data, name=name, **more).manifest)
     raw['metadata'].update(uid=uid, resourceVersion=str(version), managedFields=[
         {'manager': 'other', 'operation': 'Update', 'fieldsV1': {'f:data': {'f:z': {}}}},
         {'manager': MANAGER, 'operation': 'Apply', 'subresource': 'status', 'fieldsV1': {}},
@@ -323,32 +326,50 @@ def test_fields_that_the_api_server_does_not_record_cause_no_writes_again(store,
 
 # What handlers see.
 
+def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(store, shelf):
+    keys = [KEY._replace(name='one'), KEY._replace(name='two')]
+    for key in keys:
+        shelf.listed(make(1, uid=key.name, name=key.name, binaryData={}))
+
+    def is_in_order(key):
+        return store.of('parent')[key].is_as(
+            want(name=key.name, binaryData={}), unrecorded=store.get_unrecorded(key))
+
+    assert not is_in_order(keys[0]) and not is_in_order(keys[1])
+    store.accept(
+        CONFIGMAPS, make(1, uid='one', name='one', binaryData={}),
+        repeated=want(name='one', binaryData={}).manifest)
+    assert is_in_order(keys[0]) and is_in_order(keys[1])
+    assert store.get_unrecorded(KEY._replace(kind='Secret')) == ()
+
+
 @pytest.mark.parametrize('kind', ['ConfigMap', 'configmaps', 'configmap', 'cm', 'configmaps.v1'])
 def test_handlers_find_children_by_kind_and_name(store, kind):
     store.accept(CONFIGMAPS, make(1))
-    children = Children(store, 'parent')
+    children = OperatorChildren(store, 'parent')
     assert children.get(kind, 'child').metadata.name == 'child'
     assert children.get(kind, 'child', namespace='ns') is not None
 
 
 def test_handlers_find_only_children(store):
     store.accept(CONFIGMAPS, make(1))
-    children = Children(store, 'parent')
+    children = OperatorChildren(store, 'parent')
     assert children.get('configmaps', 'other') is None and children.get('pods', 'child') is None
     assert children.get('configmaps', 'child', namespace='other') is None
-    assert len(Children(store, 'other')) == 0 and list(Children(store, 'other')) == []
+    others = OperatorChildren(store, 'other')
+    assert len(others) == 0 and list(others) == []
 
 
 def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(store):
     raw = {**make(1), 'status': {'x': 'y'}, 'data': {'a': 'b', 'z': 'foreign'}}
     store.accept(CONFIGMAPS, raw)
-    child, = Children(store, 'parent')
+    child, = OperatorChildren(store, 'parent')
     assert child.status == {'x': 'y'} and child['data'] == {'a': 'b'}
     assert child.metadata.uid == 'u1' and 'managedFields' not in child.metadata
 
 
 def test_handlers_in_threads_can_look_while_children_come_and_go(store):
-    children, is_over, errors = Children(store, 'parent'), threading.Event(), []
+    children, is_over, errors = OperatorChildren(store, 'parent'), threading.Event(), []
 
     def look():
         try:

@@ -15,6 +15,7 @@ from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
     HANDLER_LABEL,
     OWNER_LABEL,
+    find_unrecorded,
     flatten,
     get_manager,
     make_digest,
@@ -426,6 +427,38 @@ def test_applied_fields_are_owned(fields, value):
 ])
 def test_other_fields_are_not_owned(fields, value):
     assert not owns(fields, value)
+
+
+# What the oldest supported Kubernetes answers to the same manifest as a newer one.
+EMPTIES = {'spec': {
+    'podSelector': {}, 'selector': {}, 'more': {'nested': {}}, 'volumes': [
+        {'name': 'v', 'emptyDir': {}}, {'name': 'w', 'emptyDir': {}}], 'tolerations': []}}
+OLD_FIELDS = json.loads(r'''{"f:spec": {
+    "f:podSelector": {}, "f:tolerations": {}, "f:volumes": {
+        "k:{\"name\":\"v\"}": {".": {}, "f:name": {}},
+        "k:{\"name\":\"w\"}": {".": {}, "f:name": {}}}}}''')
+
+
+def test_unrecorded_empty_mappings_are_found():
+    found = set(find_unrecorded(OLD_FIELDS, EMPTIES))
+    assert found == {
+        ('spec', 'selector'), ('spec', 'more'), ('spec', 'volumes', '[]', 'emptyDir')}
+    assert not owns(OLD_FIELDS, EMPTIES) and owns(OLD_FIELDS, EMPTIES, unrecorded=found)
+
+
+def test_recorded_empty_mappings_that_are_lost_are_noticed_nevertheless():
+    found = set(find_unrecorded(OLD_FIELDS, EMPTIES))
+    fields = {'f:spec': {
+        key: val for key, val in OLD_FIELDS['f:spec'].items() if key != 'f:podSelector'}}
+    assert not owns(fields, EMPTIES, unrecorded=found)
+
+
+def test_newer_kubernetes_records_all_fields():
+    assert set(find_unrecorded(FIELDS_OF_DEPLOYMENT, DEPLOYMENT)) == set()
+
+
+def test_other_absent_fields_are_not_unrecorded_ones():
+    assert set(find_unrecorded({'f:a': {}}, {'a': 1, 'b': 2, 'c': [], 'd': None})) == set()
 
 
 def test_an_item_with_a_defaulted_key_is_found_among_all_that_it_can_be():

@@ -13,16 +13,18 @@ class Wanted:
 class Known:
     """A child as it is."""
 
-    def __init__(self, *, is_in_order=True, is_deleting=False):
+    def __init__(self, *, is_in_order=True, is_deleting=False, is_applied=True):
         self.is_in_order = is_in_order
         self.is_deleting = is_deleting
+        self.is_applied = is_applied
 
-    def is_as(self, wanted):
-        return self.is_in_order
+    def is_as(self, wanted, *, unrecorded=()):
+        return self.is_in_order or 'x' in unrecorded
 
 
 WANTED = Wanted()
 FINE, DRIFTED = Known(), Known(is_in_order=False)
+COPY = Known(is_in_order=False, is_applied=False)
 DELETING = Known(is_deleting=True, is_in_order=False)
 
 
@@ -35,16 +37,23 @@ DELETING = Known(is_deleting=True, is_in_order=False)
     (None, FINE, True, [Delete(FINE)]),
     (None, DRIFTED, True, [Delete(DRIFTED)]),
     (None, DELETING, True, []),
+    (None, COPY, True, []),
+    (WANTED, COPY, True, [Apply(WANTED, COPY)]),
     (WANTED, None, False, [Apply(WANTED, None)]),
     (WANTED, DRIFTED, False, [Apply(WANTED, DRIFTED)]),
     (None, FINE, False, []),
 ], ids=[
     'nothing', 'absent', 'in order', 'drifted', 'wanted but ending', 'unwanted',
-    'unwanted and drifted', 'ending', 'absent, no pruning', 'drifted, no pruning',
-    'unwanted, no pruning'])
+    'unwanted and drifted', 'ending', 'a copy', 'a wanted copy', 'absent, no pruning',
+    'drifted, no pruning', 'unwanted, no pruning'])
 def test_what_is_written_follows_from_what_is_wanted_and_known(wanted, known, prune, steps):
     assert plan({KEY: wanted} if wanted else {}, {KEY: known} if known else {}, prune=prune) == (
         steps)
+
+
+def test_fields_that_the_api_server_does_not_record_are_no_reason_to_write():
+    wanted, known = {KEY: WANTED}, {KEY: DRIFTED}
+    assert plan(wanted, known, prune=True, get_unrecorded=lambda key: {'x'}) == []
 
 
 def test_children_do_not_matter_to_each_other():

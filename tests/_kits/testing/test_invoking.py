@@ -246,6 +246,16 @@ async def test_reconcilers_give_the_children_that_would_be_applied(registry):
     assert [ref['uid'] for ref in child['metadata']['ownerReferences']] == ['uid']
 
 
+async def test_the_reason_of_reconcilers_is_to_reconcile(registry):
+    @kopf.reconcile('things', registry=registry)
+    def fn(reason, patch, **_):
+        patch.status['reason'] = reason
+
+    done = await testing.invoke(fn, registry=registry)
+    assert done.patch == {'status': {'reason': kopf.Reason.RECONCILE}}
+    assert kopf.Reason.RECONCILE == 'reconcile'
+
+
 async def test_other_handlers_give_no_children():
     done = await testing.invoke(lambda **_: [CONFIGMAP])
     assert done.children == []

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from kopf._cogs.clients import watching
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies, offspring, references
 from kopf._core.engines.reconciling import desired
 
 META = frozenset({
@@ -56,6 +56,11 @@ class Child:
             if fields is not None and key not in kept and f'f:{key}' in fields})
         self._packed = _pack(kept)
 
+    @property
+    def is_applied(self) -> bool:
+        """Whether the handler of the label has applied it; false e.g. for copies by users."""
+        return self._stamp != _NOTHING
+
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""
         self._settled, self._fields = (self.digest, self._stamp), None
@@ -79,13 +84,25 @@ class Child:
         """Take the next state as newer, whatever its version."""
         self.version = None
 
-    def is_as(self, wanted: desired.Desired) -> bool:
+    def find_unrecorded(self, manifest: Mapping[str, Any]) -> Collection[desired.Path]:
+        """
+        Find the fields of which the API server has recorded nothing, though they were applied.
+
+        The child must be the response to this manifest, and not settled yet.
+        """
+        return () if self._fields is None else frozenset(desired.find_unrecorded(
+            json.loads(self._fields), _get_content(manifest)))
+
+    def is_as(
+            self, wanted: desired.Desired, *, unrecorded: Collection[desired.Path] = (),
+    ) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
         if self.digest != wanted.digest:
             return False
         if self._settled != (self.digest, self._stamp):
             if self._settled is not None or self._fields is None or not desired.owns(
-                    json.loads(self._fields), _get_content(wanted.manifest)):
+                    json.loads(self._fields), _get_content(wanted.manifest),
+                    unrecorded=unrecorded):
                 return False
             self.settle()
         return True
@@ -98,6 +115,10 @@ class Child:
 
 def _pack(value: object) -> bytes:
     return json.dumps(value, separators=(',', ':')).encode()
+
+
+_NOTHING = hash(_pack(None))
+"""The stamp of children of which their manager has no fields."""
 
 
 def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -119,6 +140,9 @@ def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) ->
 OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
+OnUnavailable = Callable[[references.Resource, Exception], None]
+"""Called with a kind of children and an error when the children cannot be listed for now."""
+
 
 class ChildStore:
     """All children of all parents of an operator."""
@@ -128,14 +152,20 @@ class ChildStore:
             *,
             on_change: OnChange = lambda uid: None,
             on_listed: Callable[[], None] = lambda: None,
+            on_unavailable: OnUnavailable = lambda resource, error: None,
     ) -> None:
         """``on_listed`` is called when all children of some kind in some namespace are known."""
         super().__init__()
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
+        self.on_unavailable: OnUnavailable = on_unavailable
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
+        self._owners: dict[desired.Key, str] = {}
+        """Whose each child is, as its label says: two parents can want the same object."""
         self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
+        self._unrecorded: dict[tuple[str, str], Collection[desired.Path]] = {}
+        """The fields that the API server does not record, by the groups and kinds."""
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
         self._shelves: dict[tuple[references.Resource, references.Namespace], Shelf] = {}
@@ -199,11 +229,36 @@ class ChildStore:
         """Get the children of a parent. The result changes with the children: do not keep it."""
         return self._by_owner.get(uid) or {}
 
-    def accept(self, resource: references.Resource, raw: bodies.RawBody) -> None:
-        """Take the response to an applied manifest: it can be ahead of the watch."""
+    def find_owner(self, key: desired.Key) -> str | None:
+        """Find whose child the object is, by the uid of the parent; None if it is no child."""
+        return self._owners.get(key)
+
+    def get_unrecorded(self, key: desired.Key) -> Collection[desired.Path]:
+        """Get the fields of children of this kind that the API server is known not to record."""
+        return self._unrecorded.get((key.group, key.kind), ())
+
+    def accept(
+            self,
+            resource: references.Resource,
+            raw: bodies.RawBody,
+            *,
+            repeated: Mapping[str, Any] | None = None,
+    ) -> None:
+        """
+        Take the response to an applied manifest: it can be ahead of the watch.
+
+        ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
+        What the API server does not record is learned from it, for all children of the kind.
+        """
         child = self._make(resource, raw)
+        if repeated is not None and (found := child.find_unrecorded(repeated)):
+            known_fields = self.get_unrecorded(child.key)
+            self._unrecorded[child.key.group, child.key.kind] = {*known_fields, *found}
         child.settle()
         owner = _get_label(raw, desired.OWNER_LABEL)
+        if not self._move(owner, child.key, child.uid, child.version):
+            self.on_change(owner)  # the child was taken away since then
+            return
         known = self.of(owner).get(child.key)
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
@@ -223,6 +278,8 @@ class ChildStore:
     def _see(
             self, owner: str, key: desired.Key, resource: references.Resource, raw: bodies.RawBody,
     ) -> None:
+        if not self._move(owner, key, raw['metadata']['uid'], bodies.parse_version(raw)):
+            return
         known = self.of(owner).get(key)
         if known is not None and known.uid != raw['metadata']['uid']:
             known = None
@@ -233,6 +290,19 @@ class ChildStore:
             child.follow(known)
         self._by_owner.setdefault(owner, {})[key] = child
         self.on_change(owner)
+
+    def _move(
+            self, owner: str, key: desired.Key, uid: str, version: bodies.Version,
+    ) -> bool:
+        """Take the child from its former owner; return whether this state is not outdated."""
+        former = self._owners.get(key, owner)
+        if former != owner:
+            known = self._by_owner[former][key]
+            if known.uid == uid and bodies.is_newer(known.version, version):
+                return False
+            self._remove(former, key, known.uid)
+        self._owners[key] = owner
+        return True
 
     def remove(self, owner: str, key: desired.Key, uid: str) -> None:
         """Forget a child that is gone, if it is still this one."""
@@ -246,6 +316,7 @@ class ChildStore:
         known = children.get(key) if children is not None else None
         if children is not None and known is not None and known.uid == uid:
             del children[key]
+            del self._owners[key]
             if not children:
                 del self._by_owner[owner]
             if not known.is_pruned:
@@ -305,6 +376,10 @@ class Shelf(watching.Sink):
             self.is_listed = True
             self._store.on_listed()
 
+    def unavailable(self, error: Exception) -> None:
+        if not self.is_listed:
+            self._store.on_unavailable(self._resource, error)
+
     def changed(
             self,
             type: Literal['ADDED', 'MODIFIED', 'DELETED'],
@@ -345,13 +420,9 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
     return result
 
 
-class Children:
-    """
-    The owned resources of the object, as the handler of `kopf.reconcile` gets them: read-only.
-
-    They are as the last call of the handler has left them, or newer. Of each, there are the fields
-    that were applied, the status, and the essential metadata.
-    """
+class OperatorChildren(offspring.Children):
+    """The children of one parent, as they are in the store whenever a handler reads them."""
+    __slots__ = ('_store', '_uid')
 
     def __init__(self, store: ChildStore, uid: str) -> None:
         super().__init__()
@@ -366,15 +437,6 @@ class Children:
         return len(self._store.of(self._uid))
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> bodies.Body | None:
-        """
-        Find a child.
-
-        :param kind: the resource: its kind, plural, singular, or a short name; also with the group,
-            e.g. ``deployments.apps``.
-        :param name: the name of the child.
-        :param namespace: the namespace of the child. Default: any namespace.
-        :returns: what is known of the child, or None if there is no such child.
-        """
         for key, child in list(self._store.of(self._uid).items()):  # handlers can run in threads
             if key.name == name and namespace in (None, key.namespace) and (
                     references.Selector(kind).check(child.resource)):

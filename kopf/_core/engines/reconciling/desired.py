@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, references
@@ -35,6 +35,13 @@ MAX_MANAGER = 128
 
 class ManifestError(Exception):
     """A manifest that no child can be made of."""
+
+
+class ChildrenError(Exception):
+    """Some children are not as the handler wants them: their manifests or writes have failed."""
+
+    def __init__(self, problems: Collection[str]) -> None:
+        super().__init__('; '.join(problems))
 
 
 class Key(NamedTuple):
@@ -236,26 +243,67 @@ def _convert(value: Any) -> Any:
     return value
 
 
-def owns(fields: Any, value: Any) -> bool:
+Path = tuple[str, ...]
+"""Where a field is in a manifest. The items of lists are ``[]``."""
+
+
+def owns(
+        fields: Any, value: Any, *, unrecorded: Collection[Path] = (), path: Path = (),
+) -> bool:
     """
     Whether a field manager owns all fields of a value, by its ``fieldsV1`` (KEP-555).
 
     When others change a field, its manager loses the field. So, the values need not be compared:
-    the API server can have normalised them, e.g. ``1000m`` to ``1``.
+    the API server can have normalised them, e.g. ``1000m`` to ``1``. The API server can leave
+    out the ``unrecorded`` fields; ``path`` is where the value is.
     """
     if not isinstance(fields, Mapping):
         return False
     if not fields or not value:  # an atomic field, owned as a whole; or an empty list or object
         return True
     if isinstance(value, Mapping):
-        return all(val is None if f'f:{key}' not in fields else owns(fields[f'f:{key}'], val)
-                   for key, val in value.items())
+        return all(
+            owns(fields[f'f:{key}'], val, unrecorded=unrecorded, path=(*path, key))
+            if f'f:{key}' in fields else val is None or (*path, key) in unrecorded
+            for key, val in value.items())
     if isinstance(value, list):
-        return _owns_items(fields, value)
+        return _owns_items(fields, value, unrecorded, path)
     return True
 
 
-def _owns_items(fields: Mapping[str, Any], items: Iterable[Any]) -> bool:
+def find_unrecorded(fields: Any, value: Any, path: Path = ()) -> Iterator[Path]:
+    """
+    Find the empty mappings in an applied manifest of which the API server has recorded nothing.
+
+    ``fields`` are from the response. Kubernetes before 1.21 does not record empty mappings, except
+    for those that are replaced as a whole, e.g. selectors of labels.
+    """
+    if not fields or not isinstance(fields, Mapping):
+        return
+    if isinstance(value, Mapping):
+        for key, val in value.items():
+            if f'f:{key}' in fields:
+                yield from find_unrecorded(fields[f'f:{key}'], val, (*path, key))
+            elif _is_void(val):
+                yield (*path, key)
+    elif isinstance(value, list):
+        for name, nested in fields.items():
+            if name.startswith('k:'):
+                known = json.loads(name[2:])
+                for item in value:
+                    if isinstance(item, Mapping) and all(
+                            item.get(key, val) == val for key, val in known.items()):
+                        yield from find_unrecorded(nested, item, (*path, '[]'))
+
+
+def _is_void(value: object) -> bool:
+    """Whether it is a mapping with nothing in it, or only with such mappings."""
+    return isinstance(value, Mapping) and all(map(_is_void, value.values()))
+
+
+def _owns_items(
+        fields: Mapping[str, Any], items: Iterable[Any], unrecorded: Collection[Path], path: Path,
+) -> bool:
     """
     Whether the items of a list are owned: by their values in a set, or by their keys in a map.
 
@@ -274,7 +322,8 @@ def _owns_items(fields: Mapping[str, Any], items: Iterable[Any]) -> bool:
         if nested is None:
             return bool(known == item)
         return isinstance(item, Mapping) and all(
-            item.get(key, val) == val for key, val in known.items()) and owns(nested, item)
+            item.get(key, val) == val for key, val in known.items()) and owns(
+                nested, item, unrecorded=unrecorded, path=(*path, '[]'))
 
     def count_keys(item: Any) -> int:
         if not isinstance(item, Mapping):

@@ -1,11 +1,11 @@
 """
 Plans: what to write so that the children are as they should be. All functions are pure.
 """
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from kopf._core.engines.reconciling.children import Child
-from kopf._core.engines.reconciling.desired import Desired, Key
+from kopf._core.engines.reconciling.desired import Desired, Key, Path
 
 
 class Apply(NamedTuple):
@@ -27,20 +27,27 @@ Step = Apply | Delete
 
 
 def plan(
-        wanted: Mapping[Key, Desired], known: Mapping[Key, Child], *, prune: bool,
+        wanted: Mapping[Key, Desired],
+        known: Mapping[Key, Child],
+        *,
+        prune: bool,
+        get_unrecorded: Callable[[Key], Collection[Path]] = lambda key: (),
 ) -> list[Step]:
     """
     Find what to write.
 
-    A child that is being deleted is left alone: when it is gone, the plan is made again.
+    ``get_unrecorded`` returns the fields that the API server does not record for such a child. A
+    child that is being deleted is left alone: when it is gone, the plan is made again. A copy of a
+    child has the same labels, and is not deleted.
     """
     steps: list[Step] = []
     for key, item in wanted.items():
         child = known.get(key)
-        if child is None or not (child.is_deleting or child.is_as(item)):
+        if child is None or not (child.is_deleting or child.is_as(
+                item, unrecorded=get_unrecorded(key))):
             steps.append(Apply(item, child))
     if prune:
         steps.extend(
             Delete(child) for key, child in known.items()
-            if key not in wanted and not child.is_deleting)
+            if key not in wanted and not child.is_deleting and child.is_applied)
     return steps

@@ -5,6 +5,7 @@ They run as a part of the processing of an object, after its handlers of changes
 with these, and never twice at once for an object.
 """
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Protocol
@@ -27,6 +28,12 @@ VERSIONS = frozenset({'resourceVersion', 'generation', 'managedFields'})
 
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
+
+MAX_NAMED = 5
+"""How many children the log names at most."""
+
+module_logger = logging.getLogger(__name__)
+
 
 class Host(Protocol):
     """The object as the reactor has it."""
@@ -66,13 +73,19 @@ class Hub:
         self.client = client
         self.context = context
         self.get_memo = get_memo
-        self.store = children.ChildStore(on_change=self._notify, on_listed=self._notify_waiting)
+        self.store = children.ChildStore(
+            on_change=self._notify, on_listed=self._notify_waiting,
+            on_unavailable=self._complain)
         self.waiting: set[Reconcilers] = set()
         """The reconcilers that wait until all children of some kind are listed."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._members: dict[str, Reconcilers] = {}
         self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
         """The objects that watch others, by their names."""
+        self._forbidden: set[references.Resource] = set()
+        """The kinds of children that must not be listed, as was said in the log."""
+        self._abandoned: set[tuple[str, ids.HandlerId]] = set()
+        """The objects and handlers that do not match any more, as was said in the log."""
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
         """
@@ -86,6 +99,10 @@ class Hub:
         if is_changed and not is_first:
             for member in list(self._members.values()):
                 member.trigger()
+
+    def is_known(self, uid: str) -> bool:
+        """Whether there is an object with this uid among those that are reconciled."""
+        return uid in self._members
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -104,6 +121,8 @@ class Hub:
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
+        for handler in member.host.handlers.reconciling:
+            self._abandoned.discard((member.host.uid, handler.id))
         if self._members.get(member.host.uid) is member:
             del self._members[member.host.uid]
         if member.name is not None and (namesakes := self._named.get(member.name)):
@@ -123,6 +142,35 @@ class Hub:
         member = self._members.get(uid)
         if member is not None:
             member.trigger()
+
+    def abandon(self, handler: handlers.ReconcilingHandler, uid: str, logger: Any) -> None:
+        """Say once that an object with children does not match the filters any more."""
+        if (uid, handler.id) in self._abandoned:
+            return
+        label = self.store.register(self.get_manager(handler))
+        left = [key for key, child in self.store.of(uid).items() if child.label == label]
+        if left:
+            self._abandoned.add((uid, handler.id))
+            more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
+            logger.info(
+                f"{handler!r} does not match this object any more. Its owned resources stay as "
+                f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
+
+    def take_back(self, handler: handlers.ReconcilingHandler, uid: str) -> None:
+        """Note that the object matches the filters."""
+        self._abandoned.discard((uid, handler.id))
+
+    def _complain(self, resource: references.Resource, error: Exception) -> None:
+        """Say once which handlers wait, and which rights are needed."""
+        if not isinstance(error, errors.APIForbiddenError) or resource in self._forbidden:
+            return
+        self._forbidden.add(resource)
+        names = [repr(handler) for handler, kinds in self._kinds.items()
+                 if resource in kinds.values()]
+        module_logger.warning(
+            f"{', '.join(names)} will not be called until {resource} can be listed. The operator "
+            f"needs the rights to list, watch, create, patch, and delete {resource}, which it "
+            f"owns: {error}")
 
     def _notify_waiting(self) -> None:
         waiting, self.waiting = self.waiting, set()
@@ -211,19 +259,21 @@ class Reconcilers:
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
-            children=children.Children(hub.store, host.uid))
+            children=children.OperatorChildren(hub.store, host.uid))
         kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
         self._due.pop(handler.id, None)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 self._attempts.pop(handler.id, None)
+                self._abandon(handler, body, logger)
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
+        if not self._is_ready(handler, body):
             self._wait()
             return raw
+        hub.take_back(handler, host.uid)
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
             now=context.clock.now())
@@ -248,13 +298,12 @@ class Reconcilers:
             problems.extend(await self._write(
                 handler, wanted, manager=manager, prune=handler.prune and not problems,
                 logger=logger))
-            for problem in problems:
-                logger.error(f"{handler!r}: {problem}")
             if problems:
-                outcome = progression.Outcome(
-                    final=False, exception=errors.APIError('; '.join(problems)),
-                    delay=execution.get_backoff(handler, context.settings, state.retries),
-                    message='; '.join(problems), patch=outcome.patch)
+                outcome = execution.judge(
+                    desired.ChildrenError(problems), handler, state=state,
+                    settings=context.settings, logger=logger)._replace(patch=outcome.patch)
+                if outcome.exception is None:  # it is ignored, as the author has declared
+                    problems = []
         self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
@@ -262,6 +311,18 @@ class Reconcilers:
                 patch, problems, is_stalled=outcome.final and bool(problems),
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
+
+    def _is_ready(self, handler: handlers.ReconcilingHandler, body: bodies.Body) -> bool:
+        return all(self._hub.store.is_ready(kind, body.metadata.namespace)
+                   for kind in self._hub.get_kinds(handler).values())
+
+    def _abandon(
+            self, handler: handlers.ReconcilingHandler, body: bodies.Body, logger: Any,
+    ) -> None:
+        if self._is_ready(handler, body):
+            self._hub.abandon(handler, self.host.uid, logger)
+        else:
+            self._wait()
 
     def _wait(self) -> None:
         """Run again when all children of some kind are listed."""
@@ -304,7 +365,8 @@ class Reconcilers:
             if child.label == label}
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
-        steps = planning.plan(wanted, known, prune=prune)
+        steps = planning.plan(
+            wanted, known, prune=prune, get_unrecorded=self._hub.store.get_unrecorded)
         if not steps:
             return []
         problems: list[str] = []
@@ -314,6 +376,8 @@ class Reconcilers:
             async with limit:
                 try:
                     match step:
+                        case planning.Apply() if self._is_superfluous(step):
+                            pass
                         case planning.Apply():
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
@@ -329,6 +393,12 @@ class Reconcilers:
             await tasks.gather(*map(carry_out, steps))
         return problems
 
+    def _is_superfluous(self, step: planning.Apply) -> bool:
+        """Whether it was learned from the writes before that the child is as it should be."""
+        unrecorded = self._hub.store.get_unrecorded(step.wanted.key)
+        return bool(unrecorded) and step.known is not None and step.known.is_as(
+            step.wanted, unrecorded=unrecorded)
+
     async def _apply(
             self,
             handler: handlers.ReconcilingHandler,
@@ -338,6 +408,8 @@ class Reconcilers:
             logger: Any,
     ) -> None:
         wanted, known = step
+        if known is None:
+            await self._verify_vacancy(wanted)
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
                 try:
@@ -348,9 +420,19 @@ class Reconcilers:
                     if known is not None or not await self._is_controlled(wanted):
                         raise
                     applied = await self._send(wanted, manager=manager, force=True, logger=logger)
-                self._hub.store.accept(wanted.watched, applied)
+                    logger.info(
+                        f"{handler!r} has taken over {wanted.key}, which this object controls, "
+                        f"with the fields of other field managers.")
+                else:
+                    if known is None and _has_other_managers(applied, manager):
+                        logger.info(
+                            f"{handler!r} has adopted {wanted.key}, which existed before, with no "
+                            f"other controller and with no other values in the same fields.")
+                is_repeated = known is not None and known.digest == wanted.digest
+                self._hub.store.accept(
+                    wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
         except errors.APIUnprocessableError:
-            if not handler.recreate or known is None:
+            if not handler.recreate or known is None or not known.is_applied:
                 raise
             await applying.verify_creation(
                 self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
@@ -358,10 +440,45 @@ class Reconcilers:
             logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
             await self._delete(known, logger)
             return
-        logger.debug(f"{'Created' if known is None else 'Changed'} {wanted.key}.")
+        logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
+
+    async def _verify_vacancy(self, wanted: desired.Desired) -> None:
+        """
+        Check that the object is nobody else's, where the API server cannot know.
+
+        The API server would let it be taken over from another parent of the same handler, as the
+        field manager is the same. A former parent of the same name is gone, or it will be: its
+        children are taken over. If there is no owner reference, as over namespaces, the API server
+        does not see that there would be two controllers.
+
+        :raises errors.APIConflictError: if it is somebody else's.
+        """
+        store, uid = self._hub.store, self.host.uid
+        owner = store.find_owner(wanted.key)
+        if owner == uid:
+            if store.of(uid)[wanted.key].is_applied:
+                raise errors.APIConflictError(
+                    "it belongs to another handler of this object.", status=409)
+            return
+        if owner is None and wanted.is_owned:
+            return
+        other = await self._find_controller(wanted)
+        if other is None:
+            if owner is not None and self._hub.is_known(owner):
+                raise errors.APIConflictError(
+                    f"it belongs to the object with the uid {owner}.", status=409)
+        elif not any(_is_same(ref, other) for ref in (
+                wanted.manifest['metadata'].get('ownerReferences') or ())):
+            raise errors.APIConflictError(
+                f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
 
     async def _is_controlled(self, wanted: desired.Desired) -> bool:
         """Whether the object controls an object that is not known, e.g. for a changed label."""
+        controller = await self._find_controller(wanted)
+        return controller is not None and controller.get('uid') == self.host.uid
+
+    async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
+        """Find the reference to the controller of an object that is not known, if it has any."""
         async for page in listing.list_objects(
                 self._hub.client, settings=self._hub.client.settings, resource=wanted.watched,
                 namespace=None if wanted.key.namespace is None else (
@@ -369,9 +486,8 @@ class Reconcilers:
                 field_selector=f'metadata.name={wanted.key.name}'):
             for item in page.items:
                 owners: Any = item['metadata'].get('ownerReferences') or ()
-                return any(ref.get('controller') and ref.get('uid') == self.host.uid
-                           for ref in owners)
-        return False
+                return next((ref for ref in owners if ref.get('controller')), None)
+        return None
 
     async def _send(
             self,
@@ -449,7 +565,8 @@ class Reconcilers:
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
-        left = [child for child in self._hub.store.of(self.host.uid).values() if not child.is_owned]
+        left = [child for child in self._hub.store.of(self.host.uid).values()
+                if not child.is_owned and child.is_applied]
         for child in left:
             if not child.is_deleting:
                 await self._delete(child, logger)
@@ -474,6 +591,17 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, patch: patches.Patch)
     return before != after
 
 
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two references are for the same object, or for one that was created again."""
+    return all(one.get(field) == other.get(field) for field in ('kind', 'name'))
+
+
+def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
+    """Whether others have set fields of the object, so that it was not created by this manager."""
+    entries: Any = raw['metadata'].get('managedFields') or ()
+    return any(entry.get('manager') != manager for entry in entries)
+
+
 def _add_finalizer(body: bodies.RawBody) -> None:
     finalizers = body['metadata'].setdefault('finalizers', [])
     if FINALIZER not in finalizers:
@@ -490,8 +618,8 @@ def _explain(e: errors.APIError, step: planning.Step) -> str:
     is_foreign = isinstance(e, errors.APIConflictError) or (
         isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
     if isinstance(step, planning.Apply) and step.known is None and is_foreign:
-        return (f"an object of this name is there, and it is not a child of this one, so it is "
-                f"left alone. Rename the child, or delete the object: {text}")
+        return (f"an object of this name is there, and this handler has not made it for this one, "
+                f"so it is left alone. Rename the child, or delete the object: {text}")
     if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
         return f"{text} To delete and create it again in such cases, set recreate=True."
     return text

@@ -1,0 +1,265 @@
+"""
+Objects that others have, or want, too. In virtual time, on the sandbox.
+"""
+import asyncio
+
+import pytest
+
+import kopf
+from kopf import testing
+from tests.docs.snippets import DOCS
+
+CRD = DOCS.parent / 'examples' / 'crd.yaml'
+OWNER = 'kopf.dev/owner'
+SHARED = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'shared'}}
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+        settings.reconciling.max_error_delay = 10
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], conditions=True, registry=registry)
+    async def fn(spec, **_):
+        yield {**SHARED, 'data': {'a': spec.get('a', 'b')}}
+
+    return registry
+
+
+async def create(api, name, **spec):
+    return (await api.client.create('kopfexamples', name, spec=spec))['metadata']['uid']
+
+
+async def wait_ready(api, name, status='True'):
+    obj = await api.client.wait('kopfexamples', name, lambda obj: (
+        obj['status']['conditions'][0]['status'] == status), timeout=600)
+    return obj['status']['conditions'][0]['message']
+
+
+async def get_owner(api):
+    return (await api.client.get('configmaps', 'shared'))['metadata']['labels'][OWNER]
+
+
+@testing.virtual_time
+async def test_the_child_of_another_parent_is_not_taken_over_and_that_is_said(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            first = await create(api, 'first')
+            await wait_ready(api, 'first')
+            await create(api, 'second')
+            message = await wait_ready(api, 'second', 'False')
+            assert message.startswith("ConfigMap default/shared: an object of this name is there")
+            assert message.endswith("it belongs to KopfExample first.")
+            assert await get_owner(api) == first
+            await api.client.patch('kopfexamples', 'first', {'spec': {'a': 'c'}})
+            await api.client.wait('configmaps', 'shared', lambda obj: obj['data'] == {'a': 'c'})
+
+
+@testing.virtual_time
+async def test_the_child_of_another_parent_is_not_taken_over_after_a_restart(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            first = await create(api, 'x-first')
+            await wait_ready(api, 'x-first')
+        await create(api, 'a-second')
+        async with api.operator(registry=registry):
+            await wait_ready(api, 'a-second', 'False')
+            await asyncio.sleep(60)
+            assert await get_owner(api) == first
+            await wait_ready(api, 'x-first')
+
+
+@testing.virtual_time
+async def test_a_child_comes_to_the_other_parent_when_the_first_one_is_gone(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await create(api, 'first')
+            await wait_ready(api, 'first')
+            second = await create(api, 'second')
+            await wait_ready(api, 'second', 'False')
+            await api.client.delete('kopfexamples', 'first')
+            await wait_ready(api, 'second')
+            assert await get_owner(api) == second
+
+
+@testing.virtual_time
+async def test_of_parents_that_want_a_child_at_once_exactly_one_has_it(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        for number in range(5):
+            await create(api, f'parent-{number}')
+        async with api.operator(registry=registry):
+            await asyncio.sleep(60)
+            objs = await api.client.list('kopfexamples')
+            ready = [obj['metadata']['uid'] for obj in objs
+                     if obj['status']['conditions'][0]['status'] == 'True']
+            assert ready == [await get_owner(api)]
+            child = await api.client.get('configmaps', 'shared')
+            await asyncio.sleep(600)
+            assert await api.client.get('configmaps', 'shared') == child
+
+
+@testing.virtual_time
+async def test_the_children_of_a_former_parent_of_the_same_name_are_taken_over(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            former = await create(api, 'parent')
+            await wait_ready(api, 'parent')
+        before = await api.client.get('configmaps', 'shared')
+        await api.client.delete('kopfexamples', 'parent')
+        uid = await create(api, 'parent')
+        assert uid != former
+        async with api.operator(registry=registry):
+            await wait_ready(api, 'parent')
+            assert await get_owner(api) == uid
+            after = await api.client.get('configmaps', 'shared')
+            assert [ref['uid'] for ref in after['metadata']['ownerReferences']] == [uid]
+            assert before['metadata']['name'] == after['metadata']['name']
+
+
+@testing.virtual_time
+async def test_objects_without_controllers_are_adopted_and_that_is_said(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        before = await api.client.create('configmaps', 'shared', data={'a': 'b', 'c': 'd'})
+        async with api.operator(registry=registry) as operator:
+            uid = await create(api, 'parent')
+            await wait_ready(api, 'parent')
+            after = await api.client.get('configmaps', 'shared')
+            assert after['metadata']['uid'] == before['metadata']['uid']
+            assert await get_owner(api) == uid and after['data'] == before['data']
+            assert await operator.wait_log(
+                "has adopted ConfigMap default/shared, which existed before")
+
+
+@testing.virtual_time
+async def test_creations_are_no_adoptions(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry) as operator:
+            await create(api, 'parent')
+            await wait_ready(api, 'parent')
+            await api.client.delete('configmaps', 'shared')
+            await api.client.wait('configmaps', 'shared')
+        assert not any('adopted' in line for line in operator.log)
+
+
+@testing.virtual_time
+async def test_of_two_handlers_that_want_the_same_child_exactly_one_has_it():
+    calls, registry = [], kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+        settings.reconciling.max_error_delay = 10
+
+    for number in range(2):
+        @kopf.reconcile('kopfexamples', owns=['configmaps'], id=f'fn{number}', registry=registry,
+                        param=number)
+        async def fn(param, **_):
+            calls.append(param)
+            yield {**SHARED, 'data': {'n': str(param)}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry) as operator:
+            await create(api, 'parent')
+            assert await operator.wait_log("ConfigMap default/shared: an object of this name is")
+            child = await api.client.get('configmaps', 'shared')
+            await asyncio.sleep(60)
+            assert await api.client.get('configmaps', 'shared') == child
+            assert len(calls) < 100
+
+
+@testing.virtual_time
+async def test_copies_of_children_are_left_alone(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await create(api, 'parent')
+            await wait_ready(api, 'parent')
+            child = await api.client.get('configmaps', 'shared')
+            meta = {key: child['metadata'][key]
+                    for key in ('labels', 'annotations', 'ownerReferences')}
+            await api.client.create('configmaps', 'copy', metadata=meta, data=child['data'])
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'a': 'c'}})
+            await api.client.wait('configmaps', 'shared', lambda obj: obj['data'] == {'a': 'c'})
+            await asyncio.sleep(60)
+            assert (await api.client.get('configmaps', 'copy'))['data'] == {'a': 'b'}
+
+
+@testing.virtual_time
+async def test_controlled_objects_in_other_namespaces_are_not_taken_over():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(**_):
+        yield {**SHARED, 'metadata': {'name': 'shared', 'namespace': 'kube-system'},
+               'data': {'a': 'b'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        controller = await api.client.create('configmaps', 'other', namespace='kube-system')
+        before = await api.client.create(
+            'configmaps', 'shared', namespace='kube-system', data={'a': 'b'}, metadata={
+                'ownerReferences': [{
+                    'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': 'other', 'controller': True,
+                    'uid': controller['metadata']['uid']}]})
+        async with api.operator(registry=registry) as operator:
+            await create(api, 'parent')
+            assert await operator.wait_log("it belongs to ConfigMap other.")
+            await asyncio.sleep(60)
+        assert before == await api.client.get('configmaps', 'shared', namespace='kube-system')
+
+
+@testing.virtual_time
+async def test_objects_that_the_parent_controls_are_taken_over_from_former_operators(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        uid = await create(api, 'parent', a='new')
+        await api.client.create('configmaps', 'shared', data={'a': 'old', 'x': 'y'}, metadata={
+            'ownerReferences': [{'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'uid': uid,
+                                 'name': 'parent', 'controller': True}]})
+        async with api.operator(registry=registry) as operator:
+            await wait_ready(api, 'parent')
+            child = await api.client.get('configmaps', 'shared')
+            assert child['data'] == {'a': 'new', 'x': 'y'} and await get_owner(api) == uid
+            assert await operator.wait_log("has taken over ConfigMap default/shared")
+
+
+@testing.virtual_time
+async def test_renamed_handlers_take_their_children_over():
+    def make_registry(id):
+        registry = kopf.OperatorRegistry()
+
+        @kopf.reconcile('kopfexamples', owns=['configmaps'], id=id, registry=registry,
+                        conditions=True)
+        async def fn(spec, **_):
+            yield {**SHARED, 'data': {'a': spec['a']}}
+            if id == 'old':
+                yield {**SHARED, 'metadata': {'name': 'other'}}
+
+        return registry
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=make_registry('old')):
+            await create(api, 'parent', a='1')
+            await wait_ready(api, 'parent')
+        await api.client.patch('kopfexamples', 'parent', {'spec': {'a': '2'}})
+        async with api.operator(registry=make_registry('new')):
+            await api.client.wait('configmaps', 'shared', lambda obj: obj['data'] == {'a': '2'})
+            await wait_ready(api, 'parent')
+            assert await api.client.get('configmaps', 'other')
