@@ -206,14 +206,18 @@ class Reconcilers:
             self, handler: handlers.ReconcilingHandler, raw: bodies.RawBody,
     ) -> bodies.RawBody | None:
         hub, host, context = self._hub, self.host, self._hub.context
+        kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
+        namespace = raw['metadata'].get('namespace')
+        self._due.pop(handler.id, None)
+        if not all(hub.store.is_ready(kind, namespace) for kind in kinds.values()):
+            self._wait()
+            return raw
         body, patch = bodies.Body(raw), patches.Patch()
         logger = loggers.LocalObjectLogger(body=body, settings=context.settings)
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
             children=children.Children(hub.store, host.uid))
-        kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
-        self._due.pop(handler.id, None)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
@@ -221,9 +225,6 @@ class Reconcilers:
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        if not all(hub.store.is_ready(kind, body.metadata.namespace) for kind in kinds.values()):
-            self._wait()
-            return raw
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
             now=context.clock.now())
