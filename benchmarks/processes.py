@@ -63,9 +63,16 @@ class Process:
 
     def get_memory(self) -> float:
         """The resident memory, in MB."""
+        return self._read_status('VmRSS') / 1024
+
+    def get_peak_memory(self) -> float:
+        """The most resident memory that it has had, in MB."""
+        return self._read_status('VmHWM') / 1024
+
+    def _read_status(self, field: str) -> int:
         status = pathlib.Path(f'/proc/{self._process.pid}/status').read_text()
-        line = next(line for line in status.splitlines() if line.startswith('VmRSS:'))
-        return int(line.split()[1]) / 1024
+        line = next(line for line in status.splitlines() if line.startswith(f'{field}:'))
+        return int(line.split()[1])
 
     async def measure_idle(self, seconds: float) -> float:
         """The share of a processor that it takes when there is nothing to do."""

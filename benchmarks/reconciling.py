@@ -8,6 +8,7 @@ one API server, alternately. It is one command, ``python -m benchmarks.reconcili
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import os
 import pathlib
@@ -30,6 +31,9 @@ COUNTED = {'websites', 'configmaps', 'deployments', 'services', 'events'}
 WRITES = {'POST', 'PUT', 'PATCH', 'APPLY', 'DELETE'}
 SOURCE = pathlib.Path(__file__).parent / 'go-reconcile'
 WARM_UP = 30
+TIMEOUT = 900
+SETTLING = 30
+"""How long (seconds) the operators have to give memory back after they have come to rest."""
 
 DEFINITION: Object = {
     'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
@@ -105,24 +109,39 @@ class Bench:
 
     async def clear(self) -> None:
         """Delete all parents and all that they own, and wait until these are gone."""
-        params = {'labelSelector': 'component!=apiserver'}  # the API server's own remains
-        for kind in DEPLOYMENTS, CONFIGMAPS, SERVICES, WEBSITES:
-            path = kind.get_path(namespace='default')
-            await self.kube.request('DELETE', path, params=params)
-            while (await self.kube.request('GET', path, params=params))['items']:
+        for kind in WEBSITES, DEPLOYMENTS, CONFIGMAPS, SERVICES:
+            while not await self.delete_all(kind):
                 await asyncio.sleep(0.2)
 
-    async def create(self, names: list[str]) -> None:
-        spec = {'text': 'Hello, world!', 'replicas': 1}
+    async def delete_all(self, kind: Kind) -> bool:
+        """Delete all objects of the kind; return whether they are gone."""
+        params = {'labelSelector': 'component!=apiserver'}  # the API server's own remains
+        path = kind.get_path(namespace='default')
+        items = (await self.kube.request('GET', path, params={**params, 'limit': '500'}))['items']
+        try:
+            await self.kube.request('DELETE', path, params=params)
+        except KubeError as e:
+            if e.status not in (405, 504):  # 504: there are too many for one request
+                raise
+            if e.status == 405:  # services of the oldest Kubernetes
+                await flood(functools.partial(self._delete, kind, item) for item in items)
+        return not items
+
+    async def _delete(self, kind: Kind, item: Object) -> None:
+        with contextlib.suppress(KubeError):  # the garbage collector can be faster
+            await self.kube.delete(kind, item['metadata']['name'], namespace='default')
+
+    async def create(self, names: list[str], **fields: object) -> None:
+        spec = {'text': 'Hello, world!', 'replicas': 1, **fields}
         await flood(functools.partial(self.websites.create, name, spec) for name in names)
-        await self.websites.wait_for(names, is_ready, timeout=180)
+        await self.websites.wait_for(names, is_ready, timeout=TIMEOUT)
 
     async def drift(self, names: list[str]) -> None:
         """Delete one owned resource of each, and wait until they are back."""
         before = {name: self.pages.objects[name]['metadata']['uid'] for name in names}
         await flood(functools.partial(
             self.kube.delete, CONFIGMAPS, name, namespace='default') for name in names)
-        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=180)
+        await self.pages.wait_for(names, functools.partial(is_another, before), timeout=TIMEOUT)
 
     async def count_writes(self) -> float:
         """
@@ -192,11 +211,16 @@ async def measure_memory(bench: Bench, *, parents: int) -> Figures:
     with bench.start() as process:
         await bench.create([f'site{i}' for i in range(parents)])
         await process.wait_quiet(2)
+        await asyncio.sleep(SETTLING)
         figures[f'{parents} parents: memory after creation, MB'] = process.get_memory()
+        figures[f'{parents} parents: its peak, MB'] = process.get_peak_memory()
     with bench.start() as process:
         await asyncio.sleep(5)
         await process.wait_quiet(2)
+        figures[f'{parents} parents: CPU of a restart, s'] = process.get_cpu()
+        await asyncio.sleep(SETTLING)
         figures[f'{parents} parents: memory after a restart, MB'] = process.get_memory()
+        figures[f'{parents} parents: peak of a restart, MB'] = process.get_peak_memory()
     return figures
 
 
@@ -216,16 +240,21 @@ def show(results: Mapping[str, list[Figures]]) -> str:
     return '\n'.join(f"| {' | '.join(line)} |" for line in lines)
 
 
+async def define(kube: Kube) -> None:
+    """Create the custom resource definition, unless it is there."""
+    try:
+        await kube.request('POST', CRDS, body=DEFINITION)
+    except KubeError as e:
+        if e.status != 409:
+            raise
+    await kube.wait_served(WEBSITES)
+
+
 async def run(args: argparse.Namespace, kubeconfig: str) -> dict[str, list[Figures]]:
     commands = prepare(args.subjects.split(','), python=args.python)
     results: dict[str, list[Figures]] = {name: [] for name in commands}
     async with Kube(kubeconfig) as kube:
-        try:
-            await kube.request('POST', CRDS, body=DEFINITION)
-        except KubeError as e:
-            if e.status != 409:
-                raise
-        await kube.wait_served(WEBSITES)
+        await define(kube)
         for number in range(args.rounds + bool(args.memory)):
             for name, command in commands.items():
                 async with Bench(kube, kubeconfig, command) as bench:

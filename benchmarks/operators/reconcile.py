@@ -9,6 +9,7 @@ import kopf
     'benchmarks.kopf.dev', 'v1', 'websites', owns=['configmaps', 'deployments.apps', 'services'])
 async def website(name: str, spec: Any, children: Any, patch: kopf.Patch, **_: Any) -> Any:
     labels = {'website': name}
+    page = name + spec.get('suffix', '')
     server = children.get('deployments', name)
     patch.status['ready'] = True
     patch.status['readyReplicas'] = server.status.get('readyReplicas', 0) if server else 0
@@ -16,6 +17,7 @@ async def website(name: str, spec: Any, children: Any, patch: kopf.Patch, **_: A
         {
             'apiVersion': 'v1',
             'kind': 'ConfigMap',
+            'metadata': {'name': page},
             'data': {'index.html': spec['text']},
         },
         {
@@ -33,7 +35,7 @@ async def website(name: str, spec: Any, children: Any, patch: kopf.Patch, **_: A
                             'volumeMounts': [
                                 {'name': 'page', 'mountPath': '/usr/share/nginx/html'}],
                         }],
-                        'volumes': [{'name': 'page', 'configMap': {'name': name}}],
+                        'volumes': [{'name': 'page', 'configMap': {'name': page}}],
                     },
                 },
             },
@@ -41,6 +43,10 @@ async def website(name: str, spec: Any, children: Any, patch: kopf.Patch, **_: A
         {
             'apiVersion': 'v1',
             'kind': 'Service',
-            'spec': {'clusterIP': 'None', 'selector': labels, 'ports': [{'port': 80}]},
+            'spec': {
+                'clusterIP': 'None',
+                'selector': labels,
+                'ports': [{'port': 80, 'protocol': 'TCP'}],
+            },
         },
     ]

@@ -73,7 +73,7 @@ class Inbox:
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state; None if none is kept."""
         if isinstance(self._kept, bytes):
-            event: bodies.RawEvent = json.loads(self._kept)
+            event: bodies.RawEvent = json.loads(self._kept.decode())
             return event['object']
         return self._kept
 
@@ -177,6 +177,14 @@ class Inbox:
         if not self._events:
             self._events = None  # an empty queue takes several times the memory of an inbox
         return event
+
+    def postpone(self) -> None:
+        """Pack the newest state until it is reconciled: thousands of objects can wait for that."""
+        if self.pending is not None:
+            self.keep(self.pending)
+            self.pack()
+            self.pending = None
+            self.is_due = True
 
     def begin(self) -> None:
         """Drop the reminder: a reconciliation looks at the state now."""

@@ -137,6 +137,15 @@ class Item:
     def handlers(self) -> registries.ResourceHandlers:
         return self.source.handlers
 
+    @property
+    def is_patient(self) -> bool:
+        """
+        Whether the object is only reconciled. In a congestion, its writes would wait anyway.
+        """
+        served = self.source.handlers
+        return bool(served.reconciling) and not (
+            self.gone or served.watching or served.changing or served.spawning)
+
     # The phase.
 
     @property
@@ -221,6 +230,13 @@ class Item:
     def keep(self, raw: bodies.RawBody) -> None:
         """Keep a state until the next reconciliation."""
         self.inbox.keep(raw)
+
+    def postpone(self) -> None:
+        """Take less memory while the object waits in the queue, if it is only reconciled."""
+        if self.is_patient and self.inbox.pending is not None:
+            if self.reconcilers is not None:
+                self.reconcilers.note_change()
+            self.inbox.postpone()
 
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""

@@ -151,7 +151,7 @@ class Processor:
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
                 item.engage(self.hub.join(item))
-            if item.handlers.reconciling:
+            if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or raw is not first:
@@ -160,6 +160,7 @@ class Processor:
                 found = None
             if item.handlers.reconciling:
                 await self._run_reconcilers(item, raw, is_news=is_news)
+                item.inbox.pack()  # after a start, thousands of objects rest at once
             if self._switch.is_stopping or self._switch.is_paused or not (
                     inbox.pending is not None or inbox.has_events):
                 return
@@ -171,10 +172,9 @@ class Processor:
         member = item.reconcilers
         if member is None or item.gone:
             return
-        newest = item.recall()
-        if newest is None:
-            newest = raw
-            item.keep(raw)
+        newest = raw
+        if item.inbox.version != bodies.parse_version(raw):
+            newest = item.recall() or raw
         # The own writes of this pass have no echoes, but they are changes of the object.
         if is_news or bodies.parse_version(newest) != bodies.parse_version(raw):
             member.note_change()

@@ -3,8 +3,8 @@ The work queue: which objects are processed, and when.
 
 An object is processed by at most one worker at a time. The worker begins with the newest state.
 Live changes precede the backlog: the objects of the first lists. The backlog is started only while
-there is spare capacity. Otherwise, thousands of objects would take all memory and connections, and
-live changes would wait.
+there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
+thousands of objects would take all memory and connections, and live changes would wait.
 """
 import asyncio
 import collections
@@ -18,11 +18,11 @@ from kopf._core.reactor.items import Item, Phase
 
 logger = logging.getLogger(__name__)
 
-BACKLOG_STEP = 16
-"""How many objects of the backlog are started in one iteration of the event loop."""
+PATIENT_STEP = 16
+"""How many objects that can wait are started in one iteration of the event loop."""
 
-BACKLOG_PAUSE = 0.005
-"""How long (seconds) the backlog waits before the next check for spare capacity."""
+PATIENT_PAUSE = 0.02
+"""How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
 
 PACKING_STEP = 100
 """How many resting objects are packed in one iteration of the event loop."""
@@ -64,6 +64,8 @@ class WorkQueue:
         self.gate = gates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
         self._live: collections.deque[Item] = collections.deque()
+        self._patient: collections.deque[Item] = collections.deque()
+        """Live changes that wait for spare capacity."""
         self._backlog: collections.deque[Item] = collections.deque()
         self._workers: dict[asyncio.Task[None], Item] = {}
         self._pumping: asyncio.Handle | None = None
@@ -87,7 +89,11 @@ class WorkQueue:
         item.enter(Phase.QUEUED)
         if self.gate.detain(item, urgent=urgent):
             return
-        (self._live if urgent else self._backlog).append(item)
+        queue = self._patient if item.is_patient else self._live
+        queue = queue if urgent else self._backlog
+        queue.append(item)
+        if len(queue) > PATIENT_STEP:
+            item.postpone()
         self._pump()
 
     def _release(self, item: Item, urgent: bool) -> None:
@@ -102,12 +108,13 @@ class WorkQueue:
 
         The items of gone objects stay in the queue, so that deletions are still reported.
         """
-        queued = [*self._live, *self._backlog]
+        queued = [*self._live, *self._patient, *self._backlog]
         for item in queued:
             if not item.gone:
                 item.enter(Phase.RESTING)
                 item.inbox.remind()
         self._live = collections.deque(item for item in queued if item.gone)
+        self._patient.clear()
         self._backlog.clear()
 
     async def rest(self) -> None:
@@ -135,22 +142,27 @@ class WorkQueue:
         while self._live and not self.switch.is_paused and (
                 limit is None or len(self._workers) < limit):
             self._start(self._live.popleft())
-        if self._backlog and self._pumping is None:
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump_backlog)
+        if (self._patient or self._backlog) and (
+                self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
+            if self._pumping is not None:
+                self._pumping.cancel()
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump_patient)
 
-    def _pump_backlog(self) -> None:
+    def _pump_patient(self) -> None:
+        """Start what waits for spare capacity: some objects at once, until there is none."""
         self._pumping = None
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
-        for _ in range(BACKLOG_STEP):
-            if not self._backlog or self.switch.is_stopping or self.switch.is_paused or (
+        for _ in range(PATIENT_STEP):
+            queue = self._patient or self._backlog
+            if not queue or self.switch.is_stopping or self.switch.is_paused or (
                     limit is not None and len(self._workers) >= limit):
                 return
             if self._live or self._processor.is_congested():
-                self._pumping = loop.call_later(BACKLOG_PAUSE, self._pump_backlog)
+                self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
                 return
-            self._start(self._backlog.popleft())
-        self._pumping = loop.call_soon(self._pump_backlog)
+            self._start(queue.popleft())
+        self._pumping = loop.call_soon(self._pump_patient)
 
     def _start(self, item: Item) -> None:
         item.enter(Phase.WORKING)
@@ -224,6 +236,7 @@ class WorkQueue:
         self.switch.stop(deadline)
         self.alarms.close()
         self._live.clear()
+        self._patient.clear()
         self._backlog.clear()
         for handle in (self._pumping, self._packing):
             if handle is not None:

@@ -1,11 +1,14 @@
 import copy
+import gc
 import threading
+import tracemalloc
+import uuid
 
 import pytest
 
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.reconciling.children import ChildStore, OperatorChildren
+from kopf._core.engines.reconciling.children import ChildStore, OperatorChildren, make_place
 from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
     HANDLER_LABEL,
@@ -104,7 +107,7 @@ def test_a_child_that_others_have_made_is_news(store, shelf, news):
 def test_a_late_event_is_ignored(store, shelf, news):
     store.accept(CONFIGMAPS, make(5, data='new'))
     shelf.changed('MODIFIED', make(3, data='old'), b'')
-    assert not news and store.of('parent')[KEY].digest == want('new').digest
+    assert not news and store.of('parent')[KEY].body['data'] == {'a': 'new'}
 
 
 def test_a_later_event_is_news(store, shelf, news):
@@ -229,7 +232,7 @@ def test_a_child_that_is_made_while_the_list_comes_is_not_gone(store, shelf, new
 def test_a_list_of_a_restored_backup_counts_though_it_is_older(store, shelf, news):
     store.accept(CONFIGMAPS, make(9, data='new'))
     relist(shelf, make(5, data='old'), restored=True)
-    assert store.of('parent')[KEY].digest == want('old').digest and news == ['parent']
+    assert store.of('parent')[KEY].body['data'] == {'a': 'old'} and news == ['parent']
 
 
 def test_children_are_listed_when_the_list_is_complete(store):
@@ -368,6 +371,30 @@ def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(sto
     assert child.metadata.uid == 'u1' and 'managedFields' not in child.metadata
 
 
+@pytest.mark.parametrize('first', ['b', 'long' * 5000])
+@pytest.mark.parametrize('data', ['b', 'c' * 10_000, 'é', '', '\0\x7f'])
+def test_handlers_see_each_child_with_its_own_values(store, first, data):
+    store.accept(CONFIGMAPS, make(1, uid='u0', name='first', data=first))
+    store.accept(CONFIGMAPS, make(2, data=data))
+    bodies = {body.metadata.name: body for body in OperatorChildren(store, 'parent')}
+    assert bodies['first']['data'] == {'a': first} and bodies['child']['data'] == {'a': data}
+    assert bodies['child'].metadata.uid == 'u1'
+
+
+def test_a_child_takes_less_than_a_kilobyte(store, shelf):
+    raws = [make(number, uid=str(uuid.uuid4()), name=f'child-{number}') for number in range(1000)]
+    gc.collect()
+    tracemalloc.start()
+    try:
+        for raw in raws:
+            shelf.changed('ADDED', copy.deepcopy(raw), b'')
+        gc.collect()
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(store.of('parent')) == 1000 and size < 1000 * 1024
+
+
 def test_handlers_in_threads_can_look_while_children_come_and_go(store):
     children, is_over, errors = OperatorChildren(store, 'parent'), threading.Event(), []
 
@@ -381,11 +408,14 @@ def test_handlers_in_threads_can_look_while_children_come_and_go(store):
 
     thread = threading.Thread(target=look)
     thread.start()
-    for _ in range(20):
-        for number in range(30):
-            store.accept(CONFIGMAPS, make(1, uid=f'u{number}', name=f'c{number}'))
-        for number in range(30):
-            store.remove('parent', KEY._replace(name=f'c{number}'), f'u{number}')
-    is_over.set()
-    thread.join()
+    raws = [make(1, uid=f'u{number}', name=f'c{number}') for number in range(30)]
+    try:
+        for _ in range(20):
+            for raw in raws:
+                store.accept(CONFIGMAPS, raw)
+            for raw in raws:
+                store.remove(make_place(CONFIGMAPS, raw))
+    finally:
+        is_over.set()
+        thread.join()
     assert not errors

@@ -9,7 +9,7 @@ import pytest
 from kopf._cogs.aiokits.wakeups import Wakeups
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.references import Resource
-from kopf._core.intents.handlers import ChangingHandler, WatchingHandler
+from kopf._core.intents.handlers import ChangingHandler, ReconcilingHandler, WatchingHandler
 from kopf._core.intents.registries import ResourceHandlers
 from kopf._core.reactor import inboxes, queueing
 from kopf._core.reactor.informers import InformerFactory
@@ -25,6 +25,9 @@ def fn(**_):
 
 CHANGING = ResourceHandlers(changing=(ChangingHandler(id='fn', fn=fn),))
 WATCHING = ResourceHandlers(watching=(WatchingHandler(id='fn', fn=fn),))
+RECONCILING = ResourceHandlers(reconciling=(ReconcilingHandler(id='fn', fn=fn),))
+CHANGING_TOO = ResourceHandlers(
+    changing=CHANGING.changing, reconciling=RECONCILING.reconciling)
 
 
 def make(version, *, uid='uid1', name='obj', **fields):
@@ -358,9 +361,68 @@ async def test_the_backlog_waits_while_there_is_congestion(settings, passes):
     await calm()
     assert not passes.seen
     passes.congested = False
-    await asyncio.sleep(queueing.BACKLOG_PAUSE * 3)
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
     assert passes.seen == [('a', '1')]
     await informers.stop(asyncio.get_running_loop().time() + 1)
+
+
+async def test_changes_of_objects_that_are_only_reconciled_wait_while_there_is_congestion(
+        informers, passes):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer)
+    informer.changed('ADDED', make(1, uid='a', name='a'))
+    await calm()
+    assert not passes.seen
+    passes.congested = False
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert passes.seen == [('a', '1')]
+
+
+async def test_changes_of_objects_with_handlers_of_changes_do_not_wait(informers, passes):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, CHANGING_TOO)
+    list_all(informer)
+    informer.changed('ADDED', make(1, uid='a', name='a'))
+    await calm()
+    assert passes.seen == [('a', '1')]
+
+
+async def test_ends_of_objects_that_are_only_reconciled_do_not_wait(informers, passes):
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer, make(1, uid='a', name='a'))
+    await calm()
+    passes.congested = True
+    informer.changed('DELETED', make(2, uid='a', name='a'))
+    await calm()
+    assert passes.seen == [('a', '1'), ('gone', 'a')]
+
+
+async def test_changes_of_objects_that_are_only_reconciled_go_before_the_backlog(
+        informers, passes):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 20)))
+    informer.changed('ADDED', make(100, uid='live', name='live'))
+    passes.congested = False
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert passes.seen[0] == ('live', '100')
+    assert len(passes.seen) == 20
+
+
+async def test_a_burst_of_objects_that_are_only_reconciled_is_worked_off_bit_by_bit(
+        informers, passes):
+    passes.gate.clear()
+    passes.is_congested = lambda: len(passes.running) >= 16
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer)
+    for n in range(100):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    await calm()
+    assert 16 <= len(passes.running) < 16 + 2 * queueing.PATIENT_STEP
+    passes.gate.set()
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 10)
+    assert len(passes.seen) == 100
 
 
 async def test_objects_of_a_dropped_resource_are_forgotten(informers, informer, passes):
@@ -480,3 +542,27 @@ async def test_items_are_found_by_the_uids_of_their_objects(informers):
     assert informers.find(RESOURCE, 'ns1').source is not informers.find(RESOURCE, 'ns2').source
     assert informers.find(RESOURCE, 'ns3') is None
     assert informers.find(other, 'ns1') is None
+
+
+async def test_states_of_objects_that_are_only_reconciled_are_packed_while_they_wait(
+        informers, passes):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))
+    inboxes_ = [item.inbox for item in informer]
+    assert sum(inbox.pending is not None for inbox in inboxes_) <= queueing.PATIENT_STEP
+    assert all(inbox.is_due and inbox.is_packed for inbox in inboxes_ if inbox.pending is None)
+    passes.congested = False
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert sorted(passes.seen) == sorted((f'u{n}', str(n)) for n in range(1, 100))
+
+
+async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, passes):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, RECONCILING)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))
+    informer.changed('MODIFIED', make(200, uid='u99', name='n99'))
+    passes.congested = False
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert ('u99', '200') in passes.seen and ('u99', '99') not in passes.seen
+    assert len(passes.seen) == 99

@@ -5,71 +5,131 @@ The operator watches only the objects with the labels of its reconcilers. It kee
 what is needed to recognise changes by others, and, packed, what handlers can read.
 """
 import contextlib
+import functools
 import json
+import sys
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, offspring, references
 from kopf._core.engines.reconciling import desired
+
+WINDOW_BITS = 12
+"""How much of the first child of its kind is used to compress the others: 4096 bytes."""
+
+MEMORY_LEVEL = 4
+"""How much memory zlib takes to compress a child. More of it must be cleared, which takes time."""
+
+MAX_SHARED = 4096
+"""Up to which size (bytes) the owned fields of children are shared."""
 
 META = frozenset({
     'name', 'namespace', 'uid', 'resourceVersion', 'generation', 'creationTimestamp',
     'deletionTimestamp', 'labels', 'annotations'})
 """What is kept of the metadata of a child."""
 
+_encode = json.JSONEncoder(separators=(',', ':')).encode
+
+
+class Place(NamedTuple):
+    """Where a child belongs."""
+    owner: str
+    """The uid of the parent, by the label of the child."""
+    key: desired.Key
+    uid: str
+    """The uid of the child."""
+
+
+class Shape:
+    """
+    What the children of one kind and one handler share. They are alike, so each is compressed by
+    what it differs in from the first one.
+    """
+    __slots__ = ('_sample', 'label', 'manager', 'resource')
+
+    def __init__(self, resource: references.Resource, label: str, manager: str | None) -> None:
+        """``manager`` is the field manager that has applied the children, if it is known."""
+        self.resource = resource
+        self.label = label
+        self.manager = manager
+        self._sample: bytes | None = None
+
+    def pack(self, value: object) -> bytes:
+        text = _dump(value)
+        if self._sample is None:
+            self._sample = text[:1 << WINDOW_BITS]
+        compressor = zlib.compressobj(
+            1, zlib.DEFLATED, -WINDOW_BITS, MEMORY_LEVEL, zdict=self._sample)
+        return compressor.compress(text) + compressor.flush()
+
+    def unpack(self, packed: bytes) -> Any:
+        decompressor = zlib.decompressobj(-WINDOW_BITS, zdict=self._sample or b'')
+        return json.loads(decompressor.decompress(packed).decode())
+
 
 class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
-        '_fields', '_packed', '_settled', '_stamp', 'digest', 'is_deleting', 'is_owned',
-        'is_pruned', 'key', 'label', 'resource', 'uid', 'version')
+        '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied',
+        'is_deleting', 'is_owned', 'is_pruned', 'place', 'shape', 'version')
 
-    def __init__(
-            self, resource: references.Resource, key: desired.Key, raw: bodies.RawBody,
-            *, manager: str | None,
-    ) -> None:
-        """``manager`` is the field manager that has applied the child, if it is known."""
+    def __init__(self, shape: Shape, place: Place, raw: bodies.RawBody) -> None:
         meta: Any = raw['metadata']
-        self.resource: references.Resource = resource
-        self.key: desired.Key = key
-        self.uid: str = meta['uid']
+        self.shape: Shape = shape
+        self.place: Place = place
         self.version: bodies.Version = bodies.parse_version(raw)
-        self.digest: str | None = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
-        self.label: str | None = (meta.get('labels') or {}).get(desired.HANDLER_LABEL)
         self.is_deleting: bool = 'deletionTimestamp' in meta
         self.is_pruned: bool = False
         """Whether the operator itself has deleted the child, so that its end is no news."""
-        owner = (meta.get('labels') or {}).get(desired.OWNER_LABEL)
         self.is_owned: bool = any(
-            ref.get('uid') == owner for ref in meta.get('ownerReferences') or ())
-        fields = _find_fields(meta.get('managedFields') or (), manager)
-        self._fields: bytes | None = _pack(fields)  # null if the manager has no fields at all
-        self._stamp: int = hash(self._fields)
-        """What the manager owns of the child, as a hash: others change it by their edits."""
-        self._settled: tuple[str | None, int] | None = None
+            ref.get('uid') == place.owner for ref in meta.get('ownerReferences') or ())
+        digest = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
+        self._digest: int = hash(digest)
+        fields = _find_fields(meta.get('managedFields') or (), shape.manager)
+        self.is_applied: bool = fields is not None
+        """Whether the handler of the label has applied it; false e.g. for copies by users."""
+        self._fields: bytes | None = _share(_dump(fields).replace(*_hide(place.owner)))
+        """What the manager owns of the child; null if it has no fields at all."""
+        self._state: int = hash((digest, self._fields))
+        """The applied manifest, and what the manager owns: others change it by their edits."""
+        self._settled: int | None = None
+        """The state after the manifest was applied."""
         kept: dict[str, Any] = {
             key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
         kept['metadata'] = {key: val for key, val in meta.items() if key in META}
         kept.update({
             key: desired.restrict(fields[f'f:{key}'], val) for key, val in raw.items()
             if fields is not None and key not in kept and f'f:{key}' in fields})
-        self._packed = _pack(kept)
+        self._packed: bytes = shape.pack(kept)
 
     @property
-    def is_applied(self) -> bool:
-        """Whether the handler of the label has applied it; false e.g. for copies by users."""
-        return self._stamp != _NOTHING
+    def resource(self) -> references.Resource:
+        return self.shape.resource
+
+    @property
+    def label(self) -> str:
+        """The label that says which handler has made the child."""
+        return self.shape.label
+
+    @property
+    def key(self) -> desired.Key:
+        return self.place.key
+
+    @property
+    def uid(self) -> str:
+        return self.place.uid
 
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""
-        self._settled, self._fields = (self.digest, self._stamp), None
+        self._settled, self._fields = self._state, None
 
     def follow(self, older: 'Child') -> None:
         """Take over from an older state of the same object what is known of the manifest."""
         self._settled, self.is_pruned = older._settled, older.is_pruned
         self.is_deleting = self.is_deleting or older.is_deleting
-        if self._settled == (self.digest, self._stamp):
+        if self._settled == self._state:
             self._fields = None
 
     def note_deletion(self, *, is_pruned: bool) -> None:
@@ -91,34 +151,57 @@ class Child:
         The child must be the response to this manifest, and not settled yet.
         """
         return () if self._fields is None else frozenset(desired.find_unrecorded(
-            json.loads(self._fields), _get_content(manifest)))
+            self._get_fields(self._fields), _get_content(manifest)))
+
+    def has_last(self, wanted: desired.Desired) -> bool:
+        """Whether this manifest was the last one to be applied, whatever others have changed."""
+        return self._digest == hash(wanted.digest)
 
     def is_as(
             self, wanted: desired.Desired, *, unrecorded: Collection[desired.Path] = (),
     ) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
-        if self.digest != wanted.digest:
+        if not self.has_last(wanted):
             return False
-        if self._settled != (self.digest, self._stamp):
+        if self._settled != self._state:
             if self._settled is not None or self._fields is None or not desired.owns(
-                    json.loads(self._fields), _get_content(wanted.manifest),
+                    self._get_fields(self._fields), _get_content(wanted.manifest),
                     unrecorded=unrecorded):
                 return False
             self.settle()
         return True
 
+    def _get_fields(self, hidden: bytes) -> Any:
+        owner, placeholder = _hide(self.place.owner)
+        return json.loads(hidden.replace(placeholder, owner).decode())
+
     @property
     def body(self) -> bodies.Body:
         """What is kept of the object."""
-        return bodies.Body(json.loads(self._packed))
+        return bodies.Body(self.shape.unpack(self._packed))
 
 
-def _pack(value: object) -> bytes:
-    return json.dumps(value, separators=(',', ':')).encode()
+def _dump(value: object) -> bytes:
+    return _encode(value).encode()
 
 
-_NOTHING = hash(_pack(None))
-"""The stamp of children of which their manager has no fields."""
+def _hide(owner: str) -> tuple[bytes, bytes]:
+    """
+    Make the arguments to replace the uid of the owner with a placeholder.
+
+    Without it, the owned fields of many children are the same.
+    """
+    return (owner or '\x7f').encode(), b'\x00'
+
+
+def _share(value: bytes) -> bytes:
+    """Get an equal value that others have, too."""
+    return _remember(value) if len(value) <= MAX_SHARED else value
+
+
+@functools.lru_cache(maxsize=100)
+def _remember(value: bytes) -> bytes:
+    return value
 
 
 def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -168,11 +251,12 @@ class ChildStore:
         """The fields that the API server does not record, by the groups and kinds."""
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
+        self._shapes: dict[tuple[references.Resource, str], Shape] = {}
         self._shelves: dict[tuple[references.Resource, references.Namespace], Shelf] = {}
 
     def register(self, manager: str) -> str:
         """Note a field manager; return the value of the label of its children."""
-        label = desired.make_digest(manager)
+        label = desired.make_label(manager)
         self._managers[label] = manager
         return label
 
@@ -195,10 +279,9 @@ class ChildStore:
 
     def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
         """Whether those children of the kind are known that a parent in the namespace can have."""
-        shelves = {where: shelf for (served, where), shelf in self._shelves.items()
-                   if served == resource}
-        own = [shelf for where, shelf in shelves.items() if where in (None, namespace)]
-        needed = own or list(shelves.values())
+        own = self._find_shelves(resource, namespace)
+        needed = own or [
+            shelf for (served, _), shelf in self._shelves.items() if served == resource]
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
     def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
@@ -207,9 +290,17 @@ class ChildStore:
 
         With None, it is about all namespaces that the operator serves.
         """
-        shelves = [shelf for (served, where), shelf in self._shelves.items()
-                   if served == resource and (namespace is None or where in (None, namespace))]
+        shelves = self._find_shelves(resource, namespace) if namespace is not None else [
+            shelf for (served, _), shelf in self._shelves.items() if served == resource]
         return bool(shelves) and all(shelf.is_listed for shelf in shelves)
+
+    def _find_shelves(
+            self, resource: references.Resource, namespace: str | None,
+    ) -> 'list[Shelf]':
+        """Find those that have the children in the namespace: its own one, and the cluster's."""
+        wheres = (None,) if namespace is None else (None, references.NamespaceName(namespace))
+        return [shelf for where in wheres
+                if (shelf := self._shelves.get((resource, where))) is not None]
 
     @contextlib.contextmanager
     def writing(self, owner: str, key: desired.Key) -> Iterator[None]:
@@ -250,87 +341,96 @@ class ChildStore:
         ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
         What the API server does not record is learned from it, for all children of the kind.
         """
-        child = self._make(resource, raw)
+        place = make_place(resource, raw)
+        known = self.of(place.owner).get(place.key)
+        if known is not None and known.uid == place.uid:
+            place = known.place
+        child = Child(self._get_shape(resource, raw), place, raw)
         if repeated is not None and (found := child.find_unrecorded(repeated)):
-            known_fields = self.get_unrecorded(child.key)
-            self._unrecorded[child.key.group, child.key.kind] = {*known_fields, *found}
+            known_fields = self.get_unrecorded(place.key)
+            self._unrecorded[place.key.group, place.key.kind] = {*known_fields, *found}
         child.settle()
-        owner = _get_label(raw, desired.OWNER_LABEL)
-        if not self._move(owner, child.key, child.uid, child.version):
-            self.on_change(owner)  # the child was taken away since then
+        if not self._move(place, child.version):
+            self.on_change(place.owner)  # the child was taken away since then
             return
-        known = self.of(owner).get(child.key)
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
-            self._by_owner.setdefault(owner, {})[child.key] = child
+            self._put(child)
         for (served, where), shelf in self._shelves.items():
-            if served == resource and where in (None, child.key.namespace):
-                shelf.note(owner, child)
+            if served == resource and where in (None, place.key.namespace):
+                shelf.note(place)
 
-    def see(self, resource: references.Resource, raw: bodies.RawBody) -> None:
+    def see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
-        owner, key = _get_label(raw, desired.OWNER_LABEL), _get_key(raw)
-        if (held := self._held.get((owner, key))) is not None:
-            held.append(lambda: self._see(owner, key, resource, raw))
+        if (held := self._held.get((place.owner, place.key))) is not None:
+            held.append(lambda: self._see(resource, place, raw))
         else:
-            self._see(owner, key, resource, raw)
+            self._see(resource, place, raw)
 
-    def _see(
-            self, owner: str, key: desired.Key, resource: references.Resource, raw: bodies.RawBody,
-    ) -> None:
-        if not self._move(owner, key, raw['metadata']['uid'], bodies.parse_version(raw)):
+    def _see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
+        if not self._move(place, bodies.parse_version(raw)):
             return
-        known = self.of(owner).get(key)
-        if known is not None and known.uid != raw['metadata']['uid']:
+        known = self.of(place.owner).get(place.key)
+        if known is not None and known.uid != place.uid:
             known = None
         if known is not None and not bodies.is_newer(bodies.parse_version(raw), known.version):
             return  # mostly echoes of own writes: nothing is made of them
-        child = self._make(resource, raw)
+        child = Child(self._get_shape(resource, raw), place, raw)
         if known is not None:
             child.follow(known)
-        self._by_owner.setdefault(owner, {})[key] = child
-        self.on_change(owner)
+        self._put(child)
+        self.on_change(place.owner)
 
-    def _move(
-            self, owner: str, key: desired.Key, uid: str, version: bodies.Version,
-    ) -> bool:
+    def _move(self, place: Place, version: bodies.Version) -> bool:
         """Take the child from its former owner; return whether this state is not outdated."""
-        former = self._owners.get(key, owner)
-        if former != owner:
-            known = self._by_owner[former][key]
-            if known.uid == uid and bodies.is_newer(known.version, version):
+        former = self._owners.get(place.key, place.owner)
+        if former != place.owner:
+            known = self._by_owner[former][place.key]
+            if known.uid == place.uid and bodies.is_newer(known.version, version):
                 return False
-            self._remove(former, key, known.uid)
-        self._owners[key] = owner
+            self._remove(known.place)
+        self._owners[place.key] = place.owner
         return True
 
-    def remove(self, owner: str, key: desired.Key, uid: str) -> None:
+    def _put(self, child: Child) -> None:
+        self._by_owner.setdefault(child.place.owner, {})[child.key] = child
+
+    def remove(self, place: Place) -> None:
         """Forget a child that is gone, if it is still this one."""
-        if (held := self._held.get((owner, key))) is not None:
-            held.append(lambda: self._remove(owner, key, uid))
+        if (held := self._held.get((place.owner, place.key))) is not None:
+            held.append(lambda: self._remove(place))
         else:
-            self._remove(owner, key, uid)
+            self._remove(place)
 
-    def _remove(self, owner: str, key: desired.Key, uid: str) -> None:
-        children = self._by_owner.get(owner)
-        known = children.get(key) if children is not None else None
-        if children is not None and known is not None and known.uid == uid:
-            del children[key]
-            del self._owners[key]
+    def _remove(self, place: Place) -> None:
+        children = self._by_owner.get(place.owner)
+        known = children.get(place.key) if children is not None else None
+        if children is not None and known is not None and known.uid == place.uid:
+            del children[place.key]
+            del self._owners[place.key]
             if not children:
-                del self._by_owner[owner]
+                del self._by_owner[place.owner]
             if not known.is_pruned:
-                self.on_change(owner)
+                self.on_change(place.owner)
 
-    def _make(self, resource: references.Resource, raw: bodies.RawBody) -> Child:
-        manager = self._managers.get(_get_label(raw, desired.HANDLER_LABEL))
-        return Child(resource, _get_key(raw), raw, manager=manager)
+    def _get_shape(self, resource: references.Resource, raw: bodies.RawBody) -> Shape:
+        label = _get_label(raw, desired.HANDLER_LABEL)
+        shape = self._shapes.get((resource, label))
+        if shape is None:
+            shape = Shape(resource, label, self._managers.get(label))
+            if shape.manager is not None:
+                self._shapes[resource, label] = shape
+        return shape
 
 
-def _get_key(raw: bodies.RawBody) -> desired.Key:
-    meta = raw['metadata']
-    group = raw['apiVersion'].rpartition('/')[0]
-    return desired.Key(group, raw['kind'], meta.get('namespace'), meta['name'])
+def make_place(resource: references.Resource, raw: bodies.RawBody) -> Place:
+    """Find where a child belongs. Equal strings are shared, as there can be many children."""
+    meta: Any = raw['metadata']
+    namespace: str | None = meta.get('namespace')
+    key = desired.Key(
+        resource.group, resource.kind or raw['kind'],
+        None if namespace is None else sys.intern(namespace), meta['name'])
+    return Place(sys.intern(_get_label(raw, desired.OWNER_LABEL)), key, meta['uid'])
 
 
 def _get_label(raw: bodies.RawBody, name: str) -> str:
@@ -345,33 +445,35 @@ class Shelf(watching.Sink):
         self.is_listed: bool = False
         self._store = store
         self._resource = resource
-        self._known: dict[str, tuple[str, desired.Key]] = {}
-        """The owners and the keys of the children by their uids."""
-        self._seen: set[str] = set()
+        self._known: dict[str, Place] = {}
+        """The places of the children by their uids."""
+        self._seen: set[str] | None = None
+        """What was seen since the beginning of the list; None if there is no list now."""
 
     def reopen(self) -> None:
         """Wait for the next list: nothing was watched for a while."""
         self.is_listed = False
 
-    def note(self, owner: str, child: Child) -> None:
+    def note(self, place: Place) -> None:
         """Note a child by the response to a write: the next list has it, or it is gone."""
-        self._known[child.uid] = (owner, child.key)
-        self._seen.add(child.uid)
+        self._known[place.uid] = place
+        if self._seen is not None:
+            self._seen.add(place.uid)
 
     def begin(self, *, restored: bool) -> None:
-        self._seen.clear()
+        self._seen = set()
         if restored:  # from a backup: older states are the present ones
-            for owner, key in self._known.values():
-                if (child := self._store.of(owner).get(key)) is not None:
+            for place in self._known.values():
+                if (child := self._store.of(place.owner).get(place.key)) is not None:
                     child.forget_version()
 
     def listed(self, body: bodies.RawBody) -> None:
         self._take(_complete(body, self._resource))
 
     def end(self) -> None:
-        for uid in self._known.keys() - self._seen:
-            self._store.remove(*self._known.pop(uid), uid)
-        self._seen.clear()
+        for uid in self._known.keys() - (self._seen or ()):
+            self._store.remove(self._known.pop(uid))
+        self._seen = None
         if not self.is_listed:
             self.is_listed = True
             self._store.on_listed()
@@ -392,23 +494,24 @@ class Shelf(watching.Sink):
         uid = body['metadata']['uid']
         if uid not in self._known:
             self._take(body)
-        self._store.remove(*self._known.pop(uid), uid)
-        self._seen.discard(uid)
+        self._store.remove(self._known.pop(uid))
 
     def clear(self) -> None:
-        for uid, (owner, key) in self._known.items():
-            self._store.remove(owner, key, uid)
+        for place in self._known.values():
+            self._store.remove(place)
         self._known.clear()
 
     def _take(self, body: bodies.RawBody) -> None:
-        self._store.see(self._resource, body)
-        uid = body['metadata']['uid']
-        place = (_get_label(body, desired.OWNER_LABEL), _get_key(body))
-        former = self._known.get(uid, place)
-        if former != place:  # somebody has changed the label
-            self._store.remove(*former, uid)
-        self._seen.add(uid)
-        self._known[uid] = place
+        place = make_place(self._resource, body)
+        former = self._known.get(place.uid)
+        if former == place:
+            place = former
+        self._store.see(self._resource, place, body)
+        if former is not None and former is not place:  # somebody has changed the label
+            self._store.remove(former)
+        self._known[place.uid] = place
+        if self._seen is not None:
+            self._seen.add(place.uid)
 
 
 def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.RawBody:
@@ -437,8 +540,12 @@ class OperatorChildren(offspring.Children):
         return len(self._store.of(self._uid))
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> bodies.Body | None:
+        selector = _make_selector(kind)
         for key, child in list(self._store.of(self._uid).items()):  # handlers can run in threads
             if key.name == name and namespace in (None, key.namespace) and (
-                    references.Selector(kind).check(child.resource)):
+                    selector.check(child.resource)):
                 return child.body
         return None
+
+
+_make_selector = functools.lru_cache(maxsize=1000)(references.Selector)

@@ -8,9 +8,10 @@ whether a child is what its handler wants, without writing and without records o
 import collections
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.structs import bodies, references
@@ -87,8 +88,13 @@ def get_manager(operator: str, handler_id: str) -> str:
 
 def make_digest(value: object) -> str:
     """Make a short digest of a value of JSON, the same after a restart."""
-    text = json.dumps(value, sort_keys=True, separators=(',', ':'), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return hashlib.sha256(_encode_sorted(value).encode()).hexdigest()[:16]
+
+
+@functools.lru_cache(maxsize=1000)
+def make_label(manager: str) -> str:
+    """Make the value of the label of the children that were applied by this field manager."""
+    return make_digest(manager)
 
 
 def flatten(result: object) -> Iterator[object]:
@@ -183,7 +189,7 @@ def _prepare(
     key = Key(group, kind, namespace, metadata['name'])
     is_owned = meta.namespace is None or meta.namespace == namespace
     labels = {**meta.labels, **(metadata.get('labels') or {})}
-    metadata['labels'] = {**labels, OWNER_LABEL: uid, HANDLER_LABEL: make_digest(manager)}
+    metadata['labels'] = {**labels, OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)}
     if is_owned:
         reference = bodies.build_owner_reference(parent, controller=True, block_owner_deletion=True)
         others = [ref for ref in metadata.get('ownerReferences') or () if ref.get('uid') != uid]
@@ -198,11 +204,10 @@ def to_json(item: object) -> dict[str, Any]:
     """Convert a mapping, an object of pykube, or a model of a client to plain JSON."""
     if not isinstance(item, Mapping):
         item = getattr(item, 'obj', item)
+    if not isinstance(item, Mapping) and not _is_model(item):
+        raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
     try:
-        value = _convert(item)
-        if not isinstance(value, dict):
-            raise ManifestError(f"Neither a manifest nor an iterable of manifests: {item!r}"[:200])
-        copy: dict[str, Any] = json.loads(json.dumps(value, allow_nan=False))
+        copy: dict[str, Any] = json.loads(_encode(item))
     except (TypeError, ValueError, RecursionError) as e:
         raise ManifestError(f"A manifest is not JSON: {e}") from e
     return copy
@@ -231,16 +236,20 @@ def _is_model(value: object) -> bool:
 
 
 def _convert(value: Any) -> Any:
+    """Convert what JSON does not have; its parts are converted by further calls."""
     if _is_model(value):
-        fields = {key: _convert(getattr(value, attr)) for attr, key in value.attribute_map.items()}
+        fields = {key: getattr(value, attr) for attr, key in value.attribute_map.items()}
         return {key: val for key, val in fields.items() if val is not None}
     if isinstance(value, Mapping):
-        return {key: _convert(val) for key, val in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_convert(val) for val in value]
+        return dict(value)
     if isinstance(value, datetime.datetime):
         return value.astimezone(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-    return value
+    raise TypeError(f"{type(value).__name__} is not for JSON.")
+
+
+_encode = json.JSONEncoder(allow_nan=False, default=_convert).encode
+_encode_sorted = json.JSONEncoder(
+    sort_keys=True, separators=(',', ':'), allow_nan=False).encode
 
 
 Path = tuple[str, ...]
@@ -257,15 +266,19 @@ def owns(
     the API server can have normalised them, e.g. ``1000m`` to ``1``. The API server can leave
     out the ``unrecorded`` fields; ``path`` is where the value is.
     """
-    if not isinstance(fields, Mapping):
+    if not isinstance(fields, dict):
         return False
     if not fields or not value:  # an atomic field, owned as a whole; or an empty list or object
         return True
-    if isinstance(value, Mapping):
-        return all(
-            owns(fields[f'f:{key}'], val, unrecorded=unrecorded, path=(*path, key))
-            if f'f:{key}' in fields else val is None or (*path, key) in unrecorded
-            for key, val in value.items())
+    if isinstance(value, dict):
+        for key, val in value.items():
+            nested = fields.get(f'f:{key}')
+            if nested is None:
+                if val is not None and (not unrecorded or (*path, key) not in unrecorded):
+                    return False
+            elif not owns(nested, val, unrecorded=unrecorded, path=(*path, key)):
+                return False
+        return True
     if isinstance(value, list):
         return _owns_items(fields, value, unrecorded, path)
     return True
@@ -302,7 +315,7 @@ def _is_void(value: object) -> bool:
 
 
 def _owns_items(
-        fields: Mapping[str, Any], items: Iterable[Any], unrecorded: Collection[Path], path: Path,
+        fields: Mapping[str, Any], items: Sequence[Any], unrecorded: Collection[Path], path: Path,
 ) -> bool:
     """
     Whether the items of a list are owned: by their values in a set, or by their keys in a map.
@@ -314,9 +327,9 @@ def _owns_items(
     for name, nested in fields.items():
         sort, _, text = name.partition(':')
         if sort == 'v':
-            left.append((json.loads(text), None))
+            left.append((_parse(text), None))
         elif sort == 'k':
-            left.append((json.loads(text), nested))
+            left.append((_parse(text), nested))
 
     def fits(item: Any, known: Any, nested: Any) -> bool:
         if nested is None:
@@ -324,6 +337,9 @@ def _owns_items(
         return isinstance(item, Mapping) and all(
             item.get(key, val) == val for key, val in known.items()) and owns(
                 nested, item, unrecorded=unrecorded, path=(*path, '[]'))
+
+    if len(left) == len(items) == 1:  # the most frequent case
+        return fits(items[0], *left[0])
 
     def count_keys(item: Any) -> int:
         if not isinstance(item, Mapping):
@@ -338,9 +354,15 @@ def _owns_items(
     return True
 
 
+@functools.lru_cache(maxsize=1000)
+def _parse(text: str) -> Any:
+    """Parse JSON that is the same in many objects. The result is shared."""
+    return json.loads(text)
+
+
 def restrict(fields: Any, value: Any) -> Any:
     """Reduce a value to the fields that are owned; lists remain whole."""
-    if not isinstance(value, Mapping) or not fields:
+    if not isinstance(value, dict) or not fields:
         return value
     return {key: restrict(fields[f'f:{key}'], val)
             for key, val in value.items() if f'f:{key}' in fields}

@@ -254,25 +254,26 @@ class Reconcilers:
             self, handler: handlers.ReconcilingHandler, raw: bodies.RawBody,
     ) -> bodies.RawBody | None:
         hub, host, context = self._hub, self.host, self._hub.context
+        kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
+        namespace = raw['metadata'].get('namespace')
+        self._due.pop(handler.id, None)
+        if not all(hub.store.is_ready(kind, namespace) for kind in kinds.values()):
+            self._wait()
+            return raw
         body, patch = bodies.Body(raw), patches.Patch()
         logger = loggers.LocalObjectLogger(body=body, settings=context.settings)
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
             children=children.OperatorChildren(hub.store, host.uid))
-        kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
-        self._due.pop(handler.id, None)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 self._attempts.pop(handler.id, None)
-                self._abandon(handler, body, logger)
+                hub.abandon(handler, host.uid, logger)
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        if not self._is_ready(handler, body):
-            self._wait()
-            return raw
         hub.take_back(handler, host.uid)
 
         state = self._attempts.get(handler.id) or progression.HandlerState.new(
@@ -311,18 +312,6 @@ class Reconcilers:
                 patch, problems, is_stalled=outcome.final and bool(problems),
                 resource=host.resource)
         return await self._apply_patch(newest, patch, logger)
-
-    def _is_ready(self, handler: handlers.ReconcilingHandler, body: bodies.Body) -> bool:
-        return all(self._hub.store.is_ready(kind, body.metadata.namespace)
-                   for kind in self._hub.get_kinds(handler).values())
-
-    def _abandon(
-            self, handler: handlers.ReconcilingHandler, body: bodies.Body, logger: Any,
-    ) -> None:
-        if self._is_ready(handler, body):
-            self._hub.abandon(handler, self.host.uid, logger)
-        else:
-            self._wait()
 
     def _wait(self) -> None:
         """Run again when all children of some kind are listed."""
@@ -428,7 +417,7 @@ class Reconcilers:
                         logger.info(
                             f"{handler!r} has adopted {wanted.key}, which existed before, with no "
                             f"other controller and with no other values in the same fields.")
-                is_repeated = known is not None and known.digest == wanted.digest
+                is_repeated = known is not None and known.has_last(wanted)
                 self._hub.store.accept(
                     wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
         except errors.APIUnprocessableError:
