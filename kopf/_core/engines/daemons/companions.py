@@ -261,6 +261,9 @@ class Companion:
             try:
                 async with self.spawner.writing():
                     newest = await application.apply(target, raw, taken)
+            except apierrors.NotLeadingError as e:
+                logger.warning(f"The patch of {self.handler!r} is lost: {e}")
+                return True
             except (apierrors.APIError, application.PatchError, TimeoutError) as e:
                 if application.is_refusal(e):
                     logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
