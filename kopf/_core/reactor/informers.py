@@ -328,10 +328,10 @@ class Informer:
         What was under way for an object is dropped if its state shows that others have handled it.
         """
         for item in self:
-            if item.cycle is not None and (newest := item.inbox.peek()) is not None:
-                self._reconsider(item, newest)
             if item.is_engaged:
                 item.inbox.remind()
+            if item.cycle is not None and (newest := item.inbox.peek()) is not None:
+                self._reconsider(item, newest)
             if item.inbox.has_news or (self.handlers.watching and not item.inbox.is_newest_shown):
                 yield item
 
