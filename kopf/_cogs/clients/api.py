@@ -113,6 +113,8 @@ class Client:
         See KEP-3157: a watch with ``sendInitialEvents``.
         """
         self._tenure: Tenure | None = None
+        self._streams: dict[asyncio.BaseTransport, float] = {}
+        """The connections of the open streams, with the times when these were opened."""
         self._in_flight = 0
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
@@ -152,6 +154,18 @@ class Client:
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
         self._pool.reset_writes()
+
+    def reset_streams(self, *, age: float) -> None:
+        """
+        Drop the connections of the streams that have been open for longer than that (seconds).
+
+        The caller of `stream` gets an error of the network, and can continue by a new connection.
+        So, a stream is replaced that has stalled without notice.
+        """
+        until = asyncio.get_running_loop().time() - age
+        for transport, opened in list(self._streams.items()):
+            if opened <= until and isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
 
     @property
     def congested(self) -> bool:
@@ -294,13 +308,26 @@ class Client:
                         self._outages.end(path)
                         if 'Warning' in response.headers:
                             self._log_warnings(response.headers.getall('Warning'))
-                        with _aborting(response):
+                        with self._following(response):
                             yield response.content
                         return
             finally:
                 connection.users -= 1
                 await connection.release()
             await self._pool.reject(connection, headers)
+
+    @contextlib.contextmanager
+    def _following(self, response: aiohttp.ClientResponse) -> Iterator[None]:
+        """Abort the connection at the end: a regular closing of TLS would wait for the server."""
+        transport = response.connection.transport if response.connection is not None else None
+        if transport is not None:
+            self._streams[transport] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            if transport is not None:
+                del self._streams[transport]
+                transport.abort()
 
     async def _try(
             self,
@@ -409,17 +436,6 @@ class Client:
 def add_params(path: str, params: Mapping[str, str]) -> str:
     """Append the parameters to the query of the path."""
     return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
-
-
-@contextlib.contextmanager
-def _aborting(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Abort the connection at the end: a regular closing of TLS would wait for the server."""
-    transport = response.connection.transport if response.connection is not None else None
-    try:
-        yield
-    finally:
-        if transport is not None:
-            transport.abort()
 
 
 @contextlib.contextmanager

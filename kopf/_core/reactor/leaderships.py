@@ -20,13 +20,17 @@ from kopf._core.reactor import switches
 
 logger = logging.getLogger('kopf._core.engines.leadership')
 
-SETTLING = 0.3
+SETTLING = 0.5
 """
 How long (seconds) to wait before the first handling after the Lease was acquired.
 
 The last writes of the former leader, right before it has released the Lease, must have come by the
-watches.
+watches. Meanwhile, the watches are continued by new connections: the present ones can have stalled
+without notice, e.g. if the former leader and this operator have been cut off by the same outage.
 """
+
+MIN_AGE = 1.0
+"""How long (seconds) a watch must be open to be continued by a new connection."""
 
 MIN_RELEASE_TIME = 1.0
 """How long (seconds) the release of the Lease can take at least, however late the exit is."""
@@ -135,6 +139,7 @@ class Leadership(api.Tenure):
             release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
 
     async def _take_over(self, term: int) -> None:
+        self._client.reset_streams(age=MIN_AGE)
         await asyncio.sleep(SETTLING)
         if self._elector.tenure.term == term:
             self._term = term

@@ -11,6 +11,7 @@ import contextlib
 import datetime
 import threading
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
@@ -68,13 +69,16 @@ class Elector:
         """
         End the candidacy, and release the Lease within that time (seconds); None to keep it.
         """
-        loop = await asyncio.wrap_future(self._started)
         self._time_to_release = release_in
-        with contextlib.suppress(RuntimeError):  # the thread has failed, and its loop is closed
-            loop.call_soon_threadsafe(self._stop)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout((release_in or 0) + EXIT_TIMEOUT):
-                await asyncio.wait([asyncio.wrap_future(self._ended)])
+        ended = asyncio.wrap_future(self._ended)
+        events: list[asyncio.Future[Any]] = [asyncio.wrap_future(self._started), ended]
+        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ended.done():
+            with contextlib.suppress(RuntimeError):  # the thread has failed just now
+                self._started.result().call_soon_threadsafe(self._stop)
+            await asyncio.wait([ended], timeout=(release_in or 0) + EXIT_TIMEOUT)
+        if ended.done():
+            ended.exception()  # which `check` has raised, or which comes too late to matter
 
     # In the thread.
 
@@ -84,7 +88,8 @@ class Elector:
                 runner.run(self._serve())
         except BaseException as e:
             self.tenure.end()
-            self._started.cancel()
+            if not self._started.done():
+                self._started.set_exception(e)
             self._ended.set_exception(e)
         else:
             self._ended.set_result(None)
