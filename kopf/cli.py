@@ -244,7 +244,7 @@ class RunCommand(helpscreens.SectionCommand):
 @helpscreens.option('-p', '--priority', type=int, section='Peering',
                     help="Set the priority: of several operators, the highest one works. "
                          "[default: 0]")
-@helpscreens.option('--leader-elect', 'lease_name', metavar='[=NAME]', section='Leadership',
+@helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
                     help=f"Of several replicas, let only one work: the one that holds the Lease of "
                          f"this name. [default: {LEASE}]")
 @helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
@@ -264,7 +264,7 @@ def run(
         priority: int | None,
         dev: bool,
         standalone: bool | None,
-        lease_name: str | None,
+        leader_elect: str | None,
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
@@ -293,9 +293,9 @@ def run(
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
     settings = __controls.settings
-    if lease_name is not None:
+    if leader_elect is not None:
         settings = configuration.OperatorSettings() if settings is None else settings
-        settings.leadership.name = lease_name
+        settings.leadership.name = leader_elect
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:

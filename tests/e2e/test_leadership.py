@@ -34,7 +34,7 @@ from tests.e2e.replicas import (
     wait_until,
 )
 
-SLACK = 2.0
+SLACK = 10.0
 """How much longer (seconds) anything can take on a busy machine."""
 
 
@@ -92,13 +92,18 @@ async def test_next_one_takes_over_when_the_lease_of_the_killed_one_expires(kube
 
 
 async def test_next_one_takes_over_at_once_when_the_leader_is_stopped(kube, kind, replicas, lease):
-    a, b = await replicas.start_both()
+    a, b = await replicas.start_both('''
+@kopf.on.startup()
+def wait_for_long(settings, **_):
+    settings.leadership.lease_duration = 60
+    settings.leadership.renew_deadline = 40
+''')
     await kube.create(kind, 'before', spec={'duration': 0.5})
     await a.wait_for('HANDLE before')
     stopped = time.monotonic()
     a.send(signal.SIGTERM)
     await b.wait_for(LEADING)
-    assert time.monotonic() - stopped < 0.5 + PAUSE + SLACK
+    assert time.monotonic() - stopped < 20  # not the duration of the Lease
     assert await a.wait() == 0
     await kube.create(kind, 'after', spec={})
     await b.wait_for('HANDLED after None BY b')

@@ -52,7 +52,7 @@ FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'flapping']
 LIMITS = {'exit': PAUSE}
 """The longest gaps (seconds); by default, that of an expired Lease."""
 
-SLACK = 2.5
+SLACK = 10.0
 """How much longer (seconds) a gap can be on a busy machine."""
 
 

@@ -7,7 +7,7 @@ e.g. the reconciliations before the poster of events, and the poster before the 
 """
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags, wakeups
@@ -146,18 +146,20 @@ class Operator:
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
             self._admission.start(self._unlimited)
-            leading = [] if self._settings.leadership.name is None else [self._stand_for_election()]
+            if self._settings.leadership.name is not None:
+                self._stand_for_election()
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
+            leadership = self._leadership
             await aiotasks.gather(
                 self._vault.guard(), self._admission.serve(), self._monitor.run(),
                 orchestration.serve(
                     client=self._client, settings=self._settings, registry=self._registry,
                     informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
                     insights=self._insights, logger=logger,
-                    peers=self._peers if self._leadership is None else None,
+                    peers=self._peers if leadership is None else None,
                     monitor=self._monitor, hub=self._hub),
-                *leading)
+                *([] if leadership is None else [leadership.run()]))
         finally:
             self._monitor.dismiss()
             try:
@@ -197,14 +199,13 @@ class Operator:
                 *([] if leadership is None else [leadership.leave(deadline)]))
             await self._client.close()
 
-    def _stand_for_election(self) -> Coroutine[Any, Any, None]:
-        """Join the election, as a standby; return what follows it."""
+    def _stand_for_election(self) -> None:
+        """Begin as a standby; the Lease decides who leads."""
         from kopf._core.reactor import leaderships  # only if it is used
         leadership = self._leadership = leaderships.Leadership(
             client=self._client, vault=self._vault, settings=self._settings,
             identity=self._identity, parts=[self._informers, self._spawner, self._checks])
         self._confirm = leadership.confirm
-        return leadership.run()
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:

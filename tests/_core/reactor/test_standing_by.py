@@ -271,6 +271,53 @@ async def test_daemons_stop_and_start_again_and_timers_wait(registry, calls):
 
 
 @play
+async def test_timers_are_interrupted_and_called_again(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('begin')
+        await asyncio.sleep(10)
+        calls.append('end')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    assert calls == ['begin']
+    operator.take_over()
+    await asyncio.sleep(5)
+    assert calls == ['begin', 'begin']
+    await asyncio.sleep(15)
+    assert calls == ['begin', 'begin', 'end', 'begin']
+    await operator.stop()
+
+
+@play
+async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def update(**_):
+        calls.append('update')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    assert calls == ['tick']
+    operator.switch._confirm = lambda: operator.switch.is_paused or operator.stand_by()
+    api.edit({'spec': {'n': 1}})
+    await asyncio.sleep(100)
+    assert calls == ['tick']
+    await operator.stop()
+
+
+@play
 async def test_patches_of_daemons_are_lost_with_the_lease_and_not_written_later(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(stopped, patch, **_):

@@ -191,8 +191,8 @@ class Companion:
         until: float | None = None
         try:
             until = await self._attempt()
-        except asyncio.CancelledError:
-            pass  # only Kopf cancels this task: as a stage of stopping, or when the operator exits
+        except asyncio.CancelledError:  # only Kopf cancels this task
+            until = self._get_repetition()
         finally:
             assert task is not None
             self.task = None
@@ -297,6 +297,13 @@ class Companion:
     def pause(self) -> None:
         """Stop, as the operator is paused. Timers only wait instead."""
         self.stop(Reason.OPERATOR_PAUSING)
+
+    def interrupt(self) -> None:
+        """Cancel the call under way, as the operator does not lead. Daemons are stopped anyway."""
+
+    def _get_repetition(self) -> float | None:
+        """Find the time to repeat a cancelled call; None if it is not repeated."""
+        return None
 
     def resume(self) -> None:
         """Go on after the pause. It is called once the object has been listed again."""

@@ -122,8 +122,10 @@ class Spawner:
                 for companion, task in running.items()])
 
     def stand_by(self) -> None:
-        """The same as `pause`; it can be called again during the standby."""
+        """The same as `pause`, but timers are interrupted; it can be called again."""
         self.pause()
+        for companion in list(self.alive):
+            companion.interrupt()
 
     def take_over(self) -> None:
         """The same as `resume`."""
