@@ -11,7 +11,7 @@ from tests.e2e.kubes import Kind, KubeError
 from tests.e2e.proxy import Proxy
 
 LEASES = Kind('coordination.k8s.io', 'v1', 'leases', 'Lease')
-DURATION, DEADLINE, PERIOD = 3, 2.0, 0.5
+DURATION, DEADLINE, PERIOD = 6, 4.0, 0.5
 """The durations of the Lease, in seconds."""
 
 PAUSE = 2.2 * PERIOD

@@ -16,7 +16,7 @@ import uuid
 
 import pytest
 
-from tests.e2e.replicas import DURATION, PAUSE, PERIOD, Replicas, delete_lease
+from tests.e2e.replicas import DEADLINE, DURATION, PAUSE, PERIOD, Replicas, delete_lease
 from tests.e2e.test_peering_rounds import Load, Team
 
 ROUNDS = int(os.environ.get('KOPF_LEADERSHIP_ROUNDS', '6'))
@@ -35,7 +35,7 @@ def configure(settings, **_):
     settings.posting.enabled = False
     settings.leadership.namespace = 'default'
     settings.leadership.lease_duration = {DURATION}
-    settings.leadership.renew_deadline = 2
+    settings.leadership.renew_deadline = {DEADLINE}
     settings.leadership.retry_period = {PERIOD}
     settings.networking.request_timeout = 5
     settings.networking.error_backoffs = [0.5, 0.5, 1]
@@ -125,7 +125,7 @@ async def pass_round(replicas, journal, fault, leader):
     return begun, heir, taken - begun
 
 
-@pytest.mark.timeout(60 + 25 * ROUNDS)
+@pytest.mark.timeout(60 + 40 * ROUNDS)
 async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         kube, kind, cluster, operator, tmp_path, monkeypatch):
     random.seed(int(os.environ.get('KOPF_LEADERSHIP_SEED', '0')))
