@@ -274,7 +274,7 @@ async def test_retries_go_on_where_the_former_leader_has_left_them(kube, kind, r
 def fail(retry, **_):
     print(f'RETRY {retry} BY {WHO}')
     if retry < 3:
-        raise kopf.TemporaryError("not yet", delay=1)
+        raise kopf.TemporaryError("not yet", delay=0.5 if retry < 1 else 8)
 ''')
     await kube.create(kind, 'obj', spec={})
     await a.wait_for('RETRY 1 BY a')
