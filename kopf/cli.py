@@ -30,13 +30,23 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import commanding, explaining, explanations, running, shutdown
+from kopf._core.reactor import (
+    commanding,
+    explaining,
+    explanations,
+    running,
+    shutdown,
+    switches,
+)
 from kopf._kits import helpscreens, operatorchecks
 
 P = ParamSpec('P')
 R = TypeVar('R')
 
 DEV_PRIORITY = 666
+
+LEASE = 'kopf-operator'
+"""The Lease of ``--leader-elect`` without a name."""
 
 logger: logging.Logger = logging.getLogger(__name__)
 
@@ -216,7 +226,15 @@ def main(__controls: CLIControls) -> None:
     """Run Kubernetes operators written in Python."""
 
 
-@main.command(cls=helpscreens.SectionCommand, short_help="Run an operator.")
+class RunCommand(helpscreens.SectionCommand):
+    """``kopf run``, with an option whose value can be omitted, and never is the next argument."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, [
+            f'{arg}={LEASE}' if arg == '--leader-elect' else arg for arg in args])
+
+
+@main.command(cls=RunCommand, short_help="Run an operator.")
 @logging_options
 @scope_options
 @helpscreens.option('--standalone', is_flag=True, default=None, section='Peering',
@@ -234,6 +252,9 @@ def main(__controls: CLIControls) -> None:
 @helpscreens.option('-p', '--priority', type=int, section='Peering',
                     help="Set the priority: of several operators, the highest one works. "
                          "[default: 0]")
+@helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
+                    help=f"Of several replicas, let only one work: the one that holds the Lease of "
+                         f"this name. [default: {LEASE}]")
 @helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
                     help="Load this module with handlers, as `python -m` does. Can be repeated.")
 @helpscreens.option('--reload', is_flag=True, section='Handlers',
@@ -251,6 +272,7 @@ def run(
         priority: int | None,
         dev: bool,
         standalone: bool | None,
+        leader_elect: str | None,
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
@@ -278,6 +300,10 @@ def run(
 
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
+    settings = __controls.settings
+    if leader_elect is not None:
+        settings = configuration.OperatorSettings() if settings is None else settings
+        settings.leadership.name = leader_elect
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
@@ -293,13 +319,14 @@ def run(
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
                 registry=__controls.registry,
-                settings=__controls.settings,
+                settings=settings,
                 stop_flag=__controls.stop_flag,
                 ready_flag=__controls.ready_flag,
                 vault=vault,
                 loop=loop,
             )
-    except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError) as e:
+    except (credentials.LoginError, activities.ActivityError, endpoints.EndpointError,
+            configuration.SettingsError, switches.LeadershipLostError) as e:
         raise click.ClickException(str(e)) from e
     finally:
         shutdown.owns_process_var.reset(owning)

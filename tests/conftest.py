@@ -6,8 +6,9 @@ behind.
 import asyncio
 import functools
 import inspect
+import logging
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import hypothesis
@@ -53,6 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = fail_on_leaked_tasks(item.obj)
+
+
+@pytest.fixture(autouse=True)
+def _kept_levels() -> Iterator[None]:
+    """Restore the levels of the log, which the command line changes in the process of the test."""
+    loggers = [logging.getLogger(name) for name in (None, 'asyncio', 'aiohttp')]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 def fail_on_leaked_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -129,6 +129,22 @@ def test_options_reach_the_operator(run, args, name, value):
     assert run(*args)[name] == value
 
 
+@pytest.mark.parametrize(('args', 'name'), [
+    ([], None),
+    (['--leader-elect'], 'kopf-operator'),
+    (['--leader-elect=my-lease'], 'my-lease'),
+])
+def test_lease_is_named_by_the_option_and_never_by_the_next_argument(run, script, args, name):
+    kwargs = run('-A', *args, script(HANDLER))
+    settings = kwargs['settings'] if kwargs['settings'] is not None else kopf.OperatorSettings()
+    assert settings.leadership.name == name
+
+
+def test_lease_is_named_by_the_environment(run):
+    settings = run(env={'KOPF_RUN_LEADER_ELECT': 'my-lease'})['settings']
+    assert settings.leadership.name == 'my-lease'
+
+
 @pytest.mark.parametrize('variable, value, name, expected', [
     ('KOPF_RUN_CLUSTERWIDE', 'true', 'clusterwide', True),
     ('KOPF_RUN_NAMESPACES', 'a b*', 'namespaces', ('a', 'b*')),

@@ -3,13 +3,15 @@ The API client: requests with retries, streams, and automatic re-authentication.
 """
 import asyncio
 import contextlib
+import copy
+import functools
 import io
 import logging
 import re
 import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 import yarl
@@ -37,6 +39,35 @@ How many iterations of the event loop asyncio needs to close the sockets of abor
 
 LARGE_BODY = 100_000
 """The size (bytes) beyond which the body of a request is sent in chunks."""
+
+
+class Tenure(Protocol):
+    """The time in which a client may write: in terms, which can end at any moment."""
+
+    @property
+    def term(self) -> int | None:
+        """The number of the current term; None if nothing may be written now."""
+
+    def verify(self, term: int | None) -> None:
+        """
+        Check that what was begun in this term may be written now.
+
+        :raises errors.NotLeadingError: if it may not.
+        """
+
+
+class _PermittedBody(aiohttp.BytesPayload):
+    """A body that is sent only if the permit raises no error right before that."""
+
+    def __init__(self, body: bytes, permit: Callable[[], None]) -> None:
+        super().__init__(body)
+        self._permit = permit
+
+    async def write_with_length(
+            self, writer: aiohttp.abc.AbstractStreamWriter, content_length: int | None,
+    ) -> None:
+        self._permit()
+        await super().write_with_length(writer, content_length)
 
 
 class _Answer(NamedTuple):
@@ -81,6 +112,9 @@ class Client:
 
         See KEP-3157: a watch with ``sendInitialEvents``.
         """
+        self._tenure: Tenure | None = None
+        self._streams: dict[asyncio.BaseTransport, float] = {}
+        """The connections of the open streams, with the times when these were opened."""
         self._in_flight = 0
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
@@ -101,6 +135,37 @@ class Client:
         await self._pool.close()
         for _ in range(CLOSING_ITERATIONS):
             await asyncio.sleep(0)
+
+    def limit_writes(self, tenure: Tenure) -> None:
+        """
+        Send no writes outside of the terms, nor those that were begun in a former term.
+
+        This is checked right before each attempt is sent. Such requests raise
+        `errors.NotLeadingError`. A write is any request with a body.
+        """
+        self._tenure = tenure
+
+    def without_limits(self) -> 'Client':
+        """Get a client with the same connections, whose writes `limit_writes` does not affect."""
+        other = copy.copy(self)
+        other._tenure = None
+        return other
+
+    def reset_writes(self) -> None:
+        """Let the writes under way fail, and discard what of them is not transmitted yet."""
+        self._pool.reset_writes()
+
+    def reset_streams(self, *, age: float) -> None:
+        """
+        Drop the connections of the streams that have been open for longer than that (seconds).
+
+        The caller of `stream` gets an error of the network, and can continue by a new connection.
+        So, a stream is replaced that has stalled without notice.
+        """
+        until = asyncio.get_running_loop().time() - age
+        for transport, opened in list(self._streams.items()):
+            if opened <= until and isinstance(transport, asyncio.WriteTransport):
+                transport.abort()
 
     @property
     def congested(self) -> bool:
@@ -163,6 +228,9 @@ class Client:
             path = add_params(path, params)
         if content_type is None and body is not None:
             content_type = JSON
+        permit: Callable[[], None] | None = None
+        if self._tenure is not None and body is not None:
+            permit = functools.partial(self._tenure.verify, self._tenure.term)
         pauses: Iterator[float] | None = None
         failure: errors.APIError | None = None
         attempt = 0
@@ -173,8 +241,10 @@ class Client:
             if failure is not None and callable(retry) and not retry():
                 raise failure
             try:
-                return await self._try(method, path, body, content_type, accept, timeout)
+                return await self._try(method, path, body, content_type, accept, timeout, permit)
             except REPEATABLE as error:
+                if permit is not None:
+                    permit()
                 failure = error
                 self._outages.begin(path)
                 if not retry:
@@ -238,13 +308,26 @@ class Client:
                         self._outages.end(path)
                         if 'Warning' in response.headers:
                             self._log_warnings(response.headers.getall('Warning'))
-                        with _aborting(response):
+                        with self._following(response):
                             yield response.content
                         return
             finally:
                 connection.users -= 1
                 await connection.release()
             await self._pool.reject(connection, headers)
+
+    @contextlib.contextmanager
+    def _following(self, response: aiohttp.ClientResponse) -> Iterator[None]:
+        """Abort the connection at the end: a regular closing of TLS would wait for the server."""
+        transport = response.connection.transport if response.connection is not None else None
+        if transport is not None:
+            self._streams[transport] = asyncio.get_running_loop().time()
+        try:
+            yield
+        finally:
+            if transport is not None:
+                del self._streams[transport]
+                transport.abort()
 
     async def _try(
             self,
@@ -254,6 +337,7 @@ class Client:
             content_type: str | None,
             accept: str,
             timeout: float | None,
+            permit: Callable[[], None] | None,
     ) -> bytes:
         networking = self.settings.networking
         timeout = networking.request_timeout if timeout is None else timeout
@@ -264,7 +348,8 @@ class Client:
             headers = connection.get_headers(accept, content_type)
             try:
                 with self._deadlines.limit(timeout):
-                    answer = await self._exchange(connection, method, path, headers, body)
+                    answer = await self._exchange(
+                        connection, method, path, headers, body, permit)
             except NETWORK_ERRORS as e:
                 raise _make_network_error(e) from e
             finally:
@@ -295,22 +380,26 @@ class Client:
             path: str,
             headers: Mapping[str, str],
             body: bytes | None,
+            permit: Callable[[], None] | None,
     ) -> '_Answer':
         """Make one request: if it has a body, by the fast `wires`; otherwise, by aiohttp."""
         connect_timeout = self.settings.networking.connect_timeout
         if connection.wire is not None and body is not None:
             answer = await connection.wire.exchange(
                 method, connection.root + path, headers=headers, body=body,
-                connect_timeout=connect_timeout)
+                connect_timeout=connect_timeout, permit=permit)
             retry_after = None
             if not 200 <= answer.status < 300:
                 retry_after = next(iter(answer.get_headers('Retry-After')), None)
             return _Answer(
                 answer.status, answer.body, answer.get_headers('Warning'), retry_after)
+        data: Any = io.BytesIO(body) if body and len(body) > LARGE_BODY else body
+        if permit is not None and body is not None:
+            data = _PermittedBody(body, permit)
         async with connection.regular.request(
             method,
             yarl.URL(connection.base + path, encoded=True),
-            data=io.BytesIO(body) if body and len(body) > LARGE_BODY else body,
+            data=data,
             headers=headers,
             timeout=self._get_timeout(None, connect_timeout),
             allow_redirects=False,
@@ -347,17 +436,6 @@ class Client:
 def add_params(path: str, params: Mapping[str, str]) -> str:
     """Append the parameters to the query of the path."""
     return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
-
-
-@contextlib.contextmanager
-def _aborting(response: aiohttp.ClientResponse) -> Iterator[None]:
-    """Abort the connection at the end: a regular closing of TLS would wait for the server."""
-    transport = response.connection.transport if response.connection is not None else None
-    try:
-        yield
-    finally:
-        if transport is not None:
-            transport.abort()
 
 
 @contextlib.contextmanager

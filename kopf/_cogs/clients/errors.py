@@ -98,6 +98,10 @@ class APIServerError(APIError):
     pass
 
 
+class NotLeadingError(APIError):
+    """Nothing was sent, as the operator does not lead (any more), so that it must not write."""
+
+
 class APITooDeepError(APIError):
     """The request has succeeded, but the object in the response is nested too deeply."""
 

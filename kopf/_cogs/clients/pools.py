@@ -48,6 +48,12 @@ class Pool:
         for connection in opened:
             await connection.close()
 
+    def reset_writes(self) -> None:
+        """Let the writes under way fail, and discard what of them is not transmitted yet."""
+        for connection in self._opened:
+            if connection.wire is not None:
+                connection.wire.reset()
+
     async def connect(self) -> connections.Connection:
         """
         Get a connection with any of the credentials with the highest priority; make it if needed.

@@ -40,10 +40,15 @@ def login_with_service_account(
         ca_path=ca_path if os.path.exists(ca_path) else None,
         token=token,
         token_path=token_path,
-        default_namespace=_read(os.path.join(FOLDER, 'namespace')) or None,
+        default_namespace=get_namespace(),
         priority=PRIORITY,
         trust_env=settings is not None and settings.networking.trust_env,
     )
+
+
+def get_namespace() -> str | None:
+    """Get the namespace of the pod; None outside of pods."""
+    return _read(os.path.join(FOLDER, 'namespace')) or None
 
 
 def get_token_path() -> str:

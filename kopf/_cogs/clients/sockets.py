@@ -6,6 +6,7 @@ Otherwise, requests over such a connection would wait for their whole timeouts, 
 import contextlib
 import select
 import socket
+import struct
 
 import aiohttp
 
@@ -32,6 +33,18 @@ def is_readable(sock: socket.socket | None) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
+
+
+def discard_unsent(sock: socket.socket | None) -> None:
+    """
+    Let the closing of the socket discard what is not transmitted yet.
+
+    Otherwise, the system goes on with the transmission in the background, e.g. when a network is
+    available again.
+    """
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
 
 
 def probe_silence(sock: socket.socket) -> None:

@@ -111,6 +111,11 @@ class Vault:
             return None
         return self._best[0] if len(self._best) == 1 else random.choice(self._best)
 
+    def select_all(self) -> Sequence[credentials.Credentials]:
+        """Choose all credentials that `select` chooses from."""
+        self._rank()
+        return self._best
+
     def holds(self, item: credentials.Credentials) -> bool:
         """Whether the vault has this very instance."""
         return any(item is held for held in self._items.values())

@@ -11,7 +11,7 @@ import asyncio
 import collections
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 import aiohappyeyeballs
@@ -66,6 +66,16 @@ class Wire:
         self._open.clear()
         self._idle.clear()
 
+    def reset(self) -> None:
+        """
+        Drop all connections, so that nothing which they have not delivered is delivered later.
+
+        The requests under way fail. New requests make new connections.
+        """
+        for connection in list(self._open):
+            connection.reset()
+        self._idle.clear()
+
     async def exchange(
             self,
             method: str,
@@ -74,6 +84,7 @@ class Wire:
             headers: Mapping[str, str],
             body: bytes,
             connect_timeout: float | None = None,
+            permit: Callable[[], None] | None = None,
     ) -> parsing.Response:
         """
         Send a request and return its response.
@@ -82,6 +93,8 @@ class Wire:
         was no response at all on a reused connection, the request is sent again over another
         connection. A POST is not sent again: it is not idempotent, and the server may have executed
         it.
+
+        ``permit`` is called right before each sending. If it raises an error, nothing is sent.
 
         :raises WireError: if the request fails.
         """
@@ -101,6 +114,8 @@ class Wire:
                 if connection is None:
                     connection = await self._connect(connect_timeout)
                 try:
+                    if permit is not None:
+                        permit()
                     response = await connection.exchange(head + body)
                 except asyncio.CancelledError:
                     if is_kept:
@@ -110,6 +125,9 @@ class Wire:
                     if not is_kept or method == 'POST':
                         raise
                     continue
+                except BaseException:
+                    connection.abort()  # of a refused permit; otherwise, it is aborted already
+                    raise
                 if connection.is_reusable:
                     connection.idle_since = asyncio.get_running_loop().time()
                     self._idle.append(connection)
@@ -228,6 +246,12 @@ class _Connection(asyncio.Protocol):
         self.is_reusable = False
         if self._transport is not None:
             self._transport.abort()
+
+    def reset(self) -> None:
+        """Drop the connection with everything that the system has not transmitted yet."""
+        if self._transport is not None:
+            sockets.discard_unsent(self._transport.get_extra_info('socket'))
+        self.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

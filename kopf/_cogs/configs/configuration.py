@@ -144,6 +144,60 @@ class PeeringSettings(sections.Section):
 
 
 @dataclasses.dataclass
+class LeadershipSettings(sections.Section):
+    """
+    How the replicas of an operator elect the one that works: by a Lease of Kubernetes, as the
+    operators in Go do it (``leaderelection`` of client-go).
+    """
+
+    name: str | None = None
+    """
+    The name of the Lease that the replicas share. Default: `None`, there is no election, and
+    every replica works.
+    """
+
+    namespace: str | None = None
+    """
+    The namespace of the Lease. Default: `None`, the namespace of the operator's pod, or of the
+    current context in the kubeconfig.
+    """
+
+    lease_duration: int = 15
+    """
+    After which time without a renewal the other replicas count the leader as dead and one of them
+    takes over, in whole seconds. Default: 15.
+    """
+
+    renew_deadline: float = 10
+    """
+    For how long the leader goes on working after its last successful renewal. It must be shorter
+    than `lease_duration`: the difference is the time for requests under way. Default: 10.
+    """
+
+    retry_period: float = 2
+    """
+    How often the leader renews the Lease. The other replicas look at it after 1 to 2.2 times as
+    long, at random. Default: 2.
+    """
+
+    release_on_exit: bool = True
+    """
+    Whether a leader that exits gives the Lease away, when all its work has ended. Otherwise, the
+    others wait until the Lease expires. Default: yes.
+    """
+
+    exit_on_loss: bool = False
+    """
+    Whether an operator that has lost the Lease exits, with the exit code 1. Otherwise, it goes on
+    as a standby. Default: no.
+    """
+
+
+class SettingsError(Exception):
+    """The settings contradict each other, or something that they need is missing."""
+
+
+@dataclasses.dataclass
 class WatchingSettings(sections.Section):
     """How the objects are listed and watched."""
 
@@ -500,6 +554,7 @@ class OperatorSettings(sections.Section):
     networking: NetworkingSettings = dataclasses.field(default_factory=NetworkingSettings)
     persistence: PersistenceSettings = dataclasses.field(default_factory=PersistenceSettings)
     reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
+    leadership: LeadershipSettings = dataclasses.field(default_factory=LeadershipSettings)
 
     @property
     @deprecated("settings.batching is deprecated: use settings.queueing.", category=None)

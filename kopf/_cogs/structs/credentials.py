@@ -74,7 +74,8 @@ class ConnectionInfo(_Endpoint):
 
     :param server: the URL of the API server, with the scheme ``https`` or ``http``. Required.
     :param priority: a number; Kopf uses the credentials with the highest priority. Default: 0.
-    :param default_namespace: the namespace for clients that ask for it. Operators do not use it.
+    :param default_namespace: the namespace for clients that ask for it, and for the Lease of the
+        leader election. Default: none.
     :param expiration: a `datetime.datetime` after which Kopf does not use the credentials; in UTC
         if it has no timezone. Default: never.
     :param ca_path: the path of the certificates that sign the certificate of the server. Default:
@@ -229,7 +230,8 @@ class AiohttpSession(_Endpoint):
     :param server: the URL of the API server, with the scheme ``https`` or ``http``. Required.
     :param aiohttp_session: the ``aiohttp.ClientSession``. Required.
     :param priority: a number; Kopf uses the credentials with the highest priority. Default: 0.
-    :param default_namespace: the namespace for clients that ask for it. Operators do not use it.
+    :param default_namespace: the namespace for clients that ask for it, and for the Lease of the
+        leader election. Default: none.
     :param expiration: a `datetime.datetime` after which Kopf does not use the credentials; in UTC
         if it has no timezone. Default: never.
     """

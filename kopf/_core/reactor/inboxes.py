@@ -77,6 +77,16 @@ class Inbox:
             return event['object']
         return self._kept
 
+    @property
+    def is_ever_shown(self) -> bool:
+        """Whether the event handlers have been shown any state."""
+        return self._shown is not None
+
+    @property
+    def is_newest_shown(self) -> bool:
+        """Whether the event handlers have been shown the newest known state."""
+        return self._shown is not None and not bodies.is_newer(self.version, self._shown)
+
     def is_unseen(self, raw: bodies.RawBody) -> bool:
         """Whether the event handlers have not been shown this state or a newer one."""
         return self._shown is None or bodies.is_newer(bodies.parse_version(raw), self._shown)
@@ -143,6 +153,17 @@ class Inbox:
         """Let the next reconciliation begin with the kept state, unless a newer one arrives."""
         self.is_due = True
 
+    def defer(self, packed: bytes | None = None) -> None:
+        """
+        Keep the pending state until somebody is to take it, which can be long: it can be packed.
+
+        ``packed`` is the same state as a raw event in JSON.
+        """
+        if self.pending is not None:
+            self.keep(self.pending, packed)
+            self.pending = None
+        self.is_due = True
+
     def record(
             self, type: bodies.RawEventType, raw: bodies.RawBody, packed: bytes | None = None,
     ) -> bool:
@@ -177,14 +198,6 @@ class Inbox:
         if not self._events:
             self._events = None  # an empty queue takes several times the memory of an inbox
         return event
-
-    def postpone(self) -> None:
-        """Pack the newest state until it is reconciled: thousands of objects can wait for that."""
-        if self.pending is not None:
-            self.keep(self.pending)
-            self.pack()
-            self.pending = None
-            self.is_due = True
 
     def begin(self) -> None:
         """Drop the reminder: a reconciliation looks at the state now."""

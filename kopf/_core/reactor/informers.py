@@ -4,6 +4,8 @@ Informers: they take the events of the watches, and pass the news of each object
 An informer recognises states that arrive twice. An object that is missing in a new list is gone. An
 object that is re-created with the same name waits until the end of the old object is reported.
 """
+import asyncio
+import collections
 import logging
 from collections.abc import Callable, Iterator
 from typing import Literal
@@ -13,6 +15,9 @@ from kopf._core.intents import registries, stopping
 from kopf._core.reactor import items, queueing
 
 logger = logging.getLogger(__name__)
+
+TAKING_STEP = 100
+"""How many objects are taken over in one iteration of the event loop, when the operator leads."""
 
 Reconsider = Callable[[items.Item, bodies.RawBody], None]
 """Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
@@ -102,6 +107,9 @@ class Informer:
         self._expected = None if remaining is None else len(self._items) + remaining
 
     def listed(self, body: bodies.RawBody) -> None:
+        if self._queue.switch.is_standby:
+            self._follow(body)
+            return
         first = not self._is_complete
         item, new = self._ensure(body, initial=first)
         is_back = item.last_list < self._trusted_since
@@ -144,6 +152,9 @@ class Informer:
             body: bodies.RawBody,
             packed: bytes | None = None,
     ) -> None:
+        if self._queue.switch.is_standby:
+            self._follow(body, packed, is_deleted=type == 'DELETED')
+            return
         if type == 'DELETED' and not self.handlers.watching and (
                 items.get_uid(body) not in self._items):
             return
@@ -174,6 +185,27 @@ class Informer:
             self._leave(item, None)
         elif item is not None and type is None:
             item.see(self._lists)
+
+    def _follow(
+            self, body: bodies.RawBody, packed: bytes | None = None, *, is_deleted: bool = False,
+    ) -> None:
+        """
+        Note a state while another replica handles the objects; only the newest one is kept.
+
+        For this operator, a new object is like those that exist at its start: it is resumed when
+        this operator takes over.
+        """
+        if is_deleted:
+            if (gone := self._items.get(items.get_uid(body))) is not None:
+                self._leave(gone, body)
+            return
+        item, _ = self._ensure(body, initial=True)
+        item.see(self._lists)
+        self._reconsider(item, body)
+        if item.offer(body):
+            item.show(body, packed)
+            if item.phase is items.Phase.RESTING:
+                self._queue.defer(item, packed)
 
     def _ensure(self, body: bodies.RawBody, *, initial: bool) -> tuple[items.Item, bool]:
         uid = items.get_uid(body)
@@ -206,6 +238,12 @@ class Informer:
         """Note that the object is gone. Its item remains until the end is reported."""
         self._items.pop(item.uid, None)
         self._end(item)
+        if self._queue.switch.is_standby:  # the end is reported by the replica that leads
+            item.inbox.clear()
+            if not item.is_at_work:
+                item.enter(items.Phase.ENDED)
+                self.end_of(item)
+            return
         last = item.inbox.end(body)
         if last is not None:
             if self.handlers.watching:
@@ -286,6 +324,30 @@ class Informer:
             item.inbox.distrust(is_at_work=item.due is not None or item.is_engaged)
             self._queue.alarms.cancel(item)
 
+    def take_over(self) -> Iterator[items.Item]:
+        """
+        Go on with the states that were kept during the standby; yield the items to `take`.
+
+        What was under way for an object is dropped if its state shows that others have handled it.
+        """
+        for item in self:
+            if item.is_engaged:
+                item.inbox.remind()
+            if item.cycle is not None and (newest := item.inbox.peek()) is not None:
+                self._reconsider(item, newest)
+            if item.inbox.has_news or (self.handlers.watching and not item.inbox.is_newest_shown):
+                yield item
+
+    def take(self, item: items.Item) -> None:
+        """Show the newest state to the event handlers, and queue the item behind live changes."""
+        if item.gone:
+            return
+        if self.handlers.watching and not item.inbox.is_newest_shown and (
+                newest := item.inbox.peek()) is not None:
+            self._record(item, 'MODIFIED' if item.inbox.is_ever_shown else None, newest)
+        if item.inbox.has_news:
+            self.schedule(item, urgent=False)
+
     def close(self) -> frozenset[str]:
         """Forget all objects, as if they did not exist; return the uids of resumed objects."""
         resumed = frozenset(item.uid for item in self if not item.initial)
@@ -310,6 +372,8 @@ class InformerFactory:
         self._reconsider = reconsider
         self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
+        self._taken: collections.deque[tuple[Informer, items.Item]] = collections.deque()
+        """The objects that are still to be taken over."""
 
     def __iter__(self) -> Iterator[Informer]:
         return iter(self._informers.values())
@@ -387,6 +451,34 @@ class InformerFactory:
             informer.distrust()
         self._queue.gate.reset(informer for informer in self if informer.handlers.indexing)
         self._queue.resume()
+
+    def stand_by(self) -> None:
+        """
+        Start no items, and interrupt the handlers; the watches and the indexing go on.
+
+        It can be called again during the standby.
+        """
+        self._queue.switch.pause(standby=True)
+        self._taken.clear()
+        self._queue.pause()
+        self._queue.interrupt()
+
+    def take_over(self) -> None:
+        """End the standby. The newest states are known, so nothing is listed again."""
+        self._queue.switch.resume()
+        self._taken.extend(
+            (informer, item) for informer in self for item in informer.take_over())
+        self._queue.resume()
+        self._take()
+
+    def _take(self) -> None:
+        if self._queue.switch.is_stopping or self._queue.switch.is_paused:
+            return
+        for _ in range(min(TAKING_STEP, len(self._taken))):
+            informer, item = self._taken.popleft()
+            informer.take(item)
+        if self._taken:
+            asyncio.get_running_loop().call_soon(self._take)
 
     async def stop(self, deadline: float) -> None:
         """Start no more items, and stop the workers until the deadline (a time of the loop)."""

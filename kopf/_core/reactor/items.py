@@ -236,7 +236,8 @@ class Item:
         if self.is_patient and self.inbox.pending is not None:
             if self.reconcilers is not None:
                 self.reconcilers.note_change()
-            self.inbox.postpone()
+            self.inbox.defer()
+            self.inbox.pack()
 
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""

@@ -8,7 +8,7 @@ e.g. the reconciliations before the poster of events, and the poster before the 
 import asyncio
 import logging
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags, wakeups
 from kopf._cogs.aiokits import tasks as aiotasks
@@ -34,6 +34,9 @@ from kopf._core.reactor import (
     shutdown,
     switches,
 )
+
+if TYPE_CHECKING:
+    from kopf._core.reactor import leaderships
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -85,6 +88,8 @@ class Operator:
         self._insights = insights if insights is not None else observation.Insights()
         self._vault = vault if vault is not None else vaults.Vault()
         self._client = api.Client(credentials=self._vault, settings=settings)
+        self._unlimited = self._client.without_limits()
+        self._identity = identity
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._applier = applications.Applier(self._client)
@@ -95,7 +100,7 @@ class Operator:
             client=self._client, settings=settings, clock=self._clock, memo=memo,
             indices=self._indices, lifecycle=lifecycle,
             observer=None if observer is None else observers.Telling(observer))
-        switch = switches.Switch(confirm=lambda: self._peers.confirm())
+        switch = switches.Switch(confirm=lambda: self._confirm())
         alarms = wakeups.Wakeups()
         processor = processing.Processor(
             env, switch=switch, alarms=alarms, indexers=self._indices)
@@ -107,6 +112,8 @@ class Operator:
         self._peers = peerings.Peerings(
             client=self._client, settings=settings, clock=self._clock, identity=identity,
             pausables=[self._informers, self._spawner])
+        self._leadership: leaderships.Leadership | None = None
+        self._confirm = self._peers.confirm
         self._admission = admitting.Admission(
             env=env, registry=registry, insights=self._insights, informers=self._informers)
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
@@ -135,20 +142,25 @@ class Operator:
             self._registry.verify()
             await self._checks.start()
             self._poster = asyncio.create_task(
-                posting.poster(client=self._client, settings=self._settings, queue=self._events),
+                posting.poster(client=self._unlimited, settings=self._settings, queue=self._events),
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
-            self._admission.start(self._client)
+            self._admission.start(self._unlimited)
+            if self._settings.leadership.name is not None:
+                self._stand_for_election()
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
+            leadership = self._leadership
             await aiotasks.gather(
                 self._vault.guard(), self._admission.serve(), self._monitor.run(),
                 orchestration.serve(
                     client=self._client, settings=self._settings, registry=self._registry,
                     informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
-                    insights=self._insights, peers=self._peers, logger=logger,
-                    monitor=self._monitor, hub=self._hub))
+                    insights=self._insights, logger=logger,
+                    peers=self._peers if leadership is None else None,
+                    monitor=self._monitor, hub=self._hub),
+                *([] if leadership is None else [leadership.run()]))
         finally:
             self._monitor.dismiss()
             try:
@@ -182,8 +194,19 @@ class Operator:
             finally:
                 deadline += loop.time() - begun
         finally:
-            await aiotasks.gather(self._stop_posting(deadline), self._peers.leave(deadline))
+            leadership = self._leadership
+            await aiotasks.gather(
+                self._stop_posting(deadline), self._peers.leave(deadline),
+                *([] if leadership is None else [leadership.leave(deadline)]))
             await self._client.close()
+
+    def _stand_for_election(self) -> None:
+        """Begin as a standby; the Lease decides who leads."""
+        from kopf._core.reactor import leaderships  # only if it is used
+        leadership = self._leadership = leaderships.Leadership(
+            client=self._client, vault=self._vault, settings=self._settings,
+            identity=self._identity, parts=[self._informers, self._spawner, self._checks])
+        self._confirm = leadership.confirm
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:
@@ -203,7 +226,9 @@ class Operator:
 
     async def _probe(self) -> answering.Results:
         try:
-            return await self._run_activity(causes.Activity.PROBE)
+            results = await self._run_activity(causes.Activity.PROBE)
+            return results if self._leadership is None else {
+                'leadership': self._leadership.describe(), **results}
         except activities.ActivityError as e:
             raise answering.ProbeError([
                 id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None

@@ -43,7 +43,8 @@ class Processor:
         self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
         self.spawner = spawning.Spawner(
             client=env.client, context=env,
-            get_memo=functools.partial(reconciliation.get_memo, env))
+            get_memo=functools.partial(reconciliation.get_memo, env),
+            confirm=switch.check_paused)
         self.hub = reconcilers.Hub(
             client=env.client, context=env,
             get_memo=functools.partial(reconciliation.get_memo, env))
@@ -117,6 +118,11 @@ class Processor:
             work = self.env.observer.reconciliation(item.resource, raw, work)
         try:
             await work
+        except apierrors.NotLeadingError as e:
+            self._switch.check_paused()
+            item.inbox.remind()
+            self._let_go(item)
+            self._get_logger(raw).info(str(e))
         except Exception as e:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))

@@ -85,6 +85,8 @@ class WorkQueue:
                 self.switch.is_stopping):
             return
         if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
+            if self.switch.is_standby:
+                self.defer(item)
             return
         item.enter(Phase.QUEUED)
         if self.gate.detain(item, urgent=urgent):
@@ -116,6 +118,29 @@ class WorkQueue:
         self._live = collections.deque(item for item in queued if item.gone)
         self._patient.clear()
         self._backlog.clear()
+
+    def defer(self, item: Item, packed: bytes | None = None) -> None:
+        """
+        Keep the newest state of an item until the operator leads; ``packed`` is this state in JSON.
+        """
+        if item.inbox.pending is not None:
+            self._processor.reconsider(item, item.inbox.pending)
+            item.inbox.defer(packed)
+            if not item.inbox.is_packed:
+                self.pack_later(item)
+
+    def interrupt(self) -> None:
+        """
+        Interrupt the running handlers, as another replica will call them again.
+
+        Async handlers are cancelled. Threads are waited for, but their outcomes are not written.
+        """
+        calling = [task for task, item in self._workers.items() if item.phase is Phase.CALLING]
+        if calling:
+            logger.warning(
+                f"{len(calling)} objects are being handled; interrupting their handlers.")
+        for task in calling:
+            task.cancel()
 
     async def rest(self) -> None:
         """Wait until no workers run."""

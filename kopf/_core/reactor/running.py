@@ -114,8 +114,8 @@ async def operator(
         ``settings.peering.priority``.
     :param peering_name: the name of the peering, which becomes mandatory. Default:
         ``settings.peering.name``.
-    :param identity: the name of this operator in the peering. Default: ``$POD_ID`` if it is set,
-        otherwise a name made of the user, the host, and the time.
+    :param identity: the name of this operator in the peering, or in its Lease. Default: ``$POD_ID``
+        if it is set, otherwise a name made of the user, the host, and the time.
     :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
         Default: Kopf serves none.
     :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is

@@ -1,7 +1,11 @@
 """
-The switch of an operator: whether it works, is paused by its peers, or is stopping.
+The switch of an operator: whether it works, is paused, stands by, or is stopping.
 """
 from collections.abc import Callable
+
+
+class LeadershipLostError(Exception):
+    """The operator has lost its Lease, and ``settings.leadership.exit_on_loss`` is on."""
 
 
 class Switch:
@@ -20,6 +24,10 @@ class Switch:
         super().__init__()
         self._confirm = confirm
         self.is_paused = False
+        self.is_standby = False
+        """
+        Whether the operator is paused, but goes on watching: another replica handles the objects.
+        """
         self.is_stopping = False
         self.pauses = 0
         """How many times the operator has been paused since its start."""
@@ -38,12 +46,12 @@ class Switch:
         self._confirm()
         return self.pauses != pauses
 
-    def pause(self) -> None:
-        self.is_paused = True
+    def pause(self, *, standby: bool = False) -> None:
+        self.is_paused, self.is_standby = True, standby
         self.pauses += 1
 
     def resume(self) -> None:
-        self.is_paused = False
+        self.is_paused = self.is_standby = False
 
     def stop(self, deadline: float) -> None:
         """

@@ -6,8 +6,9 @@ import os
 
 import aiohttp
 import pytest
+from aiohttp import web
 
-from kopf._cogs.clients import api, connections, errors, vaults
+from kopf._cogs.clients import api, connections, errors, sockets, vaults
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import drop, flow, hang, refuse, say, say_raw
 
@@ -533,3 +534,105 @@ async def test_netrc_counts_for_those_without_other_credentials(
     async with make_client(server, settings, token=token) as client:
         await client.request('GET', '/')
     assert server.requests[0].headers.get('Authorization') == expected
+
+
+class Tenure:
+    """Terms as the test says."""
+
+    def __init__(self):
+        self.term = 1
+
+    def verify(self, term):
+        if term is None or term != self.term:
+            raise errors.NotLeadingError("not leading")
+
+
+@pytest.fixture()
+def tenure(client):
+    tenure = Tenure()
+    client.limit_writes(tenure)
+    return tenure
+
+
+@pytest.fixture(params=['wires', 'proxy'])
+async def limited(request, server, settings):
+    """A client with a tenure, with the fast connections for writes, or with those of aiohttp."""
+    server.script(say({}))
+    info = credentials.ConnectionInfo(server=server.url) if request.param == 'wires' else (
+        credentials.ConnectionInfo(server='http://nowhere.test', proxy_url=server.url))
+    async with api.Client(credentials=info, settings=settings) as client:
+        client.limit_writes(Tenure())
+        yield client
+
+
+async def test_writes_are_sent_within_a_term(limited, server):
+    assert await limited.request('PATCH', '/path', body=b'{}') == {}
+    assert server.requests[0].body == b'{}'
+
+
+async def test_writes_are_not_sent_outside_of_the_terms(limited, server):
+    limited._tenure.term = None
+    with pytest.raises(errors.NotLeadingError):
+        await limited.request('PATCH', '/path', body=b'{}')
+    assert [req for req in server.requests if req.body] == []
+
+
+async def test_reading_is_not_limited(limited, server):
+    limited._tenure.term = None
+    assert await limited.request('GET', '/path') == {}
+
+
+async def test_writes_without_limits_are_sent_at_any_time(limited, server):
+    limited._tenure.term = None
+    assert await limited.without_limits().request('PATCH', '/path', body=b'{}') == {}
+
+
+async def test_term_is_checked_right_before_the_write_and_not_before_the_connection(
+        limited, server, monkeypatch):
+    def lose(address):
+        limited._tenure.term = None  # as if the process were suspended while it connects
+        return make_socket(address)
+
+    make_socket = sockets.make_socket
+    monkeypatch.setattr(sockets, 'make_socket', lose)
+    with pytest.raises(errors.NotLeadingError):
+        await limited.request('PATCH', '/path', body=b'{}')
+    assert [req for req in server.requests if req.body] == []
+
+
+async def test_write_that_was_begun_in_a_former_term_is_not_sent_in_the_next_one(
+        client, server, tenure):
+    async def fail(request):
+        tenure.term += 1
+        return web.Response(status=500)
+
+    server.script(fail)
+    with pytest.raises(errors.NotLeadingError):
+        await client.request('PATCH', '/path', body=b'{}')
+    assert len(server.requests) == 1
+
+
+async def test_writes_under_way_are_dropped_at_the_end_of_a_term(client, server, tenure):
+    server.script(hang())
+    writing = asyncio.create_task(client.request('PATCH', '/path', body=b'{}'))
+    while not server.requests:
+        await asyncio.sleep(0.01)
+    tenure.term = None
+    client.reset_writes()
+    with pytest.raises(errors.NotLeadingError):
+        await writing
+    server.script(say({}))
+    tenure.term = 2
+    assert await client.request('PATCH', '/path', body=b'{}') == {}
+
+
+async def test_streams_are_dropped_if_they_are_old_enough(client, server):
+    server.script(flow(b'x'))
+    async with client.stream('/path', params={'watch': 'true'}) as content:
+        assert await content.readany() == b'x'
+        client.reset_streams(age=100)
+        client.reset_streams(age=0)
+        with pytest.raises(errors.APIConnectionError):
+            with api.wrap_network_errors():
+                await content.readany()
+    client.reset_streams(age=0)

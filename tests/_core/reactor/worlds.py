@@ -140,9 +140,12 @@ class Client:
         self.settings = settings
         self.dead = False
         self.cut = False
+        self.leads = True
 
     async def request(self, method, path, *, body=None, content_type=None, retry=True, **_):
-        while self.cut:
+        while self.cut or not self.leads:
+            if not self.leads:
+                raise errors.NotLeadingError("not leading")
             await asyncio.sleep(1)
             if callable(retry) and not retry():
                 raise errors.APIConnectionError("cut off", status=0)
@@ -252,6 +255,17 @@ class Operator:
         self.spawner.resume()
         self.start()
 
+    def stand_by(self):
+        """Let others work at once, as after the loss of a Lease; the watch goes on."""
+        self.client.leads = False
+        self.informers.stand_by()
+        self.spawner.stand_by()
+
+    def take_over(self):
+        self.client.leads = True
+        self.informers.take_over()
+        self.spawner.take_over()
+
     async def _watch(self):
         while True:
             await asyncio.sleep(self.watch_delay)
@@ -262,7 +276,7 @@ class Operator:
 
     def is_at_rest(self):
         return self._seen == len(self.api.history) and self.queue.is_idle and all(
-            item.due is None and item.inbox.pending is None and
+            item.due is None and not item.inbox.has_news and
             (item.cycle is None or not item.cycle.dirty)
             for item in self.informer)
 

@@ -191,8 +191,8 @@ class Companion:
         until: float | None = None
         try:
             until = await self._attempt()
-        except asyncio.CancelledError:
-            pass  # only Kopf cancels this task: as a stage of stopping, or when the operator exits
+        except asyncio.CancelledError:  # only Kopf cancels this task
+            until = self._get_repetition()
         finally:
             assert task is not None
             self.task = None
@@ -261,6 +261,9 @@ class Companion:
             try:
                 async with self.spawner.writing():
                     newest = await application.apply(target, raw, taken)
+            except apierrors.NotLeadingError as e:
+                logger.warning(f"The patch of {self.handler!r} is lost: {e}")
+                return True
             except (apierrors.APIError, application.PatchError, TimeoutError) as e:
                 if application.is_refusal(e):
                     logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
@@ -294,6 +297,13 @@ class Companion:
     def pause(self) -> None:
         """Stop, as the operator is paused. Timers only wait instead."""
         self.stop(Reason.OPERATOR_PAUSING)
+
+    def interrupt(self) -> None:
+        """Cancel the call under way, as the operator does not lead. Daemons are stopped anyway."""
+
+    def _get_repetition(self) -> float | None:
+        """Find the time to repeat a cancelled call; None if it is not repeated."""
+        return None
 
     def resume(self) -> None:
         """Go on after the pause. It is called once the object has been listed again."""

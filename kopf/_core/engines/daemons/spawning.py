@@ -39,10 +39,15 @@ class Spawner:
             client: api.Client,
             context: execution.Context,
             get_memo: Callable[[Any], Any],
+            confirm: Callable[[], object] = lambda: None,
     ) -> None:
-        """``get_memo`` returns the memo of an object by its `Host`."""
+        """
+        ``get_memo`` returns the memo of an object by its `Host`. ``confirm`` is called before
+        handlers are; it pauses the operator if that is overdue by the clock.
+        """
         super().__init__()
         self.get_memo = get_memo
+        self._confirm = confirm
         self.client = client
         self.context = context
         self.settings = context.settings
@@ -80,6 +85,7 @@ class Spawner:
 
     def _pump(self) -> None:
         self._pumping = None
+        self._confirm()
         for _ in range(min(STARTS_PER_ITERATION, len(self._due))):
             self._due.popleft().begin()
         if self._due:
@@ -114,6 +120,16 @@ class Spawner:
             await asyncio.wait([
                 companion.ended if companion.stopper.is_set() else task
                 for companion, task in running.items()])
+
+    def stand_by(self) -> None:
+        """The same as `pause`, but timers are interrupted; it can be called again."""
+        self.pause()
+        for companion in list(self.alive):
+            companion.interrupt()
+
+    def take_over(self) -> None:
+        """The same as `resume`."""
+        self.resume()
 
     def resume(self) -> None:
         """End the pause. The companions of an object go on after its next reconciliation."""

@@ -13,7 +13,7 @@ from kopf._core.intents import causes, handlers
 
 class Timer(Companion):
     """A companion that is called by its interval, and only if the object is idle."""
-    __slots__ = ('_is_due', '_is_paused', '_is_waiting')
+    __slots__ = ('_is_due', '_is_interrupted', '_is_paused', '_is_waiting')
     handler: handlers.TimerHandler
 
     def __init__(
@@ -23,11 +23,22 @@ class Timer(Companion):
         self._is_waiting = False
         """Whether the timer is not called again before the next change of the object."""
         self._is_paused = False
+        self._is_interrupted = False
+        """Whether the call under way was cancelled, and has to be repeated after the pause."""
         self._is_due = False
         """Whether the due time came during the pause of the operator."""
 
     def pause(self) -> None:
         self._is_paused = True
+
+    def interrupt(self) -> None:
+        if self.task is not None and self.handler.is_async:
+            self._is_interrupted = True
+            self.task.cancel()
+
+    def _get_repetition(self) -> float | None:
+        is_repeated, self._is_interrupted = self._is_interrupted, False
+        return self.spawner.clock.mono() if is_repeated else None
 
     def resume(self) -> None:
         self._is_paused = False

@@ -73,6 +73,10 @@ class Answerer:
             self._running = asyncio.create_task(self._run(), name="probes")
         return await asyncio.shield(self._running)
 
+    def forget(self) -> None:
+        """Call the probe handlers for the next answer, as their results are outdated."""
+        self._cached = None
+
     async def close(self) -> None:
         if self._running is not None:
             await tasks.cancel([self._running])

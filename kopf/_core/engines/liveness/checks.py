@@ -37,6 +37,14 @@ class Checks:
         if self._server is not None:
             await self._server.start()
 
+    def stand_by(self) -> None:
+        """Tell in the next answer that the operator is a standby."""
+        self._answerer.forget()
+
+    def take_over(self) -> None:
+        """Tell in the next answer that the operator leads."""
+        self._answerer.forget()
+
     async def stop(self) -> None:
         await self._answerer.close()
         if self._server is not None:

@@ -232,7 +232,7 @@ class Reconcilers:
                 await self._clean_up(served, raw)
             else:
                 await self._call(served, raw, is_triggered=is_triggered)
-        except Exception:
+        except (Exception, asyncio.CancelledError):
             self._is_triggered = True  # the reactor tries again
             raise
 
@@ -372,6 +372,8 @@ class Reconcilers:
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
                                 await self._delete(step.known, logger, is_pruned=True)
+                except errors.NotLeadingError:
+                    raise
                 except errors.APIError as e:
                     key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
                     problems.append(f"{key}: {_explain(e, step)}")

@@ -1,0 +1,217 @@
+"""
+Candidacies: acquire one Lease, renew it, and release it, as `electing` decides.
+"""
+import asyncio
+import datetime
+import json
+import logging
+import random
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import errors
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, references
+from kopf._core.engines.leadership import electing, tenures
+
+logger = logging.getLogger('kopf._core.engines.leadership')
+
+LEASES = references.Resource(
+    electing.GROUP, electing.VERSION, 'leases', kind=electing.KIND, namespaced=True)
+
+PATIENCE = 0.5
+"""How long one request can take, as a fraction of the renewal deadline."""
+
+RULE = "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}"
+"""The rule of a role that an operator needs for its Lease."""
+
+
+class Client(Protocol):
+    """The part of `api.Client` that is needed here."""
+
+    async def request(
+            self, method: str, path: str, *, body: bytes | None = None,
+            timeout: float | None = None, retry: bool = True,
+    ) -> Any:
+        """Make a request; see `api.Client.request`."""
+
+
+class Candidacy:
+    """
+    The participation of this replica in the election by one Lease.
+
+    `run` acquires and renews the Lease until it is cancelled. After that, `release` gives the Lease
+    away. Both are in the event loop of the election. What comes of it is in the tenure, which other
+    threads can read.
+    """
+
+    def __init__(
+            self,
+            client: Client,
+            *,
+            candidate: electing.Candidate,
+            settings: configuration.LeadershipSettings,
+            tenure: tenures.Tenure,
+            on_change: Callable[[], None],
+            clock: Callable[[], float] = tenures.read_clock,
+    ) -> None:
+        """``on_change`` is called when a term of the tenure has begun or ended."""
+        super().__init__()
+        self._client = client
+        self._candidate = candidate
+        self._settings = settings
+        self._tenure = tenure
+        self._on_change = on_change
+        self._clock = clock
+        self._seen: electing.Sighting | None = None
+        self._failure: str | None = None
+        """The failure of the latest attempts that was logged; None after a success."""
+        self._holder: str | None = None
+        """The other replica that leads, as it was logged last."""
+        self._title = f"{candidate.namespace}/{candidate.name}"
+        list_path = LEASES.get_url(namespace=references.NamespaceName(candidate.namespace))
+        self._list_path = list_path
+        self._path = f"{list_path}/{urllib.parse.quote(candidate.name)}"
+
+    async def run(self) -> None:
+        """Acquire the Lease, and renew it; after a loss, acquire it again; until cancelled."""
+        while True:
+            while self._tenure.term is None:
+                step = await self._attempt()
+                if self._tenure.term is None:
+                    await asyncio.sleep(electing.get_pause(
+                        step, period=self._settings.retry_period, now=self._clock(),
+                        share=random.random()))
+            reason = await self._renew()
+            self._tenure.end()
+            logger.warning(f"Lost the Lease {self._title}: {reason}. Nothing is written any more.")
+            self._on_change()
+
+    async def _renew(self) -> str:
+        """Renew the Lease until it is lost; return why."""
+        while True:
+            await asyncio.sleep(min(self._settings.retry_period, self._tenure.left))
+            if self._tenure.term is None:
+                break
+            try:
+                async with asyncio.timeout(self._tenure.left):
+                    step = await self._attempt()
+            except TimeoutError:
+                self._fail("the API server has not responded in time")
+            else:
+                if isinstance(step, electing.Wait):
+                    return f"it is held by {step.holder!r}"
+        deadline = self._settings.renew_deadline
+        return f"it could not be renewed for {deadline:g} seconds" + (
+            f", {self._failure}" if self._failure is not None else "")
+
+    async def release(self) -> None:
+        """
+        Give the Lease away, if this replica has it. Nothing must be written after this.
+
+        Errors are logged: the Lease expires in any case.
+        """
+        was_leading = self._tenure.term is not None
+        self._tenure.end()
+        if self._seen is None or self._seen.holder != self._candidate.identity:
+            return
+        try:
+            try:
+                await self._give_away()
+            except errors.APIConflictError:  # an interrupted renewal has succeeded, or it is lost
+                await self._read()
+                await self._give_away()
+        except (errors.APIError, credentials.LoginError, TimeoutError) as e:
+            logger.warning(f"Could not release the Lease {self._title}, it is left to expire: "
+                           f"{str(e) or repr(e)}")
+        else:
+            if was_leading:
+                logger.info(f"Released the Lease {self._title}.")
+
+    async def _give_away(self) -> None:
+        assert self._seen is not None
+        step = electing.release(self._seen, candidate=self._candidate, now=self._now())
+        if step is not None:
+            raw = await self._request('PUT', self._path, step.body)
+            self._seen = electing.see(self._seen, raw, now=self._clock())
+
+    async def _attempt(self) -> electing.Step | None:
+        """
+        Try to acquire or to renew the Lease; return the last step, or None after an error.
+
+        After a conflict, the last step is to read.
+        """
+        try:
+            try:
+                step = await self._advance(is_fresh=False)
+            except (errors.APIConflictError, errors.APINotFoundError):
+                step = electing.Read()  # others have changed or deleted the Lease
+            if isinstance(step, electing.Read):
+                await self._read()
+                step = await self._advance(is_fresh=True)
+        except errors.APIConflictError:
+            return electing.Read()  # another replica was quicker
+        except errors.APIForbiddenError as e:
+            self._fail(f"{str(e).rstrip('.')}. Add this rule to the Role of the operator in the "
+                       f"namespace {self._candidate.namespace!r}: {RULE}")
+            return None
+        except (errors.APIError, credentials.LoginError) as e:
+            self._fail(str(e) or repr(e))
+            return None
+        self._failure = None
+        if isinstance(step, electing.Wait) and step.holder != self._holder:
+            self._holder = step.holder
+            logger.info(f"Standing by: the Lease {self._title} is held by {step.holder!r}.")
+        return step
+
+    async def _advance(self, *, is_fresh: bool) -> electing.Step:
+        """Carry out the next step, unless it is to read."""
+        now = self._now()
+        step = electing.decide(
+            self._seen, candidate=self._candidate, now=now, is_fresh=is_fresh)
+        if isinstance(step, electing.Read | electing.Wait):
+            return step
+        was_own = self._seen is not None and self._seen.holder == self._candidate.identity
+        if isinstance(step, electing.Create):
+            raw = await self._request('POST', self._list_path, step.body)
+        else:
+            raw = await self._request('PUT', self._path, step.body)
+        # The time before the request counts: for the others, the Lease was changed after that.
+        self._seen = electing.Sighting(raw, now.mono)
+        until = now.mono + self._settings.renew_deadline
+        if was_own and self._tenure.term is not None:
+            self._tenure.prolong(until)
+        else:
+            self._tenure.begin(until)
+            self._holder = None
+            logger.info(f"Acquired the Lease {self._title} as {self._candidate.identity!r}.")
+            self._on_change()
+        return step
+
+    async def _read(self) -> None:
+        try:
+            raw = await self._request('GET', self._path)
+        except errors.APINotFoundError:
+            raw = None
+        self._seen = electing.see(self._seen, raw, now=self._clock())
+
+    async def _request(
+            self, method: str, path: str, body: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, Any]:
+        raw: Mapping[str, Any] = await self._client.request(
+            method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
+            timeout=self._settings.renew_deadline * PATIENCE)
+        return raw
+
+    def _fail(self, reason: str) -> None:
+        """Log why the attempts fail, once until that changes."""
+        if reason != self._failure:
+            verb = "acquire" if self._tenure.term is None else "renew"
+            logger.warning(
+                f"Could not {verb} the Lease {self._title}, and will try again: {reason}")
+        self._failure = reason
+
+    def _now(self) -> clocks.Moment:
+        return clocks.Moment(self._clock(), datetime.datetime.now(datetime.UTC))

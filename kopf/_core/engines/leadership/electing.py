@@ -1,0 +1,174 @@
+"""
+Electing: what to do with a Lease next. All times are arguments.
+
+The clocks of machines differ, so the times in a Lease are only written for people, and never read.
+A Lease is valid for its duration since its record was seen to change, by the own monotonic clock.
+``tools/leaderelection`` of client-go does the same: `decide` is its ``tryAcquireOrRenew``.
+
+All writes are guarded by the resource version: of several replicas that decide the same at the same
+time, one succeeds.
+"""
+import dataclasses
+import datetime
+from collections.abc import Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+
+JITTER = 1.2
+"""By which part the pauses between the attempts to acquire the Lease are longer, at most."""
+
+MIN_PAUSE = 0.05
+"""The shortest pause (seconds) between two attempts."""
+
+GROUP, VERSION, KIND = 'coordination.k8s.io', 'v1', 'Lease'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A Lease as this replica has seen it."""
+    raw: Mapping[str, Any] | None
+    """The object; None if there is none."""
+    since: float
+    """The monotonic time when it was first seen with this record."""
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return (self.raw or {}).get('spec') or {}
+
+    @property
+    def holder(self) -> str:
+        """The identity of the replica that leads; empty if the Lease is free."""
+        return self.spec.get('holderIdentity') or ''
+
+    @property
+    def until(self) -> float:
+        """The monotonic time until which the Lease is valid, unless it changes."""
+        return self.since + float(self.spec.get('leaseDurationSeconds') or 0)
+
+    @property
+    def transitions(self) -> int:
+        """How many times the Lease has got another holder."""
+        return self.spec.get('leaseTransitions') or 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A replica that wants to lead."""
+    identity: str
+    """The unique name of the replica."""
+    namespace: str
+    name: str
+    """The name of the Lease."""
+    duration: int
+    """The duration of the Lease, in seconds."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """Read the Lease, and decide again."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Create:
+    """Create the Lease. If that succeeds, this replica leads."""
+    body: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Replace:
+    """Replace the Lease if it has not changed. If that succeeds, this replica leads."""
+    body: Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Wait:
+    """Do nothing: another replica leads, at least until that monotonic time."""
+    holder: str
+    until: float
+
+
+Step = Read | Create | Replace | Wait
+
+
+def see(known: Sighting | None, raw: Mapping[str, Any] | None, *, now: float) -> Sighting:
+    """Take the present state of the Lease. Only changes of its record count."""
+    seen = Sighting(raw, now)
+    if known is not None and known.raw is not None and raw is not None and known.spec == seen.spec:
+        return dataclasses.replace(seen, since=known.since)
+    return seen
+
+
+def decide(
+        seen: Sighting | None, *, candidate: Candidate, now: clocks.Moment, is_fresh: bool,
+) -> Step:
+    """
+    Decide the next step of an attempt to acquire or to renew the Lease.
+
+    ``seen`` is None if the Lease was never seen. ``is_fresh`` is whether it was read in this
+    attempt. A leader in time renews without reading: usually, nobody else has changed the Lease.
+    """
+    is_own = seen is not None and seen.holder == candidate.identity
+    is_valid = seen is not None and now.mono < seen.until
+    if seen is None or not (is_fresh or (is_own and is_valid)):
+        return Read()
+    if seen.raw is None:
+        return Create(_make_lease(seen, candidate, _make_record(candidate, now, transitions=0)))
+    if seen.holder and is_valid and not is_own:
+        return Wait(seen.holder, seen.until)
+    record = _make_record(candidate, now, transitions=seen.transitions + (not is_own))
+    if is_own and 'acquireTime' in seen.spec:
+        record['acquireTime'] = seen.spec['acquireTime']
+    return Replace(_make_lease(seen, candidate, record))
+
+
+def release(seen: Sighting, *, candidate: Candidate, now: clocks.Moment) -> Replace | None:
+    """
+    Decide how to give the Lease away, so that another replica can take it at once.
+
+    The result is None if another replica has it.
+    """
+    if seen.holder != candidate.identity:
+        return None
+    record = _make_record(candidate, now, transitions=seen.transitions)
+    record.update(holderIdentity='', leaseDurationSeconds=1)
+    return Replace(_make_lease(seen, candidate, record))
+
+
+def get_pause(step: Step | None, *, period: float, now: float, share: float) -> float:
+    """
+    Calculate the pause (seconds) of a standby after an attempt.
+
+    The pauses vary, so that the replicas are not in step: ``share`` is a random number from 0 to 1.
+    But when the Lease of another replica expires, it is taken over without a further pause.
+    """
+    pause = period * (1 + JITTER * share)
+    return max(MIN_PAUSE, min(pause, step.until - now)) if isinstance(step, Wait) else pause
+
+
+def _make_record(
+        candidate: Candidate, now: clocks.Moment, *, transitions: int,
+) -> dict[str, Any]:
+    when = format_time(now.wall)
+    return {
+        'holderIdentity': candidate.identity,
+        'leaseDurationSeconds': candidate.duration,
+        'acquireTime': when,
+        'renewTime': when,
+        'leaseTransitions': transitions,
+    }
+
+
+def _make_lease(
+        seen: Sighting, candidate: Candidate, record: Mapping[str, Any],
+) -> Mapping[str, Any]:
+    """Make the Lease with the record, and with all metadata that others have set."""
+    metadata = (seen.raw or {}).get('metadata') or {
+        'namespace': candidate.namespace, 'name': candidate.name}
+    return {
+        'apiVersion': f'{GROUP}/{VERSION}', 'kind': KIND, 'metadata': metadata, 'spec': record}
+
+
+def format_time(when: datetime.datetime) -> str:
+    """Format a time in UTC as ``MicroTime`` of Kubernetes."""
+    return f"{when.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -1,0 +1,62 @@
+"""
+Tenures: whether this replica leads, as told by the thread of the election to other threads.
+"""
+import functools
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+def _choose_clock() -> Callable[[], float]:
+    # Both clocks go on while the process is stopped by a signal. CLOCK_BOOTTIME also goes on while
+    # the whole machine is suspended: by then, other replicas have taken over.
+    boottime: int | None = getattr(time, 'CLOCK_BOOTTIME', None)
+    return time.monotonic if boottime is None else functools.partial(time.clock_gettime, boottime)
+
+
+read_clock: Callable[[], float] = _choose_clock()
+"""Read the clock of elections, in seconds. It neither jumps nor stops."""
+
+
+class _State(NamedTuple):
+    term: int
+    until: float
+
+
+class Tenure:
+    """
+    The time for which this replica leads: in terms, numbered from 1.
+
+    A term goes on as long as the Lease is renewed in time. Only the thread of the election calls
+    the methods which change that. Other threads can ask at any time: the answer is by the clock,
+    and so it is right also if the thread of the election is late.
+    """
+
+    def __init__(self, clock: Callable[[], float] = read_clock) -> None:
+        super().__init__()
+        self._clock = clock
+        self._state = _State(0, 0.0)  # replaced as a whole: other threads read it without locks
+
+    @property
+    def term(self) -> int | None:
+        """The number of the current term; None if this replica does not lead."""
+        state = self._state
+        return state.term if self._clock() < state.until else None
+
+    @property
+    def left(self) -> float:
+        """How long (seconds) this replica leads without a further renewal; 0 if it does not."""
+        return max(0.0, self._state.until - self._clock())
+
+    def begin(self, until: float) -> None:
+        """Begin a new term."""
+        self._state = _State(self._state.term + 1, until)
+
+    def prolong(self, until: float) -> None:
+        """Note a renewal. It is of no use after the end of the term."""
+        if self.term is not None:
+            self._state = self._state._replace(until=until)
+
+    def end(self) -> None:
+        """End the term before its time."""
+        self._state = self._state._replace(until=0.0)

@@ -1,0 +1,203 @@
+"""
+The leadership of an operator: it works while it holds its Lease, and stands by otherwise.
+
+A standby watches and indexes, but handles and writes nothing. When it takes over, it knows the
+newest states of all objects, so it lists nothing again. An operator that loses the Lease becomes a
+standby at once: another replica is about to handle the objects. So, its handlers are interrupted,
+and what they have done is not written.
+"""
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import Protocol
+
+from kopf._cogs.clients import api, errors, serviceaccounts, vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials
+from kopf._core.engines.leadership import electing, electors
+from kopf._core.engines.peering import records
+from kopf._core.reactor import switches
+
+logger = logging.getLogger('kopf._core.engines.leadership')
+
+SETTLING = 0.5
+"""
+How long (seconds) to wait before the first handling after the Lease was acquired.
+
+The last writes of the former leader, right before it has released the Lease, must have come by the
+watches. Meanwhile, the watches are continued by new connections: the present ones can have stalled
+without notice, e.g. if the former leader and this operator have been cut off by the same outage.
+"""
+
+MIN_AGE = 1.0
+"""How long (seconds) a watch must be open to be continued by a new connection."""
+
+MIN_RELEASE_TIME = 1.0
+"""How long (seconds) the release of the Lease can take at least, however late the exit is."""
+
+
+class Standby(Protocol):
+    """A part of the operator that must do nothing while the operator stands by."""
+
+    def stand_by(self) -> None: ...
+
+    def take_over(self) -> None: ...
+
+
+class Leadership(api.Tenure):
+    """The leadership as the operator's event loop sees it. The operator begins as a standby."""
+
+    def __init__(
+            self,
+            *,
+            client: api.Client,
+            vault: vaults.Vault,
+            settings: configuration.OperatorSettings,
+            identity: str | None,
+            parts: Collection[Standby],
+    ) -> None:
+        """
+        ``identity`` must be unique among the replicas. Make the instance when the credentials are
+        known, and before anything is handled.
+
+        :raises SettingsError: if the settings contradict each other, or if there is no namespace.
+        """
+        super().__init__()
+        verify(settings)
+        self._client = client
+        self._settings = settings
+        self._parts = parts
+        self._term: int | None = None
+        """The term in which the parts work; None if they stand by."""
+        self._changed = asyncio.Event()
+        assert settings.leadership.name is not None
+        self._elector = electors.Elector(
+            candidate=electing.Candidate(
+                identity=identity if identity is not None else records.make_identity(),
+                namespace=find_namespace(settings, vault.select_all()),
+                name=settings.leadership.name, duration=int(settings.leadership.lease_duration)),
+            settings=settings, vault=vault, on_change=self._changed.set)
+        for part in parts:
+            part.stand_by()
+        client.limit_writes(self)
+        self._elector.start()
+
+    @property
+    def term(self) -> int | None:
+        return self._term
+
+    def verify(self, term: int | None) -> None:
+        """
+        Check by the clock that this term has not ended.
+
+        :raises errors.NotLeadingError: if it has.
+        """
+        if term is None or term != self._term or term != self._elector.tenure.term:
+            raise errors.NotLeadingError(
+                "Nothing is written: the operator does not hold its Lease any more.")
+
+    def describe(self) -> str:
+        """Describe the role of the operator, for the health checks."""
+        return 'standby' if self._term is None else 'leader'
+
+    def confirm(self) -> None:
+        """Stand by if the term has ended by the clock, though this is not noted yet."""
+        if self._term is not None and self._elector.tenure.term != self._term:
+            self._stand_by()
+
+    async def run(self) -> None:
+        """
+        Take over and stand by as the election goes, until cancelled.
+
+        :raises switches.LeadershipLostError: at a loss, if it is to be an exit by the settings.
+        """
+        was_leading = False
+        while True:
+            self._changed.clear()
+            self._elector.check()
+            self.confirm()
+            was_leading = was_leading or self._term is not None
+            if self._term is None and was_leading and self._settings.leadership.exit_on_loss:
+                raise switches.LeadershipLostError(
+                    "The operator has lost its Lease, and exits, as settings.leadership."
+                    "exit_on_loss says. Start it again to let it stand by.")
+            if self._term is None and self._elector.tenure.term is not None:
+                await self._take_over(self._elector.tenure.term)
+                was_leading = was_leading or self._term is not None
+            else:
+                await self._changed.wait()
+
+    async def leave(self, deadline: float) -> None:
+        """
+        Release the Lease by the deadline, which is a time of the event loop.
+
+        Call this after all other writes of the operator: from then on, other replicas take over.
+        """
+        left = deadline - asyncio.get_running_loop().time()
+        is_released = self._settings.leadership.release_on_exit
+        await self._elector.stop(
+            release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
+
+    async def _take_over(self, term: int) -> None:
+        self._client.reset_streams(age=MIN_AGE)
+        await asyncio.sleep(SETTLING)
+        if self._elector.tenure.term == term:
+            self._term = term
+            logger.info("Leading: handling the objects from now on.")
+            for part in self._parts:
+                part.take_over()
+
+    def _stand_by(self) -> None:
+        self._term = None
+        logger.warning("Standing by: the operator does not lead any more.")
+        for part in self._parts:
+            part.stand_by()
+        self._client.reset_writes()
+        self._changed.set()
+
+
+def verify(settings: configuration.OperatorSettings) -> None:
+    """
+    Check that the settings do not contradict each other; the durations as client-go does.
+
+    :raises SettingsError: if they do.
+    """
+    peering, own = settings.peering, settings.leadership
+    if not peering.standalone and (peering.mandatory or peering.priority or (
+            peering.name != 'default')):
+        raise configuration.SettingsError(
+            "Peering and leader election exclude each other: omit either --peering, --priority, "
+            "--dev (settings.peering), or --leader-elect (settings.leadership.name).")
+    if not own.lease_duration > own.renew_deadline > electing.JITTER * own.retry_period > 0:
+        raise configuration.SettingsError(
+            f"The durations of settings.leadership do not fit: lease_duration "
+            f"({own.lease_duration:g}) must be longer than renew_deadline "
+            f"({own.renew_deadline:g}), and that longer than {electing.JITTER} times the "
+            f"retry_period ({own.retry_period:g}).")
+    if own.lease_duration != int(own.lease_duration):
+        raise configuration.SettingsError(
+            "settings.leadership.lease_duration must be in whole seconds: Leases have no others.")
+
+
+def find_namespace(
+        settings: configuration.OperatorSettings, known: Collection[credentials.Credentials],
+) -> str:
+    """
+    Find the namespace of the Lease: in the settings, or that of the credentials or of the pod.
+
+    :raises SettingsError: if there is none, or if the thread of the election cannot use these
+        credentials.
+    """
+    if any(isinstance(item, credentials.AiohttpSession) for item in known):
+        raise configuration.SettingsError(
+            "Leader election needs connections of its own, but the login handler returns "
+            "kopf.AiohttpSession. Return kopf.ConnectionInfo.")
+    namespaces = [
+        settings.leadership.namespace, *sorted(item.default_namespace or '' for item in known),
+        serviceaccounts.get_namespace()]
+    namespace = next(filter(None, namespaces), None)
+    if namespace is None:
+        raise configuration.SettingsError(
+            "In which namespace is the Lease? Set settings.leadership.namespace, or select a "
+            "namespace: kubectl config set-context --current --namespace=NAME")
+    return namespace

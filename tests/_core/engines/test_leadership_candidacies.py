@@ -1,0 +1,430 @@
+"""
+Candidates for one Lease in virtual time: with partitions, stopped processes, and lost responses.
+"""
+import asyncio
+import copy
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kopf._cogs.clients import errors
+from kopf._cogs.configs.configuration import LeadershipSettings
+from kopf._core.engines.leadership import electing
+from kopf._core.engines.leadership.candidacies import Candidacy
+from kopf._core.engines.leadership.tenures import Tenure
+from tests._core.reactor.worlds import run_virtually
+
+DURATION, DEADLINE, PERIOD = 15, 10, 2
+LATENCY = 0.01
+LONGEST_PAUSE = PERIOD * (1 + electing.JITTER)
+
+
+def now():
+    return asyncio.get_running_loop().time()
+
+
+class Api:
+    """One Lease, or none."""
+
+    def __init__(self):
+        self.lease = None
+        self.version = 0
+        self.holders = []
+        """Who has held the Lease, since when."""
+
+    def request(self, method, body):
+        if method == 'GET':
+            if self.lease is None:
+                raise errors.APINotFoundError("not found", status=404)
+            return copy.deepcopy(self.lease)
+        if method == 'POST' and self.lease is not None:
+            raise errors.APIConflictError("it exists", status=409)
+        if method == 'PUT' and self.lease is None:
+            raise errors.APINotFoundError("not found", status=404)
+        if method == 'PUT' and body['metadata']['resourceVersion'] != str(self.version):
+            raise errors.APIConflictError("it has changed", status=409)
+        self.put(body)
+        return copy.deepcopy(self.lease)
+
+    def put(self, body):
+        self.version += 1
+        self.lease = copy.deepcopy(body)
+        self.lease['metadata']['resourceVersion'] = str(self.version)
+        holder = body['spec']['holderIdentity']
+        if not self.holders or self.holders[-1][1] != holder:
+            self.holders.append((now(), holder))
+
+
+class Replica:
+    """A candidate, and its connection to the API; the process can be stopped."""
+
+    def __init__(self, api, name):
+        self.api = api
+        self.name = name
+        self.cut = self.hanging = self.deaf = self.forbidden = False
+        self.requests = []
+        self.changes = []
+        self.ahead = 0.0
+        self.tenure = Tenure(now)
+        self._running = asyncio.Event()
+        self._running.set()
+        self.candidacy = Candidacy(
+            self, candidate=electing.Candidate(
+                identity=name, namespace='ns', name='lease', duration=DURATION),
+            settings=LeadershipSettings(
+                lease_duration=DURATION, renew_deadline=DEADLINE, retry_period=PERIOD),
+            tenure=self.tenure, clock=now,
+            on_change=lambda: self.changes.append((round(now(), 1), self.tenure.term)))
+        self.task = None
+
+    def start(self):
+        self.task = asyncio.get_running_loop().create_task(self.candidacy.run())
+        return self
+
+    async def kill(self):
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        assert self.task.cancelled() or self.task.result() is None
+
+    async def stop(self):
+        await self.kill()
+        await self.candidacy.release()
+
+    def suspend(self):
+        self._running.clear()
+
+    def go_on(self):
+        self._running.set()
+
+    async def request(self, method, path, *, body=None, timeout, retry):
+        assert not retry
+        self.requests.append((now(), method))
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._exchange(method, body)
+        except TimeoutError:
+            raise errors.APIConnectionError("timed out") from None
+
+    async def _exchange(self, method, body):
+        await self._running.wait()
+        await asyncio.sleep(LATENCY)
+        if self.hanging:
+            await asyncio.Event().wait()
+        if self.cut:
+            raise errors.APIConnectionError("cut off")
+        if self.forbidden:
+            raise errors.APIForbiddenError("leases are forbidden", status=403)
+        result = self.api.request(method, None if body is None else json.loads(body))
+        if self.deaf:
+            raise errors.APIConnectionError("the response is lost")
+        await asyncio.sleep(LATENCY)
+        await self._running.wait()
+        return result
+
+    @property
+    def leads(self):
+        return self.tenure.term is not None
+
+
+def play(fn):
+    """Run the test in virtual time."""
+    def test():
+        run_virtually(fn())
+    test.__name__ = fn.__name__
+    return test
+
+
+@play
+async def test_first_one_creates_the_lease_and_leads():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    assert a.leads
+    assert api.lease['spec']['holderIdentity'] == 'a'
+    await a.kill()
+
+
+@play
+async def test_leader_renews_in_each_period_by_one_request():
+    a = Replica(Api(), 'a').start()
+    await asyncio.sleep(100)
+    assert a.changes == [(0.0, 1)]
+    assert {method for _, method in a.requests[2:]} == {'PUT'}
+    assert 45 < len(a.requests) < 55
+    await a.kill()
+
+
+@play
+async def test_second_one_waits_and_only_reads():
+    api = Api()
+    a, b = Replica(api, 'a').start(), Replica(api, 'b')
+    await asyncio.sleep(1)
+    b.start()
+    await asyncio.sleep(100)
+    assert a.leads
+    assert not b.leads
+    assert {method for _, method in b.requests} == {'GET'}
+    pauses = [after[0] - before[0] for before, after in zip(b.requests, b.requests[1:])]
+    assert all(PERIOD <= pause <= LONGEST_PAUSE + 3 * LATENCY for pause in pauses)
+    await a.kill()
+    await b.kill()
+
+
+@play
+async def test_killed_one_is_succeeded_when_its_lease_has_not_changed_for_its_duration():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    await asyncio.sleep(20)
+    await a.kill()
+    killed = now()
+    while not b.leads:
+        await asyncio.sleep(0.1)
+    assert DURATION - PERIOD - 1 < now() - killed < DURATION + LONGEST_PAUSE + 1
+    assert api.lease['spec']['leaseTransitions'] == 1
+    await b.kill()
+
+
+@play
+async def test_released_lease_is_taken_within_a_pause():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    await asyncio.sleep(20)
+    await a.stop()
+    stopped = now()
+    assert api.lease['spec']['holderIdentity'] == ''
+    while not b.leads:
+        await asyncio.sleep(0.1)
+    assert now() - stopped < LONGEST_PAUSE + 1
+    await b.kill()
+
+
+@play
+async def test_lease_of_another_is_not_released_by_a_standby():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    await asyncio.sleep(5)
+    await b.stop()
+    assert api.lease['spec']['holderIdentity'] == 'a'
+    await a.kill()
+
+
+@play
+async def test_release_succeeds_also_after_an_interrupted_renewal():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    a.deaf = True
+    await asyncio.sleep(PERIOD)  # a renewal is in the Lease, but its response is lost
+    a.deaf = False
+    await a.stop()
+    assert api.lease['spec']['holderIdentity'] == ''
+
+
+@play
+async def test_who_is_cut_off_stops_at_the_deadline_before_the_next_one_begins():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    await asyncio.sleep(20)
+    a.cut = True
+    cut = now()
+    while a.leads:
+        assert not b.leads
+        await asyncio.sleep(0.1)
+    assert DEADLINE - PERIOD - 1 < now() - cut <= DEADLINE + 0.2
+    while not b.leads:
+        await asyncio.sleep(0.1)
+    assert now() - cut > DURATION - PERIOD - 1
+    a.cut = False
+    await asyncio.sleep(20)
+    assert b.leads
+    assert not a.leads
+    await a.kill()
+    await b.kill()
+
+
+@play
+async def test_hanging_requests_do_not_delay_the_end():
+    a = Replica(Api(), 'a').start()
+    await asyncio.sleep(20)
+    a.hanging = True
+    hung = now()
+    while a.leads:
+        await asyncio.sleep(0.1)
+    assert now() - hung <= DEADLINE + 0.2
+    await asyncio.sleep(0.5)
+    assert a.changes[-1][1] is None
+    await a.kill()
+
+
+@play
+async def test_short_outage_costs_nothing():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(20)
+    a.cut = True
+    await asyncio.sleep(DEADLINE - 2 * PERIOD - 1)
+    a.cut = False
+    await asyncio.sleep(20)
+    assert a.changes == [(0.0, 1)]
+    await a.kill()
+
+
+@play
+async def test_lost_responses_do_not_prolong_the_term_but_it_goes_on():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(20)
+    a.deaf = True
+    await asyncio.sleep(DEADLINE + 1)
+    assert not a.leads
+    a.deaf = False
+    await asyncio.sleep(LONGEST_PAUSE + 1)
+    assert a.tenure.term == 2
+    assert api.lease['spec']['leaseTransitions'] == 0
+    await a.kill()
+
+
+@play
+async def test_process_that_was_stopped_does_not_lead_when_it_goes_on():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    await asyncio.sleep(20)
+    a.suspend()
+    await asyncio.sleep(30)
+    assert b.leads
+    assert not a.leads
+    a.go_on()
+    await asyncio.sleep(30)
+    assert b.leads
+    assert not a.leads
+    assert [holder for _, holder in api.holders] == ['a', 'b']
+    await a.kill()
+    await b.kill()
+
+
+@play
+async def test_leader_whose_lease_is_taken_by_force_stops_at_once():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(20)
+    api.put({**api.lease, 'spec': {**api.lease['spec'], 'holderIdentity': 'human'}})
+    await asyncio.sleep(PERIOD + 0.1)
+    assert not a.leads
+    await asyncio.sleep(DURATION + LONGEST_PAUSE)
+    assert a.tenure.term == 2
+    await a.kill()
+
+
+@pytest.mark.parametrize('is_deleted', [True, False])
+def test_lease_that_is_deleted_or_emptied_is_taken_again_in_a_new_term(is_deleted):
+    async def run():
+        api = Api()
+        a = Replica(api, 'a').start()
+        await asyncio.sleep(20)
+        if is_deleted:
+            api.lease = None
+        else:
+            api.put({**api.lease, 'spec': {**api.lease['spec'], 'holderIdentity': ''}})
+        await asyncio.sleep(PERIOD + 0.1)
+        assert a.tenure.term == 2
+        assert [term for _, term in a.changes] == [1, 2]
+        await asyncio.sleep(50)
+        assert a.tenure.term == 2
+        await a.kill()
+
+    run_virtually(run())
+
+
+@play
+async def test_restart_under_the_same_name_goes_on_at_once():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(20)
+    await a.kill()
+    again = Replica(api, 'a').start()
+    await asyncio.sleep(0.1)
+    assert again.leads
+    assert api.lease['spec']['leaseTransitions'] == 0
+    await again.kill()
+
+
+def test_failures_are_told_once_and_again_if_they_change(caplog):
+    async def run():
+        a = Replica(Api(), 'a')
+        a.cut = True
+        a.start()
+        await asyncio.sleep(30)
+        a.cut, a.forbidden = False, True
+        await asyncio.sleep(30)
+        a.forbidden = False
+        await asyncio.sleep(30)
+        await a.kill()
+
+    run_virtually(run())
+    lines = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
+    assert len(lines) == 2
+    assert 'Could not acquire the Lease ns/lease' in lines[0]
+    assert 'resources: [leases], verbs: [get, create, update]' in lines[1]
+
+
+EVENTS = st.lists(st.tuples(
+    st.sampled_from('abc'),
+    st.sampled_from(['cut', 'hanging', 'deaf', 'suspend', 'go on', 'mend', 'restart', 'stop']),
+    st.sampled_from([0.005, 0.5, 3.0, 7.0, 16.0, 30.0]),
+), max_size=25)
+
+
+@given(EVENTS)
+@settings(max_examples=150, deadline=None)
+def test_two_never_lead_at_once_and_in_the_end_one_does(events):
+    async def run():
+        api = Api()
+        replicas = {name: Replica(api, name).start() for name in 'abc'}
+        everyone = [*replicas.values()]
+
+        async def check():
+            while True:
+                assert len([replica for replica in everyone if replica.leads]) <= 1
+                await asyncio.sleep(0.05)
+
+        checking = asyncio.get_running_loop().create_task(check())
+        for name, what, pause in events:
+            replica = replicas[name]
+            match what:
+                case 'suspend':
+                    replica.suspend()
+                case 'go on':
+                    replica.go_on()
+                case 'mend':
+                    replica.cut = replica.hanging = replica.deaf = False
+                case 'restart' | 'stop':
+                    await (replica.kill() if what == 'restart' else replica.stop())
+                    replicas[name] = Replica(api, name + str(len(everyone))).start()
+                    everyone.append(replicas[name])
+                case _:
+                    setattr(replica, what, True)
+            await asyncio.sleep(pause)
+        for replica in replicas.values():
+            replica.go_on()
+            replica.cut = replica.hanging = replica.deaf = False
+        await asyncio.sleep(2 * DURATION + 2 * LONGEST_PAUSE)
+        assert len([replica for replica in replicas.values() if replica.leads]) == 1
+        assert not checking.done()
+        checking.cancel()
+        await asyncio.wait([checking])
+        for replica in replicas.values():
+            await replica.kill()
+
+    run_virtually(run())

@@ -1,0 +1,444 @@
+"""
+Standbys, which watch all the time, take over, and lose the leadership; in a small world in virtual
+time.
+"""
+import asyncio
+import collections
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kopf
+from kopf._core.intents.stopping import DaemonStoppingReason
+from tests._core.reactor.worlds import Api, Operator, run_virtually
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@pytest.fixture()
+def calls():
+    return []
+
+
+def play(fn):
+    """Run the test in virtual time."""
+    def test(registry, calls):
+        run_virtually(fn(registry, calls))
+    test.__name__ = fn.__name__
+    return test
+
+
+def make_standby(api, registry):
+    operator = Operator(api, registry)
+    operator.stand_by()
+    operator.start()
+    return operator
+
+
+@play
+async def test_standby_handles_nothing_until_it_takes_over(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    api = Api()
+    api.create('before')
+    operator = make_standby(api, registry)
+    await asyncio.sleep(1)
+    api.create('meanwhile')
+    await asyncio.sleep(100)
+    assert calls == []
+    assert api.requests == []
+    operator.take_over()
+    await operator.rest()
+    assert set(calls) == {'before', 'meanwhile'}
+    await operator.stop()
+
+
+@play
+async def test_states_that_are_kept_by_a_standby_get_packed(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(spec, **_):
+        calls.append(spec['n'])
+
+    api = Api()
+    api.create(spec={'n': 0})
+    operator = make_standby(api, registry)
+    for n in range(1, 4):
+        await asyncio.sleep(1)
+        api.edit({'spec': {'n': n}})
+    await asyncio.sleep(20)
+    item, = operator.informer
+    assert item.inbox.pending is None
+    assert item.inbox.is_packed
+    operator.take_over()
+    await operator.rest()
+    assert calls == [3]
+    await operator.stop()
+
+
+@play
+async def test_object_that_is_gone_is_forgotten_by_a_standby(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def handle(type, name, **_):
+        calls.append((type, name))
+
+    api = Api()
+    operator = make_standby(api, registry)
+    for name in ['old', 'new']:
+        api.create('obj', metadata={'labels': {'is': name}})
+        await asyncio.sleep(1)
+        if name == 'old':
+            api.delete('obj')
+    await asyncio.sleep(1)
+    assert len(list(operator.informer)) == 1
+    operator.take_over()
+    await operator.rest()
+    assert calls == [(None, 'obj')]
+    await operator.stop()
+
+
+@play
+async def test_event_handlers_are_shown_the_newest_state_once(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def handle(type, spec, **_):
+        calls.append((type, spec['n']))
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create(spec={'n': 0})
+    await asyncio.sleep(1)
+    operator.stand_by()
+    for n in range(1, 4):
+        api.edit({'spec': {'n': n}})
+        await asyncio.sleep(1)
+    operator.take_over()
+    await asyncio.sleep(1)
+    operator.stand_by()
+    operator.take_over()
+    await asyncio.sleep(1)
+    assert calls == [('ADDED', 0), ('MODIFIED', 3)]
+    await operator.stop()
+
+
+@play
+async def test_resume_handlers_are_called_at_the_first_takeover_only(registry, calls):
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append(name)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    def create(**_):
+        pass
+
+    api = Api()
+    a = Operator(api, registry)
+    a.start()
+    b = make_standby(api, registry)
+    api.create('x')
+    await a.rest()
+    await asyncio.sleep(1)
+    a.stand_by()
+    b.take_over()
+    await b.rest()
+    assert calls == ['x']
+    b.stand_by()
+    a.take_over()
+    await a.rest()
+    a.stand_by()
+    b.take_over()
+    await b.rest()
+    await asyncio.sleep(1)
+    assert calls == ['x']
+    await a.stop()
+    await b.stop()
+
+
+@play
+async def test_async_handlers_are_interrupted_at_a_loss_and_called_again(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(retry, **_):
+        calls.append(('begin', retry))
+        await asyncio.sleep(10)
+        calls.append('end')
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(5)
+    operator.stand_by()
+    await operator.informers.rest()
+    assert calls == [('begin', 0)]
+    requests = len(api.requests)
+    await asyncio.sleep(100)
+    assert len(api.requests) == requests
+    operator.take_over()
+    await operator.rest()
+    assert calls == [('begin', 0), ('begin', 0), 'end']
+    await operator.stop()
+
+
+@play
+async def test_what_was_not_written_is_not_done_again_if_nobody_else_has_led(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(**_):
+        calls.append('first')
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(**_):
+        calls.append('second')
+        await asyncio.sleep(0.5)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(0.3)
+    operator.stand_by()
+    await asyncio.sleep(50)
+    operator.take_over()
+    await operator.rest()
+    assert calls == ['first', 'second', 'second']
+    await operator.stop()
+
+
+@pytest.mark.parametrize('is_outdated', [False, True])
+def test_cycles_go_on_from_what_is_on_the_object(registry, calls, is_outdated):
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(spec, retry, **_):
+        calls.append((spec['n'], retry))
+        if retry < 3:
+            raise kopf.TemporaryError("not yet", delay=10)
+
+    async def run():
+        api = Api()
+        a = Operator(api, registry)
+        a.start()
+        b = make_standby(api, registry)
+        api.create(spec={'n': 0})
+        await asyncio.sleep(15)
+        a.stand_by()
+        b.take_over()
+        await asyncio.sleep(10 if not is_outdated else 100)
+        if is_outdated:
+            api.edit({'spec': {'n': 1}})
+            await asyncio.sleep(15)
+        b.stand_by()
+        a.take_over()
+        await a.rest()
+        expected = [(0, 0), (0, 1), (0, 2), (0, 3)]
+        repeated = [(1, 0), (1, 1), (1, 2), (1, 3)]
+        assert calls == ([*expected, *repeated] if is_outdated else expected)
+        await a.stop()
+        await b.stop()
+
+    run_virtually(run())
+
+
+@play
+async def test_daemons_stop_and_start_again_and_timers_wait(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, **_):
+        calls.append('started')
+        await stopped.wait()
+        calls.append(bool(stopped.reason & DaemonStoppingReason.OPERATOR_PAUSING))
+
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    assert sorted(map(str, calls)) == ['True', 'started', 'tick']
+    operator.take_over()
+    await asyncio.sleep(1)
+    assert sorted(map(str, calls)) == ['True', 'started', 'started', 'tick', 'tick']
+    await operator.stop()
+
+
+@play
+async def test_timers_are_interrupted_and_called_again(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('begin')
+        await asyncio.sleep(10)
+        calls.append('end')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    assert calls == ['begin']
+    operator.take_over()
+    await asyncio.sleep(5)
+    assert calls == ['begin', 'begin']
+    await asyncio.sleep(15)
+    assert calls == ['begin', 'begin', 'end', 'begin']
+    await operator.stop()
+
+
+@play
+async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry, calls):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def update(**_):
+        calls.append('update')
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    assert calls == ['tick']
+    operator.switch._confirm = lambda: operator.switch.is_paused or operator.stand_by()
+    api.edit({'spec': {'n': 1}})
+    await asyncio.sleep(100)
+    assert calls == ['tick']
+    await operator.stop()
+
+
+@play
+async def test_patches_of_daemons_are_lost_with_the_lease_and_not_written_later(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, patch, **_):
+        await stopped.wait()
+        patch.status['by'] = 'daemon'
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    operator.take_over()
+    await asyncio.sleep(100)
+    assert 'by' not in api.objects['obj'].get('status', {})
+    operator.client.leads = False
+    await operator.stop()
+
+
+@play
+async def test_indices_are_kept_up_to_date_by_a_standby(registry, calls):
+    @kopf.index('kopfexamples', id='by_size', registry=registry)
+    async def by_size(name, spec, **_):
+        return {spec['size']: name}
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(name, by_size, **_):
+        calls.append(sorted(by_size.get(2, [])))
+
+    api = Api()
+    for name in 'abc':
+        api.create(name, spec={'size': 1})
+    a = Operator(api, registry)
+    a.start()
+    b = make_standby(api, registry)
+    await a.rest()
+    await asyncio.sleep(1)
+    a.stand_by()
+    for name in 'abc':
+        api.edit({'spec': {'size': 2}}, name)
+    await asyncio.sleep(1)
+    b.take_over()
+    await b.rest()
+    assert calls == [['a', 'b', 'c']] * 3
+    await a.stop()
+    await b.stop()
+
+
+def make_registry(done):
+    registry = kopf.OperatorRegistry()
+
+    def get(old):
+        return None if old is None else old['spec']['n']
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def slow(name, spec, old, **_):
+        await asyncio.sleep(1)
+        done['slow', name, get(old), spec['n']] += 1
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def failing(name, spec, old, retry, **_):
+        if retry < 1:
+            raise kopf.TemporaryError("not yet", delay=2)
+        done['failing', name, get(old), spec['n']] += 1
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def quick(name, spec, old, **_):
+        done['quick', name, get(old), spec['n']] += 1
+
+    return registry
+
+
+ACTIONS = st.lists(st.one_of(
+    st.tuples(st.just('edit'), st.sampled_from('ab')),
+    st.tuples(st.just('exit'), st.none()),
+    st.tuples(st.just('lose'), st.none()),
+    st.tuples(st.just('wait'), st.sampled_from([0.001, 0.02, 0.3, 2, 8])),
+), max_size=25)
+
+
+@given(ACTIONS)
+@settings(max_examples=80, deadline=None)
+def test_every_state_that_lasts_is_handled_and_none_twice_unless_the_lease_was_lost(actions):
+    async def live():
+        api, done = Api(), collections.Counter()
+        leader, standby = Operator(api, make_registry(done)), None
+        leader.start()
+        standby = make_standby(api, make_registry(done))
+        n = 0
+        newest = {'a': 0, 'b': 0}
+        for name in newest:
+            api.create(name, spec={'n': 0})
+        for what, value in actions:
+            match what:
+                case 'edit':
+                    n += 1
+                    newest[value] = n
+                    api.edit({'spec': {'n': n}}, value)
+                case 'wait':
+                    await asyncio.sleep(value)
+                case 'exit':
+                    await leader.stop()
+                    leader, standby = standby, make_standby(api, make_registry(done))
+                    await asyncio.sleep(0.3)
+                    leader.take_over()
+                case 'lose':
+                    leader.stand_by()
+                    leader, standby = standby, leader
+                    await asyncio.sleep(0.3)
+                    leader.take_over()
+        await leader.rest(limit=100)
+        for name, last in newest.items():
+            for handler in ['slow', 'failing', 'quick']:
+                assert any(key[:2] == (handler, name) and key[3] == last for key in done)
+        if ('lose', None) not in actions:
+            assert set(done.values()) == {1}
+        await leader.stop()
+        await standby.stop()
+
+    run_virtually(live())

@@ -1,0 +1,176 @@
+"""
+Three replicas with one Lease go through rounds of what happens to processes and networks, while
+objects are changed all the time: who handles and who writes what is recorded and counted.
+
+``$KOPF_LEADERSHIP_ROUNDS`` is how many rounds there are. The counts are printed at the end:
+``pytest -s``.
+"""
+import asyncio
+import collections
+import dataclasses
+import os
+import random
+import signal
+import time
+import uuid
+
+import pytest
+
+from tests.e2e.replicas import DEADLINE, DURATION, PAUSE, PERIOD, Replicas, delete_lease
+from tests.e2e.test_peering_rounds import Load, Team
+
+ROUNDS = int(os.environ.get('KOPF_LEADERSHIP_ROUNDS', '6'))
+NAMES = ['a', 'b', 'c']
+
+TEXT = f'''
+import asyncio, json, os, time
+WHO = os.environ['POD_ID']
+JOURNAL = open(os.environ['JOURNAL'], 'a', buffering=1)
+
+def note(what, name, spec):
+    JOURNAL.write(json.dumps([time.time(), WHO, what, name, spec['n']]) + chr(10))
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.posting.enabled = False
+    settings.leadership.namespace = 'default'
+    settings.leadership.lease_duration = {DURATION}
+    settings.leadership.renew_deadline = {DEADLINE}
+    settings.leadership.retry_period = {PERIOD}
+    settings.networking.request_timeout = 5
+    settings.networking.error_backoffs = [0.5, 0.5, 1]
+
+@kopf.on.create(*KIND)
+@kopf.on.update(*KIND)
+async def handle(name, spec, **_):
+    note('begin', name, spec)
+    await asyncio.sleep(0.03)
+    note('end', name, spec)
+'''
+
+FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'flapping']
+LIMITS = {'exit': PAUSE}
+"""The longest gaps (seconds); by default, that of an expired Lease."""
+
+SLACK = 10.0
+"""How much longer (seconds) a gap can be on a busy machine."""
+
+
+@dataclasses.dataclass
+class Round:
+    """What has come of a fault; times in seconds."""
+    fault: str
+    leader: str
+    heir: str
+    gap: float
+    repeats: int
+
+
+class Journal(Team):
+    """The calls of the handlers, as `Team` reads them."""
+
+    def __init__(self, path):
+        self.journal = path
+        path.touch()
+
+    async def wait_others(self, who, *, since, timeout=30):
+        """Wait for a call of anybody else after that; return who it is, and when."""
+        deadline = time.time() + timeout
+        while time.time() < deadline:
+            for call in self.read():
+                if call.who != who and call.begin > since:
+                    return call.who, call.begin
+            await asyncio.sleep(0.05)
+        raise TimeoutError("Nobody takes over.")
+
+
+async def pass_round(replicas, journal, fault, leader):
+    """Let it happen to the leader; return who has taken over, and how long that took."""
+    op, proxy = replicas.operators[leader], replicas.proxies[leader]
+    begun = time.time()
+    match fault:
+        case 'exit':
+            op.send(signal.SIGTERM)
+            await op.wait()
+        case 'kill':
+            op.kill()
+        case 'freeze':
+            op.send(signal.SIGSTOP)
+        case 'partition':
+            outage = proxy.refuse()
+            proxy.cut_streams()
+        case 'half-open':
+            outage = proxy.hang(times=None)
+            proxy.stall_streams()
+        case 'flapping':
+            until = time.time() + DURATION + 1
+            while time.time() < until:
+                outage = proxy.refuse()
+                proxy.cut_streams()
+                await asyncio.sleep(random.uniform(0.2, 2.5))
+                outage.end()
+                await asyncio.sleep(random.uniform(0.05, 0.3))
+            outage = proxy.refuse()
+    since = time.time() if fault in ('exit', 'flapping') else begun
+    heir, taken = await journal.wait_others(leader, since=since - 1)
+    await asyncio.sleep(random.uniform(0.0, DURATION))
+    match fault:
+        case 'exit' | 'kill':
+            await replicas.start(leader, base=TEXT).wait_for('is held by')
+        case 'freeze':
+            op.send(signal.SIGCONT)
+        case _:
+            outage.end()
+    await asyncio.sleep(1)
+    return begun, heir, taken - begun
+
+
+@pytest.mark.timeout(60 + 40 * ROUNDS)
+async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
+        kube, kind, cluster, operator, tmp_path, monkeypatch):
+    random.seed(int(os.environ.get('KOPF_LEADERSHIP_SEED', '0')))
+    monkeypatch.setenv('JOURNAL', str(tmp_path / 'journal'))
+    journal, load, lease = Journal(tmp_path / 'journal'), Load(kube, kind), uuid.uuid4().hex
+    rounds = []
+    with Replicas(operator, cluster, kind, tmp_path, lease) as replicas:
+        await replicas.start('a', base=TEXT).wait_for('Leading')
+        for who in 'bc':
+            await replicas.start(who, base=TEXT).wait_for('is held by')
+        await load.create()
+        changing = asyncio.create_task(load.run())
+        try:
+            leader, _ = await journal.wait_others(None, since=0)
+            for fault in (FAULTS * ROUNDS)[:ROUNDS]:
+                begun, heir, gap = await pass_round(replicas, journal, fault, leader)
+                calls = [call for call in journal.read() if call.end is not None]
+                seen = set()
+                repeats = [call for call in calls if (call.name, call.n) in seen or seen.add(
+                    (call.name, call.n))]
+                rounds.append(Round(
+                    fault, leader, heir, gap, sum(call.begin >= begun for call in repeats)))
+                print(rounds[-1])
+                leader = heir
+        finally:
+            changing.cancel()
+            await asyncio.wait([changing])
+        deadline = time.time() + 20
+        while True:
+            handled = {(call.name, call.n) for call in journal.read() if call.end is not None}
+            lost = {item for item in load.newest.items() if item not in handled}
+            if not lost or time.time() > deadline:
+                break
+            await asyncio.sleep(0.2)
+        intruders = replicas.find_intruders()
+    await delete_lease(kube, lease)
+    for fault in FAULTS:
+        gaps = [item.gap for item in rounds if item.fault == fault]
+        if gaps:
+            print(f"{fault}: {len(gaps)} rounds, gaps {min(gaps):.1f}..{max(gaps):.1f} s, "
+                  f"{sum(item.repeats for item in rounds if item.fault == fault)} repeats")
+    total = collections.Counter((call.name, call.n) for call in journal.read())
+    print(f"{len(total)} states handled; {len(lost)} lost; {len(intruders)} writes of others.")
+    assert intruders == []
+    assert not lost
+    assert all(item.repeats == 0 for item in rounds if item.fault == 'exit')
+    assert all(item.gap < LIMITS.get(item.fault, DURATION + PAUSE) + SLACK for item in rounds
+               if item.fault != 'flapping')
