@@ -242,8 +242,9 @@ class _Explainer:
             return f"it has failed permanently for this change{error}"
         if state.due > self._now.mono + clocks.PRECISION:
             left = state.due - self._now.mono
-            return (f"it waits until {state.delayed:%Y-%m-%d %H:%M:%S} UTC (for {left:.0f} "
-                    f"seconds) before the attempt {state.retries + 1}{error}")
+            until = (state.delayed or self._now.wall).astimezone(datetime.UTC)
+            return (f"it waits until {until:%Y-%m-%d %H:%M:%S} UTC (for {left:.0f} seconds) "
+                    f"before the attempt {state.retries + 1}{error}")
         if state.retries:
             return f"the attempt {state.retries + 1} is due{error}"
         return "it matches, and is due"
@@ -314,13 +315,13 @@ class _Explainer:
     def _explain_absence(self, handler: handlers.ResourceHandler) -> str:
         """Explain why a handler is not served for this resource."""
         selector = handler.selector
+        if selector in self._binding.failing:
+            return f"the selector of its resources fails: {self._binding.failing[selector]!r}"
         if selector is None or not selector.check(self._resource):
             return f"it is for {selector}, not for {self._resource}"
         if selector in self._binding.ambiguous:
             names = ', '.join(sorted(map(str, self._binding.ambiguous[selector])))
             return f"{selector} is ambiguous in this cluster, add the API group: {names}"
-        if selector in self._binding.failing:
-            return f"the selector of its resources fails: {self._binding.failing[selector]!r}"
         if self._resource in self._binding.unwatchable:
             return f"{self._resource} cannot be listed and watched"
         if self._resource in self._binding.unpatchable:

@@ -1,3 +1,4 @@
+import datetime
 import json
 
 import pytest
@@ -6,13 +7,16 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf import testing
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs.references import Resource
+from kopf._core.reactor import explanations
 from kopf._core.reactor.explanations import Change
 from kopf._kits.testing.virtual import run as run_virtually
 from tests._core.reactor.worlds import Api, Operator
 
 HANDLED = 'kopf.zalando.org/last-handled-configuration'
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+NOW = clocks.Moment(0, datetime.datetime.now(datetime.UTC))
 PODS = Resource('', 'v1', 'pods', kind='Pod', namespaced=True)
 
 
@@ -125,6 +129,8 @@ def test_deletions(registry):
     ({'retries': 2, 'message': 'not yet'}, True, "the attempt 3 is due: not yet"),
     ({'retries': 1, 'message': 'not yet', 'delayed': '2999-01-01T00:00:00+00:00'}, True,
      "it waits until 2999-01-01 00:00:00 UTC"),
+    ({'retries': 1, 'message': 'not yet', 'delayed': '2999-01-01T02:00:00+02:00'}, True,
+     "it waits until 2999-01-01 00:00:00 UTC"),
 ])
 def test_progress(registry, progress, is_called, because):
     record(registry, kopf.on.create)
@@ -159,6 +165,29 @@ def test_handlers_of_other_resources(registry):
     record(registry, kopf.on.create)
     found = testing.explain({'kind': 'Pod', 'apiVersion': 'v1'}, resource=PODS, registry=registry)
     assert get_verdicts(found) == {'fn': (False, "it is for kopfexamples, not for pods.v1")}
+
+
+def test_handlers_with_failing_selectors(registry):
+    @kopf.on.create(lambda resource: resource.nonsense, registry=registry, id='fn')
+    def fn(**_):
+        pass
+
+    is_called, because = get_verdicts(explain(registry))['fn']
+    assert not is_called
+    assert because.startswith("the selector of its resources fails: AttributeError(")
+
+
+def test_handlers_with_ambiguous_names(registry):
+    record(registry, kopf.on.create)
+    one, other = (Resource(group, 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
+                  for group in ('a.io', 'b.io'))
+    raw = {**make(name='x'), 'apiVersion': 'a.io/v1', 'kind': 'KopfExample'}
+    found = explanations.explain(
+        raw, resource=one, resources=[one, other], registry=registry,
+        settings=kopf.OperatorSettings(), now=NOW)
+    assert get_verdicts(found) == {'fn': (
+        False, "kopfexamples is ambiguous in this cluster, add the API group: "
+        "kopfexamples.v1.a.io, kopfexamples.v1.b.io")}
 
 
 def test_handlers_of_requests(registry):
