@@ -17,17 +17,20 @@ DURATION, DEADLINE, PERIOD = 6, 4.0, 0.5
 PAUSE = 2.2 * PERIOD
 """The longest pause of a standby between two looks at the Lease."""
 
-TEXT = f'''
-import asyncio, os, time
-WHO = os.environ['POD_ID']
-
+SETTINGS = f'''
 @kopf.on.startup()
-def configure(settings, **_):
+def configure_leadership(settings, **_):
     settings.posting.enabled = False
     settings.leadership.namespace = 'default'
     settings.leadership.lease_duration = {DURATION}
     settings.leadership.renew_deadline = {DEADLINE}
     settings.leadership.retry_period = {PERIOD}
+'''
+
+TEXT = f'''
+import asyncio, os, time
+WHO = os.environ['POD_ID']
+{SETTINGS}
 
 @kopf.on.create(*KIND)
 @kopf.on.update(*KIND, id='create')

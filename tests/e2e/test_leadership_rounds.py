@@ -16,37 +16,13 @@ import uuid
 
 import pytest
 
-from tests.e2e.replicas import DEADLINE, DURATION, PAUSE, PERIOD, Replicas, delete_lease
-from tests.e2e.test_peering_rounds import Load, Team
+from tests.e2e.replicas import DURATION, PAUSE, SETTINGS, Replicas, delete_lease
+from tests.e2e.rounds import HANDLERS, CallLog, Load, find_repeats
 
 ROUNDS = int(os.environ.get('KOPF_LEADERSHIP_ROUNDS', '6'))
 NAMES = ['a', 'b', 'c']
 
-TEXT = f'''
-import asyncio, json, os, time
-WHO = os.environ['POD_ID']
-JOURNAL = open(os.environ['JOURNAL'], 'a', buffering=1)
-
-def note(what, name, spec):
-    JOURNAL.write(json.dumps([time.time(), WHO, what, name, spec['n']]) + chr(10))
-
-@kopf.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
-    settings.leadership.namespace = 'default'
-    settings.leadership.lease_duration = {DURATION}
-    settings.leadership.renew_deadline = {DEADLINE}
-    settings.leadership.retry_period = {PERIOD}
-    settings.networking.request_timeout = 5
-    settings.networking.error_backoffs = [0.5, 0.5, 1]
-
-@kopf.on.create(*KIND)
-@kopf.on.update(*KIND)
-async def handle(name, spec, **_):
-    note('begin', name, spec)
-    await asyncio.sleep(0.03)
-    note('end', name, spec)
-'''
+TEXT = HANDLERS + SETTINGS
 
 FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'flapping']
 LIMITS = {'exit': PAUSE}
@@ -64,24 +40,6 @@ class Round:
     heir: str
     gap: float
     repeats: int
-
-
-class Journal(Team):
-    """The calls of the handlers, as `Team` reads them."""
-
-    def __init__(self, path):
-        self.journal = path
-        path.touch()
-
-    async def wait_others(self, who, *, since, timeout=30):
-        """Wait for a call of anybody else after that; return who it is, and when."""
-        deadline = time.time() + timeout
-        while time.time() < deadline:
-            for call in self.read():
-                if call.who != who and call.begin > since:
-                    return call.who, call.begin
-            await asyncio.sleep(0.05)
-        raise TimeoutError("Nobody takes over.")
 
 
 async def pass_round(replicas, journal, fault, leader):
@@ -112,7 +70,7 @@ async def pass_round(replicas, journal, fault, leader):
                 await asyncio.sleep(random.uniform(0.05, 0.3))
             outage = proxy.refuse()
     since = time.time() if fault in ('exit', 'flapping') else begun
-    heir, taken = await journal.wait_others(leader, since=since - 1)
+    taken = await journal.wait_call(lambda who: who != leader, since=since - 1)
     await asyncio.sleep(random.uniform(0.0, DURATION))
     match fault:
         case 'exit' | 'kill':
@@ -122,7 +80,7 @@ async def pass_round(replicas, journal, fault, leader):
         case _:
             outage.end()
     await asyncio.sleep(1)
-    return begun, heir, taken - begun
+    return begun, taken.who, taken.begin - begun
 
 
 @pytest.mark.timeout(60 + 40 * ROUNDS)
@@ -130,7 +88,7 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         kube, kind, cluster, operator, tmp_path, monkeypatch):
     random.seed(int(os.environ.get('KOPF_LEADERSHIP_SEED', '0')))
     monkeypatch.setenv('JOURNAL', str(tmp_path / 'journal'))
-    journal, load, lease = Journal(tmp_path / 'journal'), Load(kube, kind), uuid.uuid4().hex
+    journal, load, lease = CallLog(tmp_path / 'journal'), Load(kube, kind), uuid.uuid4().hex
     rounds = []
     with Replicas(operator, cluster, kind, tmp_path, lease) as replicas:
         await replicas.start('a', base=TEXT).wait_for('Leading')
@@ -139,13 +97,10 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         await load.create()
         changing = asyncio.create_task(load.run())
         try:
-            leader, _ = await journal.wait_others(None, since=0)
+            leader = (await journal.wait_call(lambda who: True, since=0)).who
             for fault in (FAULTS * ROUNDS)[:ROUNDS]:
                 begun, heir, gap = await pass_round(replicas, journal, fault, leader)
-                calls = [call for call in journal.read() if call.end is not None]
-                seen = set()
-                repeats = [call for call in calls if (call.name, call.n) in seen or seen.add(
-                    (call.name, call.n))]
+                repeats = find_repeats(journal.read())
                 rounds.append(Round(
                     fault, leader, heir, gap, sum(call.begin >= begun for call in repeats)))
                 print(rounds[-1])
@@ -153,13 +108,7 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         finally:
             changing.cancel()
             await asyncio.wait([changing])
-        deadline = time.time() + 20
-        while True:
-            handled = {(call.name, call.n) for call in journal.read() if call.end is not None}
-            lost = {item for item in load.newest.items() if item not in handled}
-            if not lost or time.time() > deadline:
-                break
-            await asyncio.sleep(0.2)
+        lost = await journal.find_lost(load, timeout=20)
         intruders = replicas.find_intruders()
     await delete_lease(kube, lease)
     for fault in FAULTS:

@@ -9,7 +9,6 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import json
 import os
 import random
 import signal
@@ -18,48 +17,22 @@ import time
 import pytest
 
 from tests.e2e.proxy import Proxy
+from tests.e2e.rounds import HANDLERS, CallLog, Load, find_repeats
 from tests.e2e.test_peering import NARROW, name, peering  # noqa: F401
 
 ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '7'))
 LIFETIME = 2
-OBJECTS = 10
 DURATION = 0.03
 """How long a handler works, in seconds; if not said otherwise."""
 
-TEXT = f'''
-import asyncio, json, os, time
-WHO = os.environ['POD_ID']
-JOURNAL = open(os.environ['JOURNAL'], 'a', buffering=1)
-
-def note(what, name, spec):
-    JOURNAL.write(json.dumps([time.time(), WHO, what, name, spec['n']]) + chr(10))
-
+TEXT = f'''{HANDLERS}
 @kopf.on.startup()
-def configure(settings, **_):
-    settings.posting.enabled = False
+def configure_peering(settings, **_):
     settings.peering.lifetime = {LIFETIME}
-    settings.networking.request_timeout = 5
-    settings.networking.error_backoffs = [0.5, 0.5, 1]
-
-@kopf.on.create(*KIND)
-@kopf.on.update(*KIND)
-async def handle(name, spec, **_):
-    note('begin', name, spec)
-    await asyncio.sleep(float(os.environ['DURATION']))
-    note('end', name, spec)
 '''
 
 FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'higher', 'equal']
 CALM = frozenset({'exit', 'higher', 'equal'})
-
-
-@dataclasses.dataclass
-class Call:
-    who: str
-    name: str
-    n: int
-    begin: float
-    end: float | None = None
 
 
 @dataclasses.dataclass
@@ -89,8 +62,7 @@ class Team:
         self._folder = tmp_path
         self._duration = duration
         self._stack = contextlib.ExitStack()
-        self.journal = tmp_path / 'journal'
-        self.journal.touch()
+        self.journal = CallLog(tmp_path / 'journal')
 
     def __enter__(self):
         return self
@@ -108,51 +80,13 @@ class Team:
         self.operators[who] = self._start(
             TEXT, '--priority', str(self.priorities[who]), kind=self._kind, kubeconfig=kubeconfig,
             scope=('--namespace', 'default', '--peering', self._peering, '--verbose'),
-            env={'POD_ID': who, 'JOURNAL': str(self.journal), 'DURATION': str(self._duration)})
-
-    def read(self):
-        calls, running = [], {}
-        for line in self.journal.read_text().splitlines():
-            moment, who, what, name, n = json.loads(line)  # noqa: F811
-            if what == 'begin':
-                running[who, name, n] = Call(who, name, n, moment)
-                calls.append(running[who, name, n])
-            else:
-                running[who, name, n].end = moment
-        return calls
+            env={'POD_ID': who, 'JOURNAL': str(self.journal.path), 'DURATION': str(self._duration)})
 
     async def wait_working(self, who, *, since, timeout=20):
         """Wait for the first call that the operator has begun after that; return when it was."""
-        deadline = time.time() + timeout
-        while time.time() < deadline:
-            for call in self.read():
-                if call.who == who and call.begin > since:
-                    return call.begin
-            await asyncio.sleep(0.05)
-        raise TimeoutError(f"{who!r} does not work: {self.operators[who].text[-3000:]}")
-
-
-class Load:
-    """Changes the objects, one after another, all the time."""
-
-    def __init__(self, kube, kind):
-        self.newest = {}
-        self._kube = kube
-        self._kind = kind
-
-    async def create(self):
-        for i in range(OBJECTS):
-            await self._kube.create(self._kind, f'obj{i}', spec={'n': 0})
-            self.newest[f'obj{i}'] = 0
-
-    async def run(self):
-        n = 0
-        while True:
-            for name in list(self.newest):  # noqa: F402
-                n += 1
-                await self._kube.patch(self._kind, name, {'spec': {'n': n}})
-                self.newest[name] = n
-                await asyncio.sleep(0.04)
+        call = await self.journal.wait_call(
+            lambda other: other == who, since=since, timeout=timeout)
+        return call.begin
 
 
 async def pass_round(team, fault):
@@ -182,7 +116,7 @@ async def pass_round(team, fault):
             await team.operators['high'].wait_for('same priority')
             frozen = time.time()
             await asyncio.sleep(1.0)
-            assert not [call for call in team.read() if call.begin > frozen + 0.2]
+            assert not [call for call in team.journal.read() if call.begin > frozen + 0.2]
             begun = time.time()
             team.operators['equal'].send(signal.SIGTERM)
             await team.operators['equal'].wait()
@@ -214,9 +148,7 @@ def count(calls, fault, begun, taken, back):
     """
     recent = sorted((call for call in calls if call.begin >= begun - 1 and call.end is not None),
                     key=lambda call: call.begin)
-    seen = set()
-    repeated = [call for call in recent  # those of the round before are its own
-                if (call.name, call.n) in seen or seen.add((call.name, call.n))]
+    repeated = find_repeats(recent)  # those of the round before are its own
     clashes = [
         min(a.end, b.end) - b.begin
         for i, a in enumerate(recent)
@@ -245,20 +177,14 @@ async def test_nothing_is_lost_and_nothing_is_handled_twice_in_calm(
             await asyncio.sleep(1)
             for fault in faults:
                 times = await pass_round(team, fault)
-                rounds.append(count(team.read(), fault, *times))
+                rounds.append(count(team.journal.read(), fault, *times))
                 print(rounds[-1])
         finally:
             changing.cancel()
             await asyncio.wait([changing])
 
-        deadline = time.time() + 15
-        while True:
-            handled = {(call.name, call.n) for call in team.read() if call.end is not None}
-            lost = {item for item in load.newest.items() if item not in handled}
-            if not lost or time.time() > deadline:
-                break
-            await asyncio.sleep(0.2)
-        total = collections.Counter((call.name, call.n) for call in team.read())
+        lost = await team.journal.find_lost(load, timeout=15)
+        total = collections.Counter((call.name, call.n) for call in team.journal.read())
         print(f"{len(total)} states handled, {sum(n - 1 for n in total.values())} of them again; "
               f"{len(lost)} lost.")
         assert not lost
@@ -285,5 +211,5 @@ async def test_who_comes_back_waits_for_the_handlers_of_the_others(
             changing.cancel()
             await asyncio.wait([changing])
         # Who is cut off cannot stop what runs already: that is no matter of coming back.
-        result = count(team.read(), 'partition', back, taken, back)
+        result = count(team.journal.read(), 'partition', back, taken, back)
     assert result.overlaps == result.repeats == 0

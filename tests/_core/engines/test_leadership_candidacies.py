@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kopf import testing
 from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._core.engines.leadership import electing
@@ -128,15 +129,7 @@ class Replica:
         return self.tenure.term is not None
 
 
-def play(fn):
-    """Run the test in virtual time."""
-    def test():
-        run_virtually(fn())
-    test.__name__ = fn.__name__
-    return test
-
-
-@play
+@testing.virtual_time
 async def test_first_one_creates_the_lease_and_leads():
     api = Api()
     a = Replica(api, 'a').start()
@@ -146,7 +139,7 @@ async def test_first_one_creates_the_lease_and_leads():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_leader_renews_in_each_period_by_one_request():
     a = Replica(Api(), 'a').start()
     await asyncio.sleep(100)
@@ -156,7 +149,7 @@ async def test_leader_renews_in_each_period_by_one_request():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_second_one_waits_and_only_reads():
     api = Api()
     a, b = Replica(api, 'a').start(), Replica(api, 'b')
@@ -172,7 +165,7 @@ async def test_second_one_waits_and_only_reads():
     await b.kill()
 
 
-@play
+@testing.virtual_time
 async def test_killed_one_is_succeeded_when_its_lease_has_not_changed_for_its_duration():
     api = Api()
     a = Replica(api, 'a').start()
@@ -188,7 +181,7 @@ async def test_killed_one_is_succeeded_when_its_lease_has_not_changed_for_its_du
     await b.kill()
 
 
-@play
+@testing.virtual_time
 async def test_released_lease_is_taken_within_a_pause():
     api = Api()
     a = Replica(api, 'a').start()
@@ -204,7 +197,7 @@ async def test_released_lease_is_taken_within_a_pause():
     await b.kill()
 
 
-@play
+@testing.virtual_time
 async def test_lease_of_another_is_not_released_by_a_standby():
     api = Api()
     a = Replica(api, 'a').start()
@@ -216,7 +209,7 @@ async def test_lease_of_another_is_not_released_by_a_standby():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_release_succeeds_also_after_an_interrupted_renewal():
     api = Api()
     a = Replica(api, 'a').start()
@@ -228,7 +221,7 @@ async def test_release_succeeds_also_after_an_interrupted_renewal():
     assert api.lease['spec']['holderIdentity'] == ''
 
 
-@play
+@testing.virtual_time
 async def test_who_is_cut_off_stops_at_the_deadline_before_the_next_one_begins():
     api = Api()
     a = Replica(api, 'a').start()
@@ -252,7 +245,7 @@ async def test_who_is_cut_off_stops_at_the_deadline_before_the_next_one_begins()
     await b.kill()
 
 
-@play
+@testing.virtual_time
 async def test_hanging_requests_do_not_delay_the_end():
     a = Replica(Api(), 'a').start()
     await asyncio.sleep(20)
@@ -266,7 +259,7 @@ async def test_hanging_requests_do_not_delay_the_end():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_short_outage_costs_nothing():
     api = Api()
     a = Replica(api, 'a').start()
@@ -279,7 +272,7 @@ async def test_short_outage_costs_nothing():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_lost_responses_do_not_prolong_the_term_but_it_goes_on():
     api = Api()
     a = Replica(api, 'a').start()
@@ -294,7 +287,7 @@ async def test_lost_responses_do_not_prolong_the_term_but_it_goes_on():
     await a.kill()
 
 
-@play
+@testing.virtual_time
 async def test_process_that_was_stopped_does_not_lead_when_it_goes_on():
     api = Api()
     a = Replica(api, 'a').start()
@@ -314,7 +307,7 @@ async def test_process_that_was_stopped_does_not_lead_when_it_goes_on():
     await b.kill()
 
 
-@play
+@testing.virtual_time
 async def test_leader_whose_lease_is_taken_by_force_stops_at_once():
     api = Api()
     a = Replica(api, 'a').start()
@@ -347,7 +340,7 @@ def test_lease_that_is_deleted_or_emptied_is_taken_again_in_a_new_term(is_delete
     run_virtually(run())
 
 
-@play
+@testing.virtual_time
 async def test_restart_under_the_same_name_goes_on_at_once():
     api = Api()
     a = Replica(api, 'a').start()

@@ -10,6 +10,7 @@ import json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kopf import testing
 from kopf._cogs.aiokits.clocks import Clock, Moment
 from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import OperatorSettings
@@ -149,14 +150,7 @@ async def meet(*members):
                 await member.crash()
 
 
-def play(fn):
-    def test():
-        run_virtually(fn())
-    test.__name__ = fn.__name__
-    return test
-
-
-@play
+@testing.virtual_time
 async def test_alone_it_is_active_as_soon_as_it_has_written_its_record():
     api = Api()
     me = Member(api, 'me', 0)
@@ -167,7 +161,7 @@ async def test_alone_it_is_active_as_soon_as_it_has_written_its_record():
         assert api.status['me']['priority'] == 0
 
 
-@play
+@testing.virtual_time
 async def test_record_is_renewed_long_before_it_expires_and_not_too_often():
     api = Api()
     me = Member(api, 'me', 0)
@@ -179,7 +173,7 @@ async def test_record_is_renewed_long_before_it_expires_and_not_too_often():
     assert max(pauses) - min(pauses) > 0.05 * LIFETIME  # they are spread
 
 
-@play
+@testing.virtual_time
 async def test_lower_one_yields_before_the_higher_one_begins():
     api = Api()
     low = Member(api, 'low', 1)
@@ -192,7 +186,7 @@ async def test_lower_one_yields_before_the_higher_one_begins():
         assert low.standings[-1][0] < high.standings[-1][0] < 1.1
 
 
-@play
+@testing.virtual_time
 async def test_higher_one_waits_until_the_lower_one_has_finished():
     api = Api()
     low = Member(api, 'low', 1)
@@ -208,7 +202,7 @@ async def test_higher_one_waits_until_the_lower_one_has_finished():
         assert high.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_lower_one_that_never_finishes_is_not_waited_for_longer_than_the_lifetime():
     api = Api()
     low = Member(api, 'low', 1)
@@ -220,7 +214,7 @@ async def test_lower_one_that_never_finishes_is_not_waited_for_longer_than_the_l
         assert high.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_lower_one_that_says_nothing_is_not_waited_for_long():
     api = Api()
     api.patch({'old': {'priority': -1, 'lifetime': 60, 'lastseen': WALL.isoformat()}})
@@ -232,7 +226,7 @@ async def test_lower_one_that_says_nothing_is_not_waited_for_long():
         assert high.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_marks_are_gone_from_the_record_of_the_active_one():
     api = Api()
     low = Member(api, 'low', 1)
@@ -247,7 +241,7 @@ async def test_marks_are_gone_from_the_record_of_the_active_one():
         assert api.status.keys() == {'low'}
 
 
-@play
+@testing.virtual_time
 async def test_it_resumes_exactly_when_the_lifetime_of_the_higher_one_is_over():
     api = Api()
     high, low = Member(api, 'high', 2), Member(api, 'low', 1)
@@ -261,7 +255,7 @@ async def test_it_resumes_exactly_when_the_lifetime_of_the_higher_one_is_over():
         assert LIFETIME <= time - last < LIFETIME + 0.1
 
 
-@play
+@testing.virtual_time
 async def test_cut_off_it_freezes_before_others_can_take_over():
     api = Api()
     high, low = Member(api, 'high', 2), Member(api, 'low', 1)
@@ -274,7 +268,7 @@ async def test_cut_off_it_freezes_before_others_can_take_over():
         assert high.standings[-1][0] < low.standings[-1][0]
 
 
-@play
+@testing.virtual_time
 async def test_reached_again_it_goes_on_when_the_others_have_yielded():
     api = Api()
     high, low = Member(api, 'high', 2), Member(api, 'low', 1)
@@ -288,7 +282,7 @@ async def test_reached_again_it_goes_on_when_the_others_have_yielded():
         assert low.standings[-1][0] < high.standings[-1][0]
 
 
-@play
+@testing.virtual_time
 async def test_reached_again_it_removes_nobody_and_waits_for_the_handlers_of_the_others():
     api = Api()
     high, low = Member(api, 'high', 2), Member(api, 'low', 1)
@@ -308,7 +302,7 @@ async def test_reached_again_it_removes_nobody_and_waits_for_the_handlers_of_the
         assert high.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_equal_ones_freeze_both_until_one_of_them_leaves():
     api = Api()
     a, b = Member(api, 'a', 1), Member(api, 'b', 1)
@@ -320,7 +314,7 @@ async def test_equal_ones_freeze_both_until_one_of_them_leaves():
         assert a.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_dead_records_are_removed():
     api = Api()
     api.patch({'old': {'priority': -1, 'lifetime': 5, 'lastseen': '2000-01-01T00:00:00+00:00'}})
@@ -332,7 +326,7 @@ async def test_dead_records_are_removed():
         assert 'old' not in api.status
 
 
-@play
+@testing.virtual_time
 async def test_foreign_contents_are_left_alone():
     api = Api()
     api.patch({'kopf': {'progress': {}}, 'text': 'x'})
@@ -343,7 +337,7 @@ async def test_foreign_contents_are_left_alone():
         assert api.status['text'] == 'x'
 
 
-@play
+@testing.virtual_time
 async def test_own_record_is_restored_when_somebody_removes_it():
     api = Api()
     me = Member(api, 'me', 0)
@@ -355,7 +349,7 @@ async def test_own_record_is_restored_when_somebody_removes_it():
         assert me.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_own_record_is_not_fought_for_too_often():
     api = Api()
     me = Member(api, 'me', 0)
@@ -368,7 +362,7 @@ async def test_own_record_is_not_fought_for_too_often():
         assert len(api.writes) - before - 100 <= 11
 
 
-@play
+@testing.virtual_time
 async def test_in_an_outage_it_tries_about_once_a_second_at_most():
     api = Api()
     me = Member(api, 'me', 0)
@@ -388,7 +382,7 @@ async def test_in_an_outage_it_tries_about_once_a_second_at_most():
         assert 20 < len(attempts) < 100
 
 
-@play
+@testing.virtual_time
 async def test_watch_that_shows_nothing_is_noticed():
     api = Api()
     me = Member(api, 'me', 0)
@@ -400,7 +394,7 @@ async def test_watch_that_shows_nothing_is_noticed():
         assert me.stalls > 0
 
 
-@play
+@testing.virtual_time
 async def test_deleted_object_is_no_reason_to_freeze_by_itself():
     api = Api()
     me = Member(api, 'me', 0)
@@ -414,7 +408,7 @@ async def test_deleted_object_is_no_reason_to_freeze_by_itself():
         assert me.standing is Standing.ACTIVE
 
 
-@play
+@testing.virtual_time
 async def test_denied_object_that_is_there_is_no_reason_to_resume():
     api = Api()
     low, high = Member(api, 'low', 0), Member(api, 'high', 1)
@@ -428,7 +422,7 @@ async def test_denied_object_that_is_there_is_no_reason_to_resume():
     assert not [standing for _, standing in low.standings if standing not in PAUSED]
 
 
-@play
+@testing.virtual_time
 async def test_denied_object_is_renewed_again_as_soon_as_it_is_not_denied():
     api = Api()
     me = Member(api, 'me', 0)
@@ -440,7 +434,7 @@ async def test_denied_object_is_renewed_again_as_soon_as_it_is_not_denied():
         assert [standing for _, standing in me.standings] == [Standing.ACTIVE]
 
 
-@play
+@testing.virtual_time
 async def test_deleted_object_is_noticed_by_the_renewal_too():
     api = Api()
     me = Member(api, 'me', 0)

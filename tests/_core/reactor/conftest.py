@@ -1,3 +1,6 @@
+import pytest
+
+import kopf
 from tests._cogs.clients.conftest import (  # noqa: F401
     Recorder,
     client,
@@ -5,3 +8,13 @@ from tests._cogs.clients.conftest import (  # noqa: F401
     settings,
     until,
 )
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@pytest.fixture()
+def calls():
+    return []

@@ -10,29 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kopf
+from kopf import testing
 from kopf._core.intents.stopping import DaemonStoppingReason
-from tests._core.reactor.worlds import Api, Operator, run_virtually
+from tests._core.reactor.worlds import (
+    Api,
+    Operator,
+    assert_handled,
+    make_counting_registry,
+    run_virtually,
+)
 
 
-@pytest.fixture()
-def registry():
-    return kopf.OperatorRegistry()
-
-
-@pytest.fixture()
-def calls():
-    return []
-
-
-def play(fn):
-    """Run the test in virtual time."""
-    def test(registry, calls):
-        run_virtually(fn(registry, calls))
-    test.__name__ = fn.__name__
-    return test
-
-
-@play
+@testing.virtual_time
 async def test_nothing_is_handled_while_frozen(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     @kopf.on.create('kopfexamples', registry=registry)
@@ -54,7 +43,7 @@ async def test_nothing_is_handled_while_frozen(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_freeze_ends_the_pass_between_two_handlers(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def first(**_):
@@ -81,7 +70,7 @@ async def test_freeze_ends_the_pass_between_two_handlers(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_delayed_handlers_wait_until_the_end_of_the_freeze(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def handle(retry, **_):
@@ -103,7 +92,7 @@ async def test_delayed_handlers_wait_until_the_end_of_the_freeze(registry, calls
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_what_another_operator_has_finished_meanwhile_is_not_repeated(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def first(**_):
@@ -146,7 +135,7 @@ def get_handled(api):
     return json.loads(annotations['kopf.zalando.org/last-handled-configuration'])['spec']['n']
 
 
-@play
+@testing.virtual_time
 async def test_who_is_late_does_not_overwrite_what_the_next_one_has_written(registry, calls):
     handle_slowly(registry, calls)
     api = Api()
@@ -169,7 +158,7 @@ async def test_who_is_late_does_not_overwrite_what_the_next_one_has_written(regi
     await a.stop()
 
 
-@play
+@testing.virtual_time
 async def test_writes_that_are_retried_over_a_partition_are_not_late(registry, calls):
     handle_slowly(registry, calls)
     api = Api()
@@ -219,7 +208,7 @@ def test_who_is_late_writes_nevertheless_if_nobody_has_taken_over(registry, call
     assert calls == [1]
 
 
-@play
+@testing.virtual_time
 async def test_resume_handlers_are_not_repeated_but_those_left_are_called(registry, calls):
     @kopf.on.resume('kopfexamples', registry=registry)
     async def resume(name, **_):
@@ -238,7 +227,7 @@ async def test_resume_handlers_are_not_repeated_but_those_left_are_called(regist
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_those_who_were_there_before_are_resumed_also_if_frozen_while_listing(
         registry, calls):
     @kopf.on.resume('kopfexamples', registry=registry)
@@ -258,7 +247,7 @@ async def test_those_who_were_there_before_are_resumed_also_if_frozen_while_list
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_unchanged_objects_are_not_shown_again(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     async def handle(name, type, **_):
@@ -282,7 +271,7 @@ async def test_unchanged_objects_are_not_shown_again(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_daemons_are_stopped_and_start_again(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(stopped, **_):
@@ -304,7 +293,7 @@ async def test_daemons_are_stopped_and_start_again(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_daemons_that_are_done_stay_done(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(**_):
@@ -322,7 +311,7 @@ async def test_daemons_that_are_done_stay_done(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_daemon_that_takes_long_to_stop_starts_again_when_it_has(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(stopped, **_):
@@ -345,7 +334,7 @@ async def test_daemon_that_takes_long_to_stop_starts_again_when_it_has(registry,
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_timers_wait_and_go_on(registry, calls):
     @kopf.timer('kopfexamples', interval=7, registry=registry)
     async def tick(**_):
@@ -367,7 +356,7 @@ async def test_timers_wait_and_go_on(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_timers_of_what_is_gone_meanwhile_do_not_tick(registry, calls):
     @kopf.timer('kopfexamples', interval=7, registry=registry)
     async def tick(**_):
@@ -389,7 +378,7 @@ async def test_timers_of_what_is_gone_meanwhile_do_not_tick(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_indices_are_complete_before_anything_is_handled_again(registry, calls):
     @kopf.index('kopfexamples', id='by_size', registry=registry)
     async def by_size(name, spec, **_):
@@ -426,35 +415,7 @@ ACTIONS = st.lists(st.one_of(
 def test_operators_that_take_turns_handle_every_state_that_lasts_and_none_twice(actions):
     async def live():
         api, done = Api(), collections.Counter()
-        operators = []
-
-        def get(old):
-            return None if old is None else old['spec']['n']
-
-        def make():
-            registry = kopf.OperatorRegistry()
-
-            @kopf.on.create('kopfexamples', registry=registry)
-            @kopf.on.update('kopfexamples', registry=registry)
-            async def slow(name, spec, old, **_):
-                await asyncio.sleep(1)
-                done['slow', name, get(old), spec['n']] += 1
-
-            @kopf.on.create('kopfexamples', registry=registry)
-            @kopf.on.update('kopfexamples', registry=registry)
-            async def failing(name, spec, old, retry, **_):
-                if retry < 1:
-                    raise kopf.TemporaryError("not yet", delay=2)
-                done['failing', name, get(old), spec['n']] += 1
-
-            @kopf.on.create('kopfexamples', registry=registry)
-            @kopf.on.update('kopfexamples', registry=registry)
-            async def quick(name, spec, old, **_):
-                done['quick', name, get(old), spec['n']] += 1
-
-            return Operator(api, registry)
-
-        operators = [make(), make()]
+        operators = [Operator(api, make_counting_registry(done)) for _ in range(2)]
         await operators[1].freeze()
         operators[0].start()
         active, n = 0, 0
@@ -473,9 +434,7 @@ def test_operators_that_take_turns_handle_every_state_that_lasts_and_none_twice(
                 active = 1 - active
                 operators[active].thaw()
         await operators[active].rest(limit=100)
-        for name, last in newest.items():
-            for handler in ['slow', 'failing', 'quick']:
-                assert any(key[:2] == (handler, name) and key[3] == last for key in done)
+        assert_handled(newest, done)
         assert set(done.values()) == {1}  # each change, by what it was and what it is
         await operators[active].stop()
 
@@ -514,7 +473,7 @@ def test_annotations_damaged_during_the_freeze_are_errors_of_their_object(
     run_virtually(run())
 
 
-@play
+@testing.virtual_time
 async def test_objects_too_deep_to_be_listed_are_not_gone(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     async def watch(type, spec, **_):
@@ -537,7 +496,7 @@ async def test_objects_too_deep_to_be_listed_are_not_gone(registry, calls):
     assert calls == [(None, 1), ('DELETED', 1)]
 
 
-@play
+@testing.virtual_time
 async def test_write_that_outlasts_the_freeze_is_followed_by_the_newest_state(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     @kopf.on.update('kopfexamples', registry=registry)

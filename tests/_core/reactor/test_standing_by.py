@@ -10,26 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kopf
+from kopf import testing
 from kopf._core.intents.stopping import DaemonStoppingReason
-from tests._core.reactor.worlds import Api, Operator, run_virtually
-
-
-@pytest.fixture()
-def registry():
-    return kopf.OperatorRegistry()
-
-
-@pytest.fixture()
-def calls():
-    return []
-
-
-def play(fn):
-    """Run the test in virtual time."""
-    def test(registry, calls):
-        run_virtually(fn(registry, calls))
-    test.__name__ = fn.__name__
-    return test
+from tests._core.reactor.worlds import (
+    Api,
+    Operator,
+    assert_handled,
+    make_counting_registry,
+    run_virtually,
+)
 
 
 def make_standby(api, registry):
@@ -39,7 +28,7 @@ def make_standby(api, registry):
     return operator
 
 
-@play
+@testing.virtual_time
 async def test_standby_handles_nothing_until_it_takes_over(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     @kopf.on.create('kopfexamples', registry=registry)
@@ -61,7 +50,7 @@ async def test_standby_handles_nothing_until_it_takes_over(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_states_that_are_kept_by_a_standby_get_packed(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def handle(spec, **_):
@@ -83,7 +72,7 @@ async def test_states_that_are_kept_by_a_standby_get_packed(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_object_that_is_gone_is_forgotten_by_a_standby(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     async def handle(type, name, **_):
@@ -104,7 +93,7 @@ async def test_object_that_is_gone_is_forgotten_by_a_standby(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_event_handlers_are_shown_the_newest_state_once(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     async def handle(type, spec, **_):
@@ -128,7 +117,7 @@ async def test_event_handlers_are_shown_the_newest_state_once(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_resume_handlers_are_called_at_the_first_takeover_only(registry, calls):
     @kopf.on.resume('kopfexamples', registry=registry)
     async def resume(name, **_):
@@ -161,7 +150,7 @@ async def test_resume_handlers_are_called_at_the_first_takeover_only(registry, c
     await b.stop()
 
 
-@play
+@testing.virtual_time
 async def test_async_handlers_are_interrupted_at_a_loss_and_called_again(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def create(retry, **_):
@@ -186,7 +175,7 @@ async def test_async_handlers_are_interrupted_at_a_loss_and_called_again(registr
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_what_was_not_written_is_not_done_again_if_nobody_else_has_led(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def first(**_):
@@ -244,7 +233,7 @@ def test_cycles_go_on_from_what_is_on_the_object(registry, calls, is_outdated):
     run_virtually(run())
 
 
-@play
+@testing.virtual_time
 async def test_daemons_stop_and_start_again_and_timers_wait(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(stopped, **_):
@@ -270,7 +259,7 @@ async def test_daemons_stop_and_start_again_and_timers_wait(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_timers_are_interrupted_and_called_again(registry, calls):
     @kopf.timer('kopfexamples', interval=7, registry=registry)
     async def tick(**_):
@@ -294,7 +283,7 @@ async def test_timers_are_interrupted_and_called_again(registry, calls):
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry, calls):
     @kopf.timer('kopfexamples', interval=7, registry=registry)
     async def tick(**_):
@@ -317,7 +306,7 @@ async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_patches_of_daemons_are_lost_with_the_lease_and_not_written_later(registry, calls):
     @kopf.daemon('kopfexamples', registry=registry)
     async def daemon(stopped, patch, **_):
@@ -338,7 +327,7 @@ async def test_patches_of_daemons_are_lost_with_the_lease_and_not_written_later(
     await operator.stop()
 
 
-@play
+@testing.virtual_time
 async def test_indices_are_kept_up_to_date_by_a_standby(registry, calls):
     @kopf.index('kopfexamples', id='by_size', registry=registry)
     async def by_size(name, spec, **_):
@@ -367,33 +356,6 @@ async def test_indices_are_kept_up_to_date_by_a_standby(registry, calls):
     await b.stop()
 
 
-def make_registry(done):
-    registry = kopf.OperatorRegistry()
-
-    def get(old):
-        return None if old is None else old['spec']['n']
-
-    @kopf.on.create('kopfexamples', registry=registry)
-    @kopf.on.update('kopfexamples', registry=registry)
-    async def slow(name, spec, old, **_):
-        await asyncio.sleep(1)
-        done['slow', name, get(old), spec['n']] += 1
-
-    @kopf.on.create('kopfexamples', registry=registry)
-    @kopf.on.update('kopfexamples', registry=registry)
-    async def failing(name, spec, old, retry, **_):
-        if retry < 1:
-            raise kopf.TemporaryError("not yet", delay=2)
-        done['failing', name, get(old), spec['n']] += 1
-
-    @kopf.on.create('kopfexamples', registry=registry)
-    @kopf.on.update('kopfexamples', registry=registry)
-    async def quick(name, spec, old, **_):
-        done['quick', name, get(old), spec['n']] += 1
-
-    return registry
-
-
 ACTIONS = st.lists(st.one_of(
     st.tuples(st.just('edit'), st.sampled_from('ab')),
     st.tuples(st.just('exit'), st.none()),
@@ -407,9 +369,9 @@ ACTIONS = st.lists(st.one_of(
 def test_every_state_that_lasts_is_handled_and_none_twice_unless_the_lease_was_lost(actions):
     async def live():
         api, done = Api(), collections.Counter()
-        leader, standby = Operator(api, make_registry(done)), None
+        leader, standby = Operator(api, make_counting_registry(done)), None
         leader.start()
-        standby = make_standby(api, make_registry(done))
+        standby = make_standby(api, make_counting_registry(done))
         n = 0
         newest = {'a': 0, 'b': 0}
         for name in newest:
@@ -424,7 +386,7 @@ def test_every_state_that_lasts_is_handled_and_none_twice_unless_the_lease_was_l
                     await asyncio.sleep(value)
                 case 'exit':
                     await leader.stop()
-                    leader, standby = standby, make_standby(api, make_registry(done))
+                    leader, standby = standby, make_standby(api, make_counting_registry(done))
                     await asyncio.sleep(0.3)
                     leader.take_over()
                 case 'lose':
@@ -433,9 +395,7 @@ def test_every_state_that_lasts_is_handled_and_none_twice_unless_the_lease_was_l
                     await asyncio.sleep(0.3)
                     leader.take_over()
         await leader.rest(limit=100)
-        for name, last in newest.items():
-            for handler in ['slow', 'failing', 'quick']:
-                assert any(key[:2] == (handler, name) and key[3] == last for key in done)
+        assert_handled(newest, done)
         if ('lose', None) not in actions:
             assert set(done.values()) == {1}
         await leader.stop()

@@ -10,6 +10,7 @@ import copy
 import json
 import urllib.parse
 
+import kopf
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
@@ -351,3 +352,41 @@ def live(declare, *moves, lasts=10, backoff=1, **fields):
 
 def now():
     return round(asyncio.get_running_loop().time(), 1)
+
+
+def make_counting_registry(done):
+    """
+    Make the handlers of one of several operators: they count what each has done with each change,
+    by the handler, the object, and what it was and is. One is slow, one fails at first.
+    """
+    registry = kopf.OperatorRegistry()
+
+    def get(old):
+        return None if old is None else old['spec']['n']
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def slow(name, spec, old, **_):
+        await asyncio.sleep(1)
+        done['slow', name, get(old), spec['n']] += 1
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def failing(name, spec, old, retry, **_):
+        if retry < 1:
+            raise kopf.TemporaryError("not yet", delay=2)
+        done['failing', name, get(old), spec['n']] += 1
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def quick(name, spec, old, **_):
+        done['quick', name, get(old), spec['n']] += 1
+
+    return registry
+
+
+def assert_handled(newest, done):
+    """Each of these handlers must have seen the newest state of each object."""
+    for name, last in newest.items():
+        for handler in ['slow', 'failing', 'quick']:
+            assert any(key[:2] == (handler, name) and key[3] == last for key in done)
