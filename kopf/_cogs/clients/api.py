@@ -77,6 +77,11 @@ class _Answer(NamedTuple):
     retry_after: str | None = None
 
 
+class _Traffic:
+    """The regular requests of a client and of its copies `without_limits`, which share it."""
+    in_flight = 0
+
+
 class Client:
     """
     A client of one API server, for one event loop.
@@ -115,7 +120,7 @@ class Client:
         self._tenure: Tenure | None = None
         self._streams: dict[asyncio.BaseTransport, float] = {}
         """The connections of the open streams, with the times when these were opened."""
-        self._in_flight = 0
+        self._traffic = _Traffic()
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
         self._pool = pools.Pool(self.vault, settings=settings, logger=logger)
@@ -170,7 +175,7 @@ class Client:
     @property
     def congested(self) -> bool:
         """Whether there are as many regular requests as connections, so that further ones wait."""
-        return self._in_flight >= connections.POOL_SIZE
+        return self._traffic.in_flight >= connections.POOL_SIZE
 
     async def request(
             self,
@@ -344,7 +349,7 @@ class Client:
         while True:
             connection = await self._pool.connect()
             connection.users += 1
-            self._in_flight += 1
+            self._traffic.in_flight += 1
             headers = connection.get_headers(accept, content_type)
             try:
                 with self._deadlines.limit(timeout):
@@ -353,7 +358,7 @@ class Client:
             except NETWORK_ERRORS as e:
                 raise _make_network_error(e) from e
             finally:
-                self._in_flight -= 1
+                self._traffic.in_flight -= 1
                 connection.users -= 1
                 if connection.users == 0:
                     await connection.release()

@@ -163,40 +163,44 @@ class _Explainer:
 
     def explain(self) -> Explanation:
         meta = self._raw['metadata']
-        result = Explanation(
-            kind=str(self._raw.get('kind') or self._resource.kind),
-            namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
-            version=meta.get('resourceVersion'), cause='', changes=[], progress=[],
-            finalizers={}, handlers=[], next='', problems=[])
-        needing: list[handlers.ResourceHandler] = list(self._spawned)
+        problems: list[str] = []
         try:
             view = decisions.look(
                 self._raw, settings=self._settings, extra_fields=self._served.extra_fields)
             cycle = recording.restore(
                 self._served.changing, body=self._body, settings=self._settings, now=self._now)
         except ValueError as e:
-            result.problems.append(str(e))
-            following = "the operator logs this error, and handles nothing before it is mended"
-            verdicts: list[Verdict] = []
+            problems.append(str(e))
+            changing = UNREADABLE
         else:
-            now = self._look_ahead(view, cycle, initial=False)
-            result = dataclasses.replace(
-                result, cause=now.change.reason.value, progress=list(self._find_progress(cycle)))
-            if view.old is not None:
-                result.changes.extend(
-                    Change(item.operation.value, '.'.join(item.field), item.old, item.new)
-                    for item in sorted(now.change.diff, key=lambda item: item.field))
-            verdicts = list(self._judge_changing(
-                now, self._look_ahead(view, cycle, initial=True)))
-            following = self._describe_step(now.step)
-            needing += [
-                handler for handler in self._served.changing
-                if handler.requires_finalizer and _is_in_scope(handler, now.change)]
-        return dataclasses.replace(
-            result, handlers=[*verdicts, *self._judge_others()], next=following,
-            finalizers=dict(self._explain_finalizers(needing)))
+            changing = self._explain_changing(view, cycle)
+        return Explanation(
+            kind=str(self._raw.get('kind') or self._resource.kind),
+            namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
+            version=meta.get('resourceVersion'), cause=changing.cause, changes=changing.changes,
+            progress=changing.progress, finalizers=dict(self._explain_finalizers([*self._spawned, *changing.needing])),
+            handlers=[*changing.verdicts, *self._judge_others()], next=changing.next,
+            problems=problems)
 
     # Handlers of changes.
+
+    def _explain_changing(
+            self, view: decisions.View, cycle: cycles.Cycle | None,
+    ) -> '_Changing':
+        now = self._look_ahead(view, cycle, initial=False)
+        diff = now.change.diff if view.old is not None else ()
+        return _Changing(
+            cause=now.change.reason.value,
+            changes=[
+                Change(item.operation.value, '.'.join(item.field), item.old, item.new)
+                for item in sorted(diff, key=lambda item: item.field)],
+            progress=list(self._find_progress(cycle)),
+            verdicts=list(self._judge_changing(
+                now, self._look_ahead(view, cycle, initial=True))),
+            next=self._describe_step(now.step),
+            needing=[
+                handler for handler in self._served.changing
+                if handler.requires_finalizer and _is_in_scope(handler, now.change)])
 
     def _look_ahead(
             self, view: decisions.View, cycle: cycles.Cycle | None, *, initial: bool,
@@ -382,6 +386,21 @@ class _Explainer:
             case decisions.Save():
                 return f"the operator patches the object: {step.because}"
         return f"nothing. {step.because[:1].upper()}{step.because[1:]}"
+
+
+class _Changing(NamedTuple):
+    """What the handlers of changes do with the object."""
+    cause: str
+    changes: list[Change]
+    progress: list[Progress]
+    verdicts: list[Verdict]
+    next: str
+    needing: Collection[handlers.ResourceHandler]
+    """The handlers that need the finalizer."""
+
+
+UNREADABLE = _Changing('', [], [], [], (
+    "the operator logs this error, and handles nothing before it is mended"), ())
 
 
 class _Outlook(NamedTuple):

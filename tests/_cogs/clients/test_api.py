@@ -587,6 +587,19 @@ async def test_writes_without_limits_are_sent_at_any_time(limited, server):
     assert await limited.without_limits().request('PATCH', '/path', body=b'{}') == {}
 
 
+async def test_requests_without_limits_count_as_traffic(client, server, until):
+    server.script(*[hang()] * connections.POOL_SIZE)
+    assert not client.congested
+    requests = [
+        asyncio.create_task(client.without_limits().request('GET', '/path', timeout=60))
+        for _ in range(connections.POOL_SIZE)]
+    await until(lambda: client.congested)
+    for request in requests:
+        request.cancel()
+    await asyncio.wait(requests)
+    assert not client.congested
+
+
 async def test_term_is_checked_right_before_the_write_and_not_before_the_connection(
         limited, server, monkeypatch):
     def lose(address):
