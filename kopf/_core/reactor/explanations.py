@@ -178,9 +178,9 @@ class _Explainer:
             kind=str(self._raw.get('kind') or self._resource.kind),
             namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
             version=meta.get('resourceVersion'), cause=changing.cause, changes=changing.changes,
-            progress=changing.progress, finalizers=dict(self._explain_finalizers([*self._spawned, *changing.needing])),
-            handlers=[*changing.verdicts, *self._judge_others()], next=changing.next,
-            problems=problems)
+            progress=changing.progress, problems=problems, next=changing.next,
+            finalizers=dict(self._explain_finalizers([*self._spawned, *changing.needing])),
+            handlers=[*changing.verdicts, *self._judge_others()])
 
     # Handlers of changes.
 
