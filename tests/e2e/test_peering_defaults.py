@@ -6,13 +6,18 @@ import uuid
 
 import pytest
 
+from tests.e2e import test_peering
 from tests.e2e.kubes import NAMESPACES
-from tests.e2e.test_peering import ACTIVE, NARROW, TEXT, YIELDING, install
+from tests.e2e.test_peering import ACTIVE, NARROW, YIELDING, install
 
-EVENTS = '''
+TEXT = f'''{test_peering.TEXT}
 @kopf.on.event(*KIND)
 def event(name, **_):
-    print(f'EVENT {name} BY {WHO}')
+    print(f'EVENT {{name}} BY {{WHO}}')
+
+@kopf.on.startup()
+def choose(settings, **_):
+    pass
 '''
 
 
@@ -33,7 +38,7 @@ def start(operator, kind, namespace):
     priority; the other settings are for its startup handler.
     """
     def start(who, priority, **changes):
-        text = TEXT + EVENTS + '\n@kopf.on.startup()\ndef choose(settings, **_):\n    pass\n' + ''.join(
+        text = TEXT + ''.join(
             f'    settings.peering.{key} = {value!r}\n' for key, value in changes.items())
         return operator(
             text, '--priority', str(priority), kind=kind, env={'WHO': who, 'POD_ID': who},

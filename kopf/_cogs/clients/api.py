@@ -5,20 +5,17 @@ import asyncio
 import contextlib
 import copy
 import functools
-import io
 import logging
 import re
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
-
-import aiohttp
-import yarl
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from typing import Any, Protocol
 
 from kopf._cogs.aiokits import deadlines
 from kopf._cogs.clients import connections, errors, outages, pausing, pools, vaults, wires
 from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import parsing
 from kopf._cogs.structs import credentials, nesting
 
 default_logger = logging.getLogger(__name__)
@@ -29,16 +26,13 @@ Retry = bool | Callable[[], bool]
 
 JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
-NETWORK_ERRORS = (aiohttp.ClientError, wires.WireError, OSError, TimeoutError)
+NETWORK_ERRORS = (wires.WireError, OSError, TimeoutError)
 MAX_WARNINGS_REMEMBERED = 1000
 
 CLOSING_ITERATIONS = 5
 """
 How many iterations of the event loop asyncio needs to close the sockets of aborted transports.
 """
-
-LARGE_BODY = 100_000
-"""The size (bytes) beyond which the body of a request is sent in chunks."""
 
 
 class Tenure(Protocol):
@@ -56,25 +50,13 @@ class Tenure(Protocol):
         """
 
 
-class _PermittedBody(aiohttp.BytesPayload):
-    """A body that is sent only if the permit raises no error right before that."""
+class Stream(Protocol):
+    """A response that is read while it comes. Its errors are `wires.WireError`."""
 
-    def __init__(self, body: bytes, permit: Callable[[], None]) -> None:
-        super().__init__(body)
-        self._permit = permit
+    async def readany(self) -> bytes:
+        """Wait for more, and return all that has come; empty at the end."""
 
-    async def write_with_length(
-            self, writer: aiohttp.abc.AbstractStreamWriter, content_length: int | None,
-    ) -> None:
-        self._permit()
-        await super().write_with_length(writer, content_length)
-
-
-class _Answer(NamedTuple):
-    status: int
-    body: bytes
-    warnings: Sequence[str] = ()
-    retry_after: str | None = None
+    def abort(self) -> None: ...
 
 
 class _Traffic:
@@ -118,14 +100,13 @@ class Client:
         See KEP-3157: a watch with ``sendInitialEvents``.
         """
         self._tenure: Tenure | None = None
-        self._streams: dict[asyncio.BaseTransport, float] = {}
-        """The connections of the open streams, with the times when these were opened."""
+        self._streams: dict[Stream, float] = {}
+        """The open streams, with the times when they were opened."""
         self._traffic = _Traffic()
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
         self._pool = pools.Pool(self.vault, settings=settings, logger=logger)
         self._warnings: set[str] = set()
-        self._timeouts: dict[tuple[float | None, float | None], aiohttp.ClientTimeout] = {}
 
     async def __aenter__(self) -> 'Client':
         return self
@@ -168,9 +149,9 @@ class Client:
         So, a stream is replaced that has stalled without notice.
         """
         until = asyncio.get_running_loop().time() - age
-        for transport, opened in list(self._streams.items()):
-            if opened <= until and isinstance(transport, asyncio.WriteTransport):
-                transport.abort()
+        for stream, opened in list(self._streams.items()):
+            if opened <= until:
+                stream.abort()
 
     @property
     def congested(self) -> bool:
@@ -276,13 +257,12 @@ class Client:
             *,
             accept: str = JSON,
             params: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[aiohttp.StreamReader]:
+    ) -> AsyncIterator[Stream]:
         """
         Make a long-lasting GET request, and yield the stream of the response.
 
         The request is never retried, and its duration is not limited: that is up to the caller.
-        Errors of the network, also while reading, are those of aiohttp: use `wrap_network_errors`
-        around.
+        Use `wrap_network_errors` around, also for the errors of reading.
 
         :raises errors.APIError: if the status of the response is not HTTP 200.
         :raises credentials.LoginError: if there are no usable credentials.
@@ -298,41 +278,28 @@ class Client:
             connection.users += 1
             headers = connection.get_headers(accept, None)
             try:
-                async with connection.streaming.get(
-                    yarl.URL(connection.base + path, encoded=True),
-                    headers=headers,
-                    timeout=self._get_timeout(None, connect),
-                    allow_redirects=False,
-                    **connection.options,
-                ) as response:
-                    if response.status != 401:
-                        if self.vault.on_trial and response.status < 500:
+                async with connection.http.stream(
+                    connection.root + path, headers=headers, connect_timeout=connect,
+                ) as stream:
+                    head = stream.head
+                    if head.status != 401:
+                        if self.vault.on_trial and head.status < 500:
                             self.vault.accept(connection.origin)
-                        if response.status != 200:
-                            raise await _make_error(response)
+                        if head.status != 200:
+                            with wrap_network_errors():
+                                raise _make_error(head, await stream.read())
                         self._outages.end(path)
-                        if 'Warning' in response.headers:
-                            self._log_warnings(response.headers.getall('Warning'))
-                        with self._following(response):
-                            yield response.content
+                        self._log_warnings(head)
+                        self._streams[stream] = asyncio.get_running_loop().time()
+                        try:
+                            yield stream
+                        finally:
+                            del self._streams[stream]
                         return
             finally:
                 connection.users -= 1
                 await connection.release()
             await self._pool.reject(connection, headers)
-
-    @contextlib.contextmanager
-    def _following(self, response: aiohttp.ClientResponse) -> Iterator[None]:
-        """Abort the connection at the end: a regular closing of TLS would wait for the server."""
-        transport = response.connection.transport if response.connection is not None else None
-        if transport is not None:
-            self._streams[transport] = asyncio.get_running_loop().time()
-        try:
-            yield
-        finally:
-            if transport is not None:
-                del self._streams[transport]
-                transport.abort()
 
     async def _try(
             self,
@@ -353,8 +320,9 @@ class Client:
             headers = connection.get_headers(accept, content_type)
             try:
                 with self._deadlines.limit(timeout):
-                    answer = await self._exchange(
-                        connection, method, path, headers, body, permit)
+                    answer = await connection.http.exchange(
+                        method, connection.root + path, headers=headers, body=body,
+                        connect_timeout=networking.connect_timeout, permit=permit)
             except NETWORK_ERRORS as e:
                 raise _make_network_error(e) from e
             finally:
@@ -364,62 +332,17 @@ class Client:
                     await connection.release()
             if self.vault.on_trial and answer.status != 401 and answer.status < 500:
                 self.vault.accept(connection.origin)
-            if answer.warnings:
-                self._log_warnings(answer.warnings)
+            self._log_warnings(answer)
             if 200 <= answer.status < 300:
                 if self._outages:
                     self._outages.end(path)
                 return answer.body
             if answer.status != 401:
-                error = errors.make_error(
-                    answer.status, answer.body, retry_after=answer.retry_after)
+                error = _make_error(answer, answer.body)
                 if self._outages and not isinstance(error, REPEATABLE):
                     self._outages.end(path)
                 raise error
             await self._pool.reject(connection, headers)
-
-    async def _exchange(
-            self,
-            connection: connections.Connection,
-            method: str,
-            path: str,
-            headers: Mapping[str, str],
-            body: bytes | None,
-            permit: Callable[[], None] | None,
-    ) -> '_Answer':
-        """Make one request: if it has a body, by the fast `wires`; otherwise, by aiohttp."""
-        connect_timeout = self.settings.networking.connect_timeout
-        if connection.wire is not None and body is not None:
-            answer = await connection.wire.exchange(
-                method, connection.root + path, headers=headers, body=body,
-                connect_timeout=connect_timeout, permit=permit)
-            retry_after = None
-            if not 200 <= answer.status < 300:
-                retry_after = next(iter(answer.get_headers('Retry-After')), None)
-            return _Answer(
-                answer.status, answer.body, answer.get_headers('Warning'), retry_after)
-        data: Any = io.BytesIO(body) if body and len(body) > LARGE_BODY else body
-        if permit is not None and body is not None:
-            data = _PermittedBody(body, permit)
-        async with connection.regular.request(
-            method,
-            yarl.URL(connection.base + path, encoded=True),
-            data=data,
-            headers=headers,
-            timeout=self._get_timeout(None, connect_timeout),
-            allow_redirects=False,
-            **connection.options,
-        ) as response:
-            return _Answer(
-                response.status, await response.read(), response.headers.getall('Warning', ()),
-                response.headers.get('Retry-After'))
-
-    def _get_timeout(self, total: float | None, connect: float | None) -> aiohttp.ClientTimeout:
-        timeout = self._timeouts.get((total, connect))
-        if timeout is None:
-            timeout = aiohttp.ClientTimeout(total=total, sock_connect=connect)
-            self._timeouts[total, connect] = timeout
-        return timeout
 
     def _log_retry(
             self, logger: Logger, which: str, method: str, path: str, error: errors.APIError,
@@ -429,8 +352,8 @@ class Client:
             logger.debug(
                 f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 
-    def _log_warnings(self, warnings: Iterable[str]) -> None:
-        for header in warnings:
+    def _log_warnings(self, response: parsing.Response) -> None:
+        for header in response.get_headers('Warning'):
             for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
                 if text not in self._warnings and len(self._warnings) < MAX_WARNINGS_REMEMBERED:
                     self._warnings.add(text)
@@ -454,14 +377,19 @@ def wrap_network_errors() -> Iterator[None]:
 
 def _make_network_error(e: Exception) -> errors.APIConnectionError:
     text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
-    if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in (e, e.__cause__)):
+    if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in _iter_causes(e)):
         text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
                  "in the credentials (ca_path, ca_data), and the name of the server.")
     return errors.APIConnectionError(text)
 
 
-async def _make_error(response: aiohttp.ClientResponse) -> errors.APIError:
-    with wrap_network_errors():
-        raw = await response.read()
-    retry_after = response.headers.get('Retry-After')
-    return errors.make_error(response.status, raw, retry_after=retry_after)
+def _iter_causes(e: BaseException) -> Iterator[BaseException]:
+    cause: BaseException | None = e
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _make_error(response: parsing.Response, body: bytes) -> errors.APIError:
+    retry_after = next(iter(response.get_headers('Retry-After')), None)
+    return errors.make_error(response.status, body, retry_after=retry_after)

@@ -1,19 +1,18 @@
 """
-Connections: the HTTP sessions with one set of credentials, and everything they can prepare once.
+Connections: the HTTP clients with one set of credentials, and everything they can prepare once.
 """
 import logging
 import os
-import ssl as ssl_
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
-import aiohttp
-
-from kopf._cogs.clients import sockets, wires
+from kopf._cogs.clients import wires
 from kopf._cogs.structs import credentials
+
+if TYPE_CHECKING:
+    from kopf._cogs.clients import httpsessions
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +26,6 @@ connection that the server is about to close.
 """
 POOL_SIZE = 16
 """How many connections there are for regular requests."""
-READ_BUFFER = 256 * 1024
 FILES_CHECK_INTERVAL = 1.0
 """How often (seconds) the files of the credentials are checked for changes."""
 TOKEN_READ_INTERVAL = 60.0
@@ -37,17 +35,9 @@ Mark = tuple[tuple[int, ...], ...]
 """The modification times, inodes, and sizes of files: it changes when any of the files changes."""
 
 
-class Options(TypedDict, total=False):
-    server_hostname: str
-    proxy: str
-
-
 class Connection:
     """
-    The sessions with one set of credentials.
-
-    `regular` is a small pool for short requests; `streaming` has a separate connection for each
-    watch, so that watches do not occupy the pool; `wire` is for writes.
+    The HTTP client with one set of credentials.
 
     The callers count themselves in `users`. A retired connection is closed when there are none.
     """
@@ -56,58 +46,21 @@ class Connection:
         super().__init__()
         self.origin = origin
         url = credentials.parse_url(origin.server, 'API server')
-        self.base = url.geturl()
         self.root = url.path
         """The path of the server's URL, which all paths of the API begin with; usually empty."""
-        self.shown = credentials.strip_userinfo(self.base)
+        self.shown = credentials.strip_userinfo(url.geturl())
         self.users = 0
         self.closed = False
-        self.options: Options = {}
-        self.wire: wires.Wire | None = None
-        """The fast connections for writes; None if `regular` must be used, e.g. with a proxy."""
         self.outdated = False
         """Whether the files of the certificates have changed since this connection was made."""
         self._retired = False
-        self._has_files = False
         self._headers: dict[str, Mapping[str, str]] = {}
-        self._auth: dict[str, str] = {}
         self._token_time = self._files_checked = time.monotonic()
-        self._token_mark: Mark = ()
-        self._tls_mark: Mark = ()
-
-        if isinstance(origin, credentials.AiohttpSession):
-            self.regular = self.streaming = origin.aiohttp_session
-            return
-
         self._token_mark, self._tls_mark = self._look_at_token(), self._look_at_tls()
         self._has_files = bool(self._token_mark or self._tls_mark)
-        self._auth = origin.as_http_headers()
-        trust_env = trust_env or origin.trust_env
-        if origin.tls_server_name:
-            self.options['server_hostname'] = origin.tls_server_name
-        proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
-        if proxy:
-            self.options['proxy'] = credentials.parse_url(proxy, 'proxy').geturl()
-
-        ssl = origin.as_ssl_context() if url.scheme == 'https' else None
-        if not proxy:
-            self.wire = _make_wire(url, ssl, origin.tls_server_name)
-
-        # With trust_env, aiohttp takes passwords from ~/.netrc. They must not replace the
-        # credentials.
-        netrc = trust_env and not self._auth
-        self.regular = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=ssl or True, limit=POOL_SIZE, keepalive_timeout=KEEPALIVE,
-                socket_factory=sockets.make_socket),
-            cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
-        )
-        self.streaming = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                ssl=ssl or True, limit=0, force_close=True, socket_factory=sockets.make_socket),
-            cookie_jar=aiohttp.DummyCookieJar(), trust_env=netrc,
-            read_bufsize=READ_BUFFER,
-        )
+        self._auth = (
+            {} if isinstance(origin, credentials.AiohttpSession) else origin.as_http_headers())
+        self.http = _make_http(url, origin, trust_env=trust_env)
 
     def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
         """
@@ -145,22 +98,27 @@ class Connection:
         return self._auth.get('Authorization') != old.get('Authorization')
 
     async def retire(self) -> None:
-        """Close the sessions when the requests under way have ended; there must be no new ones."""
+        """Close the client when the requests under way have ended; there must be no new ones."""
         self._retired = True
         await self.release()
 
     async def release(self) -> None:
-        """Close the sessions if this connection is retired and has no users."""
+        """Close the client if this connection is retired and has no users."""
         if self._retired and self.users <= 0:
             await self.close()
 
     async def close(self) -> None:
-        """Close the sessions, also if they are in use."""
+        """Close the client, also if it is in use."""
         self.closed = True
-        if self.wire is not None:
-            self.wire.close()
-        await self.regular.close()
-        await self.streaming.close()
+        if isinstance(self.http, wires.Wire):
+            self.http.close()
+        else:
+            await self.http.close()
+
+    def reset_writes(self) -> None:
+        """Let the writes under way fail, and discard what of them is not transmitted yet."""
+        if isinstance(self.http, wires.Wire):
+            self.http.reset()
 
     def follow_files(self) -> None:
         """
@@ -214,17 +172,38 @@ def _look_at(*paths: credentials.AnyPath | None) -> Mark:
     return tuple(marks)
 
 
-def _make_wire(
-        url: urllib.parse.SplitResult, ssl: ssl_.SSLContext | None, server_hostname: str | None,
-) -> wires.Wire | None:
-    if url.hostname is None or url.username is not None:
-        return None
-    return wires.Wire(
-        host=url.hostname, port=url.port or (80 if ssl is None else 443), ssl=ssl,
-        server_hostname=server_hostname, limit=POOL_SIZE, keepalive=KEEPALIVE)
+def _make_http(
+        url: urllib.parse.SplitResult, origin: credentials.Credentials, *, trust_env: bool,
+) -> 'wires.Wire | httpsessions.Sessions':
+    base = url._replace(path='').geturl()
+    if isinstance(origin, credentials.AiohttpSession):
+        from kopf._cogs.clients import httpsessions  # only if it is used
+        session = origin.aiohttp_session
+        return httpsessions.Sessions(base, regular=session, streaming=session, options={})
+
+    trust_env = trust_env or origin.trust_env
+    proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
+    ssl = origin.as_ssl_context() if url.scheme == 'https' else None
+    # aiohttp takes passwords from ~/.netrc, too. They must not replace the credentials.
+    is_netrc_used = trust_env and not origin.as_http_headers()
+    if not (proxy or is_netrc_used or url.hostname is None or url.username is not None):
+        return wires.Wire(
+            host=url.hostname, port=url.port or (80 if ssl is None else 443), ssl=ssl,
+            server_hostname=origin.tls_server_name, limit=POOL_SIZE, keepalive=KEEPALIVE)
+
+    from kopf._cogs.clients import httpsessions  # only if it is used
+    options: httpsessions.Options = {}
+    if origin.tls_server_name:
+        options['server_hostname'] = origin.tls_server_name
+    if proxy:
+        options['proxy'] = credentials.parse_url(proxy, 'proxy').geturl()
+    return httpsessions.make_sessions(
+        base, ssl=ssl, pool_size=POOL_SIZE, keepalive=KEEPALIVE, trust_env=is_netrc_used,
+        options=options)
 
 
 def _find_proxy(url: urllib.parse.SplitResult) -> str | None:
+    import urllib.request  # only if it is used
     if urllib.request.proxy_bypass(url.netloc.rpartition('@')[-1]):
         return None
     proxy = urllib.request.getproxies().get(url.scheme)

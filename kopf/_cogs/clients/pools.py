@@ -51,8 +51,7 @@ class Pool:
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
         for connection in self._opened:
-            if connection.wire is not None:
-                connection.wire.reset()
+            connection.reset_writes()
 
     async def connect(self) -> connections.Connection:
         """

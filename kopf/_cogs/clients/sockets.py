@@ -8,7 +8,7 @@ import select
 import socket
 import struct
 
-import aiohttp
+import aiohappyeyeballs
 
 from kopf._cogs.aiokits import forks
 
@@ -16,7 +16,7 @@ SILENCE = 30
 """How long (seconds) the other side may acknowledge nothing before the connection is dropped."""
 
 
-def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
+def make_socket(address: aiohappyeyeballs.AddrInfoType) -> socket.socket:
     """Make a socket; a ``socket_factory`` for aiohttp and aiohappyeyeballs."""
     family, kind, protocol, *_ = address
     sock = socket.socket(family, kind, protocol)

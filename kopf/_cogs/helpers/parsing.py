@@ -312,6 +312,47 @@ class ResponseReader(_Reader):
         self._response = Response(self._status, self._fields, b''.join(self._body))
 
 
+class ResponseStreamReader(ResponseReader):
+    """
+    Reads one response, of which the body is taken while it comes. The body can be of any length.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(limits)
+        self.is_complete = False
+        """Whether the response has ended. The last part of its body can be left to be taken."""
+        self.size = 0
+        """How many bytes of the body have come and are not taken yet."""
+
+    @property
+    def head(self) -> Response | None:
+        """The response without its body; None if the head has not come yet."""
+        if self._is_head_done and self._status >= 200:
+            return Response(self._status, self._fields, b'')
+        return None
+
+    def on_message_begin(self) -> None:
+        if self.is_complete:
+            raise MessageError(400, "There is more than one response.")
+        super().on_message_begin()
+
+    def on_body(self, data: bytes) -> None:
+        self._is_advanced = True
+        self._body.append(data)
+        self.size += len(data)
+
+    def take_body(self) -> bytes:
+        """Take what has come of the body since the last time."""
+        body = self._body[0] if len(self._body) == 1 else b''.join(self._body)
+        self._body.clear()
+        self.size = 0
+        return body
+
+    def _complete(self) -> None:
+        self.is_begun = False
+        self.is_complete = True
+
+
 def _decode(fields: RawFields) -> Fields:
     return [
         (name.decode('latin-1'), value.decode('latin-1').rstrip(' \t')) for name, value in fields]

@@ -3,6 +3,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
+import aiohttp
 import aresponses
 import pytest
 
@@ -50,7 +51,8 @@ async def odd(
         @contextlib.asynccontextmanager
         async def answer(body: bytes, *, status: int = 200) -> AsyncIterator[api.Client]:
             server.add('api.test', response=server.Response(body=body, status=status))
-            info = credentials.ConnectionInfo(server='http://api.test')
+            info = credentials.AiohttpSession(
+                server='http://api.test', aiohttp_session=aiohttp.ClientSession())
             async with api.Client(credentials=info, settings=settings) as client:
                 yield client
             server.assert_plan_strictly_followed()

@@ -23,6 +23,8 @@ class Received:
     headers: Mapping[str, str]
     body: bytes
     time: float
+    peer: tuple[str, int]
+    """The address of the client: another one for each connection."""
 
 
 class Server:
@@ -91,7 +93,8 @@ class Server:
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(Received(
             request.method, request.path, request.query.copy(), request.headers.copy(),
-            await request.read(), asyncio.get_running_loop().time()))
+            await request.read(), asyncio.get_running_loop().time(),
+            request.get_extra_info('peername')))
         keys = [request.path, '']
         if 'watch' in request.query:
             keys = [f'watch {request.path}', 'watch', *keys]

@@ -269,15 +269,13 @@ async def test_connections_are_kept_for_the_next_requests(server, client):
     server.script(say({}))
     for _ in range(10):
         await client.request('GET', '/')
-    connector = next(iter(client._pool._opened)).regular.connector
-    assert sum(len(pool) for pool in connector._conns.values()) == 1
+    assert len({request.peer for request in server.requests}) == 1
 
 
 async def test_requests_at_once_share_a_small_pool(server, client):
     server.script(say({}))
     await asyncio.gather(*[client.request('GET', '/') for _ in range(100)])
-    connector = next(iter(client._pool._opened)).regular.connector
-    assert sum(len(pool) for pool in connector._conns.values()) <= connections.POOL_SIZE
+    assert len({request.peer for request in server.requests}) <= connections.POOL_SIZE
 
 
 async def test_streams_do_not_take_places_in_the_pool(server, client):

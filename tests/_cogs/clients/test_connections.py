@@ -15,7 +15,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from kopf._cogs.clients import api, connections, errors, vaults, wires
+from kopf._cogs.clients import api, connections, errors, httpsessions, vaults, wires
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import Server, drop, flow, hang, refuse, say
 
@@ -408,10 +408,10 @@ async def test_tls_goes_through_proxies_with_passwords(secure, settings, ca, met
 async def test_writes_do_not_bypass_proxies(settings):
     info = credentials.ConnectionInfo(server='http://host', proxy_url='http://proxy')
     connection = connections.Connection(info)
-    assert connection.wire is None
+    assert isinstance(connection.http, httpsessions.Sessions)
     await connection.close()
     connection = connections.Connection(credentials.ConnectionInfo(server='http://host'))
-    assert isinstance(connection.wire, wires.Wire)
+    assert isinstance(connection.http, wires.Wire)
     await connection.close()
 
 
