@@ -181,13 +181,14 @@ def pykube_api(kubeconfig, context):
 def test_pykube_lives_with_a_builtin_kind(pykube_api):
     import pykube
     cms = pykube.ConfigMap.objects(pykube_api).filter(namespace='default', selector={'x': 'y'})
-    with collecting(lambda: itertools.islice(cms.watch(), len(STORY))) as events:
+    watch = cms.watch(since=pykube.now)  # before anything happens, however late the thread is
+    with collecting(lambda: itertools.islice(watch, len(STORY))) as events:
         found = pykube.ConfigMap(pykube_api, CM)
         found.create()
         assert found.exists()
         found.patch({'data': {'size': '2'}})
         assert found.obj['data'] == {'size': '2'}
-        assert [cm.name for cm in cms] == ['a']
+        assert [cm.name for cm in cms.iterator()] == ['a']
         found.delete()
         assert [events.get(timeout=10).type for _ in STORY] == STORY
 
