@@ -471,13 +471,13 @@ async def test_an_object_that_is_gone_is_not_retried(kube, kind, journal, embedd
     @kopf.on.create(*kind.selector)
     def fn(retry, **_):
         journal.append(retry)
-        raise kopf.TemporaryError("wait!", delay=0.5)
+        raise kopf.TemporaryError("wait!", delay=3)
 
     embedded()
     await kube.create(kind, 'x')
     await kube.wait_for(kind, 'x', get_progress)
     await kube.delete(kind, 'x')
-    await asyncio.sleep(0.7)
+    await asyncio.sleep(3.5)
     assert journal == [0]
 
 

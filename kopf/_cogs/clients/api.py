@@ -56,7 +56,8 @@ class Stream(Protocol):
     async def readany(self) -> bytes:
         """Wait for more, and return all that has come; empty at the end."""
 
-    def abort(self) -> None: ...
+    def end(self) -> None:
+        """Drop the connection; for the reader, the body ends there, as if it were complete."""
 
 
 class _Traffic:
@@ -145,13 +146,13 @@ class Client:
         """
         Drop the connections of the streams that have been open for longer than that (seconds).
 
-        The caller of `stream` gets an error of the network, and can continue by a new connection.
+        For the caller of `stream`, the stream ends there, and can be continued by a new connection.
         So, a stream is replaced that has stalled without notice.
         """
         until = asyncio.get_running_loop().time() - age
         for stream, opened in list(self._streams.items()):
             if opened <= until:
-                stream.abort()
+                stream.end()
 
     @property
     def congested(self) -> bool:

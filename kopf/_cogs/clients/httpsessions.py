@@ -121,6 +121,7 @@ class Stream:
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         super().__init__()
         self._response = response
+        self._is_ended = False
         connection = response.connection
         self._transport = connection.transport if connection is not None else None
 
@@ -129,12 +130,22 @@ class Stream:
         return parsing.Response(self._response.status, list(self._response.raw_headers), b'')
 
     async def readany(self) -> bytes:
-        with convert_errors():
-            return await self._response.content.readany()
+        try:
+            with convert_errors():
+                return await self._response.content.readany()
+        except wires.WireError:
+            if self._is_ended:
+                return b''
+            raise
 
     async def read(self) -> bytes:
         with convert_errors():
             return await self._response.read()
+
+    def end(self) -> None:
+        """Drop the connection; for the reader, the body ends there, as if it were complete."""
+        self._is_ended = True
+        self.abort()
 
     def abort(self) -> None:
         if self._transport is not None:

@@ -396,6 +396,12 @@ class Stream(_Closable):
             parts.append(part)
         return b''.join(parts)
 
+    def end(self) -> None:
+        """Drop the connection; for the reader, the body ends there, as if it were complete."""
+        self._reader.is_complete = True
+        self.abort()
+        self._tell()
+
     async def _wait(self) -> None:
         if self._error is not None:
             raise self._error

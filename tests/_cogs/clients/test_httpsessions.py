@@ -157,6 +157,17 @@ async def test_aborted_streams_are_errors_for_the_reader(http_class):
 
 
 @both
+async def test_streams_can_be_ended_from_this_side(http_class):
+    async with serve(http_class) as (server, http), stream(http) as response:
+        reading = asyncio.create_task(response.readany())
+        await asyncio.sleep(0)
+        response.end()
+        assert await reading == b''
+        assert await response.readany() == b''
+        await server.is_gone.wait()
+
+
+@both
 async def test_streams_that_are_left_close_their_connections(http_class):
     async with serve(http_class) as (server, http):
         async with stream(http):
