@@ -8,3 +8,9 @@ is one command, ``python -m benchmarks``; see ``--help``. The API is that of
 It may import the helpers of the end-to-end tests, and nothing of the framework: operators are
 measured as processes, from outside.
 """
+
+import os
+
+# With this variable, a process compiles all modules again that were not compiled when they were
+# installed: those of this Kopf, but not those of the release.
+os.environ.pop('PYTHONDONTWRITEBYTECODE', None)
