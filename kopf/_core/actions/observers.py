@@ -7,8 +7,9 @@ returns a function. Kopf calls this function in the same context when the action
 result, its error, or its cancellation.
 """
 import asyncio
+import enum
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
@@ -25,6 +26,19 @@ Kopf calls this function with the result, the error, and the duration in seconds
 
 If there is an error, the result is None. The error can be a cancellation.
 """
+
+
+class Sequel(enum.Enum):
+    """What follows after a reconciliation without an error."""
+
+    REST = enum.auto()
+    """Nothing until the object changes."""
+
+    LATER = enum.auto()
+    """The object is reconciled again at some time, e.g. to retry a handler."""
+
+    AGAIN = enum.auto()
+    """The object is reconciled again as soon as possible, as there is news."""
 
 
 class Identity(NamedTuple):
@@ -51,7 +65,7 @@ class Observer(Protocol):
         cancellations. The attempts of sub-handlers happen within the attempt of their parent.
         """
 
-    def reconciliation(self, resource: references.Resource, identity: Identity) -> Ended[None]:
+    def reconciliation(self, resource: references.Resource, identity: Identity) -> Ended[Sequel]:
         """
         A reconciliation of an object begins.
 
@@ -71,59 +85,69 @@ class Observer(Protocol):
 
 
 class Telling:
-    """Notifies an observer of actions, and logs the observer's errors."""
+    """Notifies the observers of actions, and logs the errors of the observers."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observers: Sequence[Observer]) -> None:
         super().__init__()
-        self._observer = observer
-        self._has_failed = False
+        self.observers = observers
+        self._failed: set[int] = set()
+        """The indices of the observers that have failed."""
 
-    async def attempt(
+    def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
             work: Awaitable[progression.Outcome],
-    ) -> progression.Outcome:
-        return await self._follow(work, lambda: self._observer.attempt(handler, cause))
+    ) -> Coroutine[Any, Any, progression.Outcome]:
+        return self._follow(work, lambda observer: observer.attempt(handler, cause))
 
-    async def reconciliation(
-            self, resource: references.Resource, raw: bodies.RawBody, work: Awaitable[None],
-    ) -> None:
-        await self._follow(
-            work, lambda: self._observer.reconciliation(resource, identify(raw)))
+    def reconciliation(
+            self, resource: references.Resource, raw: bodies.RawBody, work: Awaitable[Sequel],
+    ) -> Coroutine[Any, Any, Sequel]:
+        return self._follow(
+            work, lambda observer: observer.reconciliation(resource, identify(raw)))
 
-    async def write(
+    def write(
             self, resource: references.Resource, raw: bodies.RawBody,
             work: Awaitable[bodies.RawBody | None], *,
             content_type: str, subresource: str | None,
-    ) -> bodies.RawBody | None:
-        return await self._follow(work, lambda: self._observer.write(
+    ) -> Coroutine[Any, Any, bodies.RawBody | None]:
+        return self._follow(work, lambda observer: observer.write(
             resource, identify(raw), content_type=content_type, subresource=subresource))
 
-    async def _follow(self, work: Awaitable[T], begin: Callable[[], Ended[Any]]) -> T:
+    async def _follow(
+            self, work: Awaitable[T], begin: Callable[[Observer], Ended[Any]],
+    ) -> T:
+        """Do the work, and notify the observers; in the reverse order at the end."""
         loop = asyncio.get_running_loop()
-        ended = self._tell(begin)
+        ends: list[tuple[int, Ended[Any]]] = []
+        for number, observer in enumerate(self.observers):
+            try:
+                ends.append((number, begin(observer)))
+            except Exception as e:
+                self._complain(number, e)
         began = loop.time()
-
-        def end(result: T | None, error: BaseException | None) -> None:
-            if ended is not None:
-                self._tell(lambda: ended(result, error, loop.time() - began))
-
         try:
             result = await work
         except BaseException as e:
-            end(None, e)
+            self._end(ends, None, e, loop.time() - began)
             raise
-        end(result, None)
+        self._end(ends, result, None, loop.time() - began)
         return result
 
-    def _tell(self, call: Callable[[], T]) -> T | None:
-        try:
-            return call()
-        except Exception as e:
-            if not self._has_failed:
-                self._has_failed = True
-                logger.error(f"The observer {self._observer!r} has failed: {e!r}. Handling goes "
-                             f"on. More errors of this observer are not logged.", exc_info=True)
-            return None
+    def _end(
+            self, ends: Sequence[tuple[int, Ended[Any]]],
+            result: object, error: BaseException | None, seconds: float,
+    ) -> None:
+        for number, end in reversed(ends):
+            try:
+                end(result, error, seconds)
+            except Exception as e:
+                self._complain(number, e)
+
+    def _complain(self, number: int, e: Exception) -> None:
+        if number not in self._failed:
+            self._failed.add(number)
+            logger.error(f"The observer {self.observers[number]!r} has failed: {e!r}. Handling "
+                         f"goes on. More errors of this observer are not logged.", exc_info=e)
 
 
 def identify(raw: bodies.RawBody) -> Identity:

@@ -99,7 +99,7 @@ class Operator:
         env = self._env = saving.Environment(
             client=self._client, settings=settings, clock=self._clock, memo=memo,
             indices=self._indices, lifecycle=lifecycle,
-            observer=None if observer is None else observers.Telling(observer))
+            observer=None if observer is None else observers.Telling([observer]))
         switch = switches.Switch(confirm=lambda: self._confirm())
         alarms = wakeups.Wakeups()
         processor = processing.Processor(

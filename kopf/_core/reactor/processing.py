@@ -13,7 +13,7 @@ from typing import Any
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, dicts, patches
-from kopf._core.actions import application, decisions, execution, loggers
+from kopf._core.actions import application, decisions, execution, loggers, observers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling import reconcilers
@@ -113,9 +113,10 @@ class Processor:
             found: reconciliation.Reconciliation | None,
     ) -> None:
         """Process the object. An error throttles this object only."""
-        work = self._process(item, raw, found)
+        work: Awaitable[object] = self._process(item, raw, found)
         if self.env.observer is not None:
-            work = self.env.observer.reconciliation(item.resource, raw, work)
+            work = self.env.observer.reconciliation(
+                item.resource, raw, self._find_sequel(item, work))
         try:
             await work
         except apierrors.NotLeadingError as e:
@@ -131,6 +132,14 @@ class Processor:
                 item.recover()
                 self._get_logger(raw).info(
                     "Throttling is over. Switching back to normal operations.")
+
+    async def _find_sequel(
+            self, item: items.Item, work: Awaitable[object],
+    ) -> observers.Sequel:
+        await work
+        if item.inbox.has_news:
+            return observers.Sequel.AGAIN
+        return observers.Sequel.REST if item.due is None else observers.Sequel.LATER
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)

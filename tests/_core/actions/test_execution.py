@@ -69,7 +69,7 @@ def make_cause(kind=handlers.ChangingHandler, indices={}):
 def make_context(observer=None):
     return execution.Context(
         settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-        observer=None if observer is None else observers.Telling(observer))
+        observer=None if observer is None else observers.Telling([observer]))
 
 
 @pytest.fixture()

@@ -89,7 +89,7 @@ async def test_attempts_of_activities_are_told():
     await activities.run_activity(
         registry=registry, activity=causes.Activity.STARTUP, memo=kopf.Memo(), context=Context(
             settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-            observer=observers.Telling(observer)))
+            observer=observers.Telling([observer])))
     (handler_id, outcome, error, _), = observer.get('attempt')
     assert (handler_id, outcome.final, error) == ('fn', True, None)
 
@@ -104,7 +104,7 @@ async def test_attempts_of_webhooks_are_told():
     handlers = list(registry._webhooks)
     reviewer = reviewing.Reviewer(webhooks.Directory(handlers), reviewing.Dependencies(
         context=Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-                        observer=observers.Telling(observer)),
+                        observer=observers.Telling([observer])),
         find=lambda resource: (resource, handlers), get_memo=lambda *_: kopf.Memo()))
     await reviewer({'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
         'uid': 'uid1', 'operation': 'CREATE', 'object': {'metadata': {'name': 'x'}},
@@ -139,7 +139,7 @@ def declare_slow(registry):
 def test_passes_are_told_with_their_durations():
     which, result, error, seconds = observe(declare_slow).get('reconciliation')[0]
     assert which == ('kopfexamples', 'ns', 'obj', 'uid1')
-    assert (result, error) == (None, None)
+    assert (result, error) == (observers.Sequel.REST, None)
     assert seconds == pytest.approx(2, abs=0.5)
 
 

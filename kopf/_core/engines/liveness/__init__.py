@@ -26,6 +26,9 @@ The modules: `health` finds the problems; `answering` makes the answers, and run
 handlers; `healthserver` is the server; `responding` is its HTTP; `endpoints` parses its URL;
 `checks` puts these together.
 
+Other pages can be served beside the health checks, e.g. the metrics: by the same server, if they
+have the same host and port.
+
 The server runs in a thread with an event loop of its own, so that it responds also when the event
 loop of the operator is blocked. It starts after the startup handlers, and stops after the cleanup
 handlers.

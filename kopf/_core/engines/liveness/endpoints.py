@@ -1,5 +1,5 @@
 """
-Endpoints: the URLs where the health checks are served.
+Endpoints: the URLs where the health checks and other pages are served.
 """
 import urllib.parse
 from typing import NamedTuple
@@ -19,7 +19,7 @@ class Endpoint(NamedTuple):
     path: str
 
     @classmethod
-    def parse(cls, url: str) -> 'Endpoint':
+    def parse(cls, url: str, *, default_path: str = '/') -> 'Endpoint':
         """
         Parse a URL, e.g. ``http://0.0.0.0:8080/healthz``. All parts except for the scheme are
         optional.
@@ -34,7 +34,7 @@ class Endpoint(NamedTuple):
         if parts.scheme != 'http' or not url.lower().startswith('http://'):
             raise EndpointError("only HTTP is served. Use http://host:port/path.")
         return cls(parts.hostname or None, DEFAULT_PORT if port is None else port,
-                   parts.path or '/')
+                   parts.path or default_path)
 
     def __str__(self) -> str:
         host = f'[{self.host}]' if self.host and ':' in self.host else self.host or '*'

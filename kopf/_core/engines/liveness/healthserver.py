@@ -1,5 +1,6 @@
 """
-The server of the health checks: its thread, and its check of the operator's event loop.
+The server of the health checks and of other pages: its thread, and its check of the operator's
+event loop.
 """
 import asyncio
 import concurrent.futures
@@ -10,8 +11,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import forks
 from kopf._core.actions import tracebacks
@@ -38,21 +39,42 @@ SETTLING_ITERATIONS = 5
 """How many iterations of the event loop it takes until accepted connections have their tasks."""
 
 
+class Page(NamedTuple):
+    """What is served at a path. ``respond`` is called in the thread of the server."""
+    title: str
+    """What it is, for messages: e.g. "health checks"."""
+    option: str
+    """The option of the command line that sets the URL."""
+    path: str
+    respond: responding.Respond
+
+
 class Server:
     """
-    The server of the health checks. `start` and `stop` are called in the event loop of the
-    operator.
+    The server of the health checks and of other pages at one host and port. `start` and `stop` are
+    called in the event loop of the operator.
 
     The time of blocking is counted in ticks of the server's thread, not by the clock: otherwise,
     the loop would seem blocked after the whole process was suspended.
     """
 
     def __init__(
-            self, endpoint: Endpoint, *, answer: Callable[[], Coroutine[Any, Any, Answer]],
+            self,
+            endpoint: Endpoint,
+            *,
+            answer: Callable[[], Coroutine[Any, Any, Answer]] | None,
+            pages: Collection[Page] = (),
     ) -> None:
+        """
+        The endpoint is that of the health checks, if there are any: if there is an ``answer``.
+        """
         super().__init__()
         self._endpoint = endpoint
         self._answer = answer
+        self._pages = [
+            *([] if answer is None else [
+                Page('health checks', '--liveness', endpoint.path, self._respond)]),
+            *pages]
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()
         self._is_alive = True
@@ -76,7 +98,9 @@ class Server:
         """
         self._thread.start()
         self._endpoint = await asyncio.shield(asyncio.wrap_future(self._started))
-        logger.info(f"The health checks are served at {self._endpoint}")
+        for page in self._pages:
+            logger.info(
+                f"The {page.title} are served at {self._endpoint._replace(path=page.path)}")
 
     async def stop(self) -> None:
         """Stop the server. It is safe to call if the server was not started or has failed."""
@@ -98,12 +122,17 @@ class Server:
             if not self._started.done():
                 self._started.set_exception(e)
             else:
-                logger.error(f"The health checks are not served any longer: {e!r}", exc_info=True)
+                logger.error(
+                    f"The {self._title} are not served any longer: {e!r}", exc_info=True)
         finally:
             self._ended.set_result(None)
 
+    @property
+    def _title(self) -> str:
+        return ' and the '.join(page.title for page in self._pages)
+
     async def _serve(self) -> None:
-        responder = responding.Responder(self._endpoint.path, get_answer=self._get_answer)
+        responder = responding.Responder({page.path: page.respond for page in self._pages})
         try:
             server = await asyncio.start_server(
                 responder.respond, self._endpoint.host, self._endpoint.port)
@@ -113,18 +142,20 @@ class Server:
             hint = ""
             if code == errno.EADDRINUSE:
                 other = self._endpoint._replace(port=self._endpoint.port + 1)
-                hint = f". Stop what uses the port, or choose another one: --liveness={other}"
+                hint = (f". Stop what uses the port, or choose another one: "
+                        f"{self._pages[0].option}={other}")
             raise EndpointError(
-                f"The health checks cannot be served at {self._endpoint}: {reason}{hint}") from e
+                f"The {self._title} cannot be served at {self._endpoint}: {reason}{hint}") from e
         for sock in server.sockets:
             forks.keep_socket(sock)
         stopping = asyncio.Event()
         self._serving = asyncio.get_running_loop(), stopping
         port = server.sockets[0].getsockname()[1]
         self._started.set_result(self._endpoint._replace(port=port))
-        monitor = asyncio.create_task(self._monitor())
+        monitor = None if self._answer is None else asyncio.create_task(self._monitor())
         await stopping.wait()
-        monitor.cancel()
+        if monitor is not None:
+            monitor.cancel()
         # Stop accepting, and let the accepted connections become tasks before the server is closed.
         # Otherwise, asyncio would lose the connections that are accepted in this same iteration.
         for sock in server.sockets:
@@ -134,13 +165,17 @@ class Server:
         server.close()
         await responder.close()
 
-    async def _get_answer(self) -> Answer:
+    async def _respond(self, _: responding.Request) -> responding.Response:
+        assert self._answer is not None
+        return responding.Response(*await self._get_answer(self._answer))
+
+    async def _get_answer(self, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """
         Get the answer from the operator's event loop; if it takes long, use what is known here.
         """
         if self._silence >= LOOP_TIMEOUT:
             return self._make_blocked()
-        future = asyncio.run_coroutine_threadsafe(self._answer(), self._loop)
+        future = asyncio.run_coroutine_threadsafe(answer(), self._loop)
         waiting = asyncio.wrap_future(future)
         started = time.monotonic()
         try:
@@ -156,11 +191,11 @@ class Server:
                 if now - started >= ANSWER_TIMEOUT:
                     return Answer.make_problems({
                         'probes': f"no results yet after {ANSWER_TIMEOUT:.0f} s."})
-            answer = waiting.result()
+            result = waiting.result()
         finally:
             future.cancel()
-        self._latest = now, answer
-        return answer
+        self._latest = now, result
+        return result
 
     async def _monitor(self) -> None:
         """

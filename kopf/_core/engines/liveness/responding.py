@@ -4,11 +4,11 @@ Responding: HTTP for the health checks, and nothing beyond; no client can block 
 import asyncio
 import http
 import urllib.parse
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import NamedTuple
 
 from kopf._cogs.aiokits import forks
 from kopf._cogs.helpers import parsing
-from kopf._core.engines.liveness.answering import Answer
 
 LIMITS = parsing.Limits(head=16 * 1024, fields=100, body=16 * 1024)
 """The limits of requests. Only the method and the path of a request are used."""
@@ -20,13 +20,32 @@ CLIENT_TIMEOUT = 5.0
 """How long (seconds) a client has to send its request, and as long again to take the response."""
 
 
-class Responder:
-    """Responds to requests for one path. Each connection is for one request."""
+class Request(NamedTuple):
+    head: parsing.RequestHead
+    peer: str
+    """The IP address of the client."""
 
-    def __init__(self, path: str, *, get_answer: Callable[[], Awaitable[Answer]]) -> None:
+    def get_header(self, name: str) -> str:
+        """Get the values of a header, joined by commas; its name is case-insensitive."""
+        return ','.join(value for key, value in self.head.fields if key.lower() == name.lower())
+
+
+class Response(NamedTuple):
+    status: int
+    """The HTTP status code."""
+    body: bytes
+    content_type: str = 'application/json; charset=utf-8'
+
+
+Respond = Callable[[Request], Awaitable[Response]]
+
+
+class Responder:
+    """Responds to requests by their paths. Each connection is for one request."""
+
+    def __init__(self, pages: Mapping[str, Respond]) -> None:
         super().__init__()
-        self._path = urllib.parse.unquote(path)
-        self._get_answer = get_answer
+        self._pages = {urllib.parse.unquote(path): page for path, page in pages.items()}
         self._clients: dict[asyncio.Task[object], None] = {}
 
     async def respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +57,8 @@ class Responder:
         if len(self._clients) > MAX_CLIENTS:
             next(iter(self._clients)).cancel()
         try:
-            response = await self._make_response(reader)
+            peer = writer.get_extra_info('peername')
+            response = await self._make_response(reader, peer[0] if peer else '')
             async with asyncio.timeout(CLIENT_TIMEOUT):
                 writer.write(response)
                 await writer.drain()
@@ -58,7 +78,7 @@ class Responder:
         if clients:
             await asyncio.wait(clients)
 
-    async def _make_response(self, reader: asyncio.StreamReader) -> bytes:
+    async def _make_response(self, reader: asyncio.StreamReader, peer: str) -> bytes:
         heads: list[parsing.RequestHead] = []
         parser = parsing.RequestReader(LIMITS, heads.append, lambda _: None)
         try:
@@ -74,18 +94,20 @@ class Responder:
         except ValueError:  # e.g. an invalid IPv6 address
             return format_error(http.HTTPStatus.BAD_REQUEST)
         method = heads[0].method
-        if path != self._path:
+        page = self._pages.get(path)
+        if page is None:
             return format_error(http.HTTPStatus.NOT_FOUND)
         if method not in ('GET', 'HEAD'):
             return format_error(http.HTTPStatus.METHOD_NOT_ALLOWED, 'Allow: GET, HEAD')
-        answer = await self._get_answer()
-        response = format_response(http.HTTPStatus(answer.status), answer.body, 'application/json')
-        return response[:-len(answer.body)] if method == 'HEAD' else response
+        status, body, content_type = await page(Request(heads[0], peer))
+        response = format_response(http.HTTPStatus(status), body, content_type)
+        return response[:len(response) - len(body)] if method == 'HEAD' else response
 
 
 def format_error(status: http.HTTPStatus, *headers: str) -> bytes:
     return format_response(
-        status, f"{status.value}: {status.phrase}".encode(), 'text/plain', *headers)
+        status, f"{status.value}: {status.phrase}".encode(),
+        'text/plain; charset=utf-8', *headers)
 
 
 def format_response(
@@ -93,7 +115,7 @@ def format_response(
 ) -> bytes:
     lines = [
         f'HTTP/1.1 {status.value} {status.phrase}',
-        f'Content-Type: {content_type}; charset=utf-8',
+        f'Content-Type: {content_type}',
         f'Content-Length: {len(body)}',
         'Cache-Control: no-store',
         'Connection: close',
