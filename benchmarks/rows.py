@@ -309,6 +309,7 @@ async def measure_import(bench: Bench) -> Figures:
 
 ALL = frozenset({'bare', 'release', 'this'})
 KOPFS = ALL - {'bare'}
+METERED = ALL | {'metered'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -327,7 +328,7 @@ def make_rows() -> dict[str, Row]:
     return {
         'create': Row(
             "one create handler with a result",
-            creation(measure_creation, operator='create'), quick=True),
+            creation(measure_creation, operator='create'), METERED, quick=True),
         'create-20k': Row(
             "… of objects of 20 KB",
             creation(measure_creation, operator='create', size=20_000)),

@@ -1,6 +1,6 @@
 """
-What is measured: this Kopf, the release on PyPI, and the bare client; each in an environment of its
-own.
+What is measured: this Kopf, also while it serves metrics; the release on PyPI, and the bare client;
+each in an environment of its own.
 
 The environments are made once, outside of the project, and have no extras in them: neither uvloop
 nor the libraries for logging in.
@@ -32,8 +32,9 @@ class Subject:
     def get_command(self, operator: str) -> list[str]:
         if self.is_bare:
             return [self.python, str(OPERATORS / 'bare.py')]
+        metrics = ['--metrics=http://127.0.0.1:0/metrics'] if self.name == 'metered' else []
         return [
-            self.python, '-m', 'kopf', 'run', '--standalone', '--all-namespaces',
+            self.python, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', *metrics,
             str(OPERATORS / f'{operator}.py')]
 
 
@@ -41,8 +42,10 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     """
     Prepare those named; ``pythons`` are the interpreters for which no environment is to be made.
     """
-    requirements = {'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}'}
-    folders = {'bare': 'release', 'release': 'release', 'this': 'this'}
+    requirements = {
+        'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
+        'metered': f'--editable={ROOT}[metrics]'}
+    folders = {'bare': 'release', 'release': 'release', 'this': 'this', 'metered': 'metered'}
     subjects = []
     for name in names:
         python = pythons.get(name)

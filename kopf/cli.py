@@ -122,7 +122,7 @@ class Commands(click.Group):
 
 
 def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Refuse URLs at which Kopf cannot serve the health checks."""
+    """Refuse URLs at which Kopf cannot serve anything."""
     try:
         if value is not None:
             endpoints.Endpoint.parse(value)
@@ -245,6 +245,13 @@ class RunCommand(helpscreens.SectionCommand):
 @helpscreens.option('-L', '--liveness', 'liveness_endpoint', metavar='URL', section='Health',
                     callback=check_endpoint,
                     help="Serve the health checks at this URL: http://0.0.0.0:8080/healthz")
+@helpscreens.option('--metrics', 'metrics_endpoint', metavar='URL', section='Health',
+                    callback=check_endpoint,
+                    help="Serve metrics for Prometheus at this URL: http://0.0.0.0:8080/metrics")
+@helpscreens.option('--debug-endpoint', metavar='URL', section='Health',
+                    callback=check_endpoint,
+                    help="Serve the state of the operator as JSON at this URL, to this machine "
+                         "only: http://127.0.0.1:8080/debug")
 @helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING', metavar='NAME',
                     section='Peering',
                     help="Join this peering, and wait for it if it is absent. "
@@ -276,6 +283,8 @@ def run(
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
+        metrics_endpoint: str | None,
+        debug_endpoint: str | None,
         reload: bool,
         sandbox: bool,
         **sandboxing: Any,
@@ -301,9 +310,12 @@ def run(
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
     settings = __controls.settings
-    if leader_elect is not None:
+    if leader_elect is not None or debug_endpoint is not None:
         settings = configuration.OperatorSettings() if settings is None else settings
+    if settings is not None and leader_elect is not None:
         settings.leadership.name = leader_elect
+    if settings is not None and debug_endpoint is not None:
+        settings.debugging.endpoint = debug_endpoint
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
@@ -318,6 +330,7 @@ def run(
                 priority=DEV_PRIORITY if dev and priority is None else priority,
                 peering_name=peering_name,
                 liveness_endpoint=liveness_endpoint,
+                metrics_endpoint=metrics_endpoint,
                 registry=__controls.registry,
                 settings=settings,
                 stop_flag=__controls.stop_flag,

@@ -105,8 +105,9 @@ def test_no_command_shows_the_help(invoke):
 def test_defaults_are_left_to_the_operator(run):
     assert run('--all-namespaces') == {
         'standalone': None, 'namespaces': (), 'clusterwide': True, 'priority': None,
-        'peering_name': None, 'liveness_endpoint': None, 'registry': None, 'settings': None,
-        'stop_flag': None, 'ready_flag': None, 'vault': None, 'loop': None,
+        'peering_name': None, 'liveness_endpoint': None, 'metrics_endpoint': None,
+        'registry': None, 'settings': None, 'stop_flag': None, 'ready_flag': None,
+        'vault': None, 'loop': None,
     }
 
 
@@ -124,6 +125,7 @@ def test_defaults_are_left_to_the_operator(run):
     (['-P', 'x'], 'peering_name', 'x'),
     (['--liveness', 'http://:80/'], 'liveness_endpoint', 'http://:80/'),
     (['-L', 'http://:80/'], 'liveness_endpoint', 'http://:80/'),
+    (['--metrics', 'http://:80/'], 'metrics_endpoint', 'http://:80/'),
 ])
 def test_options_reach_the_operator(run, args, name, value):
     assert run(*args)[name] == value
@@ -140,6 +142,11 @@ def test_lease_is_named_by_the_option_and_never_by_the_next_argument(run, script
     assert settings.leadership.name == name
 
 
+def test_state_of_the_operator_is_served_where_the_option_says(run):
+    settings = run('-A', '--debug-endpoint', 'http://:80/')['settings']
+    assert settings.debugging.endpoint == 'http://:80/'
+
+
 def test_lease_is_named_by_the_environment(run):
     settings = run(env={'KOPF_RUN_LEADER_ELECT': 'my-lease'})['settings']
     assert settings.leadership.name == 'my-lease'
@@ -153,6 +160,7 @@ def test_lease_is_named_by_the_environment(run):
     ('KOPF_RUN_PRIORITY', '123', 'priority', 123),
     ('KOPF_RUN_PEERING', 'x', 'peering_name', 'x'),
     ('KOPF_RUN_LIVENESS_ENDPOINT', 'http://:80/', 'liveness_endpoint', 'http://:80/'),
+    ('KOPF_RUN_METRICS_ENDPOINT', 'http://:80/', 'metrics_endpoint', 'http://:80/'),
 ])
 def test_options_are_taken_from_the_environment(run, variable, value, name, expected):
     assert run(env={variable: value})[name] == expected

@@ -17,6 +17,8 @@ import pytest
 import yaml
 from aiohttp import test_utils
 
+from tests import expressions
+from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import is_handled, wait_handled, wait_settled
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, Kube, KubeError
 from tests.e2e.operators import Operator, Program
@@ -588,3 +590,31 @@ async def test_reconciled_children_are_as_the_function_says_whoever_changes_them
     await user.delete(homepages, 'hello')
     await user.wait_collected(CONFIGMAPS, 'hello')
     await user.wait_collected(DEPLOYMENTS, 'hello')
+
+
+# 21-observability
+
+async def test_metrics_of_the_example_are_those_of_its_dashboard_and_alerts(run, user):
+    port = find_free_ports(1)
+    op = run('21-observability', f'--liveness=http://127.0.0.1:{port}/healthz',
+             f'--metrics=http://127.0.0.1:{port}/metrics',
+             f'--debug-endpoint=http://127.0.0.1:{port}/debug', '--leader-elect=kopf-example-21',
+             env={'POD_ID': 'pod1'})
+
+    async def fetch(path):
+        async with aiohttp.ClientSession() as session:
+            async with session.get(f'http://127.0.0.1:{port}{path}') as response:
+                assert response.status == 200
+                return await response.text()
+
+    await op.wait_for("Leading: handling the objects")
+    await user.apply(OBJ)
+    await op.wait_for("Too shy to greet")
+    waiting, = json.loads(await fetch('/debug'))['waiting']['shown']
+    assert (waiting['name'], waiting['reason']) == ('kopf-example-1', 'retry')
+    assert [handler['id'] for handler in waiting['handlers']] == ['greet']
+    await op.wait_for("Handler 'greet' succeeded")
+    series = expressions.parse_text(await fetch('/metrics'))
+    assert series['greetings_total'] == [({'language': 'en'}, 1)]
+    assert [expr for expr in [*expressions.get_dashboard(), *expressions.get_alerts()]
+            if expressions.find_missing(expr, series)] == []

@@ -1,20 +1,33 @@
 """
-Pulses: the heartbeats of endless tasks, for health checks.
+Pulses: the heartbeats of endless tasks, for health checks and metrics.
 """
 import asyncio
 
 
 class Pulse:
-    """The heartbeat of one task: by when the task has to make progress."""
-    __slots__ = ('due',)
+    """The heartbeat of one task: by when the task has to make progress, and what it has done."""
+    __slots__ = ('begun', 'due', 'heard')
 
     def __init__(self) -> None:
         self.due: float | None = None
         """The time of the event loop by which the task has to make progress; None for no limit."""
+        self.heard: float | None = None
+        """The time of the event loop when something has come; None if nothing has come yet."""
+        self.begun = 0
+        """How many times the task has begun, also again after a failure."""
 
     def expect(self, within: float | None) -> None:
         """Note progress; the next one is expected within so many seconds (None: at any time)."""
         self.due = None if within is None else asyncio.get_running_loop().time() + within
+
+    def begin(self) -> None:
+        """Note that the task begins, or begins again."""
+        self.begun += 1
+
+    def hear(self, within: float | None) -> None:
+        """The same as `expect`, as something has come."""
+        self.heard = asyncio.get_running_loop().time()
+        self.expect(within)
 
     def is_late(self, now: float, *, slack: float = 0.0) -> bool:
         return self.due is not None and now > self.due + slack

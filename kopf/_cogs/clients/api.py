@@ -138,6 +138,10 @@ class Client:
         other._tenure = None
         return other
 
+    def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
+        """Call the function with each connection of this client and of its copies, once."""
+        self._pool.instrument(fn)
+
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
         self._pool.reset_writes()
@@ -279,7 +283,7 @@ class Client:
             connection.users += 1
             headers = connection.get_headers(accept, None)
             try:
-                async with connection.http.stream(
+                async with connection.stream(
                     connection.root + path, headers=headers, connect_timeout=connect,
                 ) as stream:
                     head = stream.head
@@ -321,7 +325,7 @@ class Client:
             headers = connection.get_headers(accept, content_type)
             try:
                 with self._deadlines.limit(timeout):
-                    answer = await connection.http.exchange(
+                    answer = await connection.exchange(
                         method, connection.root + path, headers=headers, body=body,
                         connect_timeout=networking.connect_timeout, permit=permit)
             except NETWORK_ERRORS as e:

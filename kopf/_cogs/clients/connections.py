@@ -5,10 +5,11 @@ import logging
 import os
 import time
 import urllib.parse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.clients import wires
+from kopf._cogs.helpers import parsing
 from kopf._cogs.structs import credentials
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ FILES_CHECK_INTERVAL = 1.0
 """How often (seconds) the files of the credentials are checked for changes."""
 TOKEN_READ_INTERVAL = 60.0
 """How often (seconds) the file of the token is read even if it seems to be unchanged."""
+
+Exchange = Callable[..., Awaitable[parsing.Response]]
 
 Mark = tuple[tuple[int, ...], ...]
 """The modification times, inodes, and sizes of files: it changes when any of the files changes."""
@@ -61,6 +64,14 @@ class Connection:
         self._auth = (
             {} if isinstance(origin, credentials.AiohttpSession) else origin.as_http_headers())
         self.http = _make_http(url, origin, trust_env=trust_env)
+        self.exchange: Exchange = self.http.exchange
+        """Sends a request and returns its response, see `wires.Wire.exchange`."""
+        self.stream: Any = self.http.stream
+        """Sends a request and yields its response as a stream, see `wires.Wire.stream`."""
+
+    def use(self, *, exchange: Exchange, stream: Any) -> None:
+        """Use these functions for all further requests: they wrap those used so far."""
+        self.exchange, self.stream = exchange, stream
 
     def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
         """

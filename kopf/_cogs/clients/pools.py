@@ -3,7 +3,7 @@ Pools: the connections of a client, one for each of its current credentials.
 """
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.clients import connections, vaults
@@ -35,6 +35,13 @@ class Pool:
         self._current: dict[int, connections.Connection] = {}
         """By the identities (``id()``) of the credentials."""
         self._opened: set[connections.Connection] = set()
+        self._instrument: Callable[[connections.Connection], None] | None = None
+
+    def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
+        """Call the function with each connection once: with the present and the future ones."""
+        self._instrument = fn
+        for connection in self._opened:
+            fn(connection)
 
     @property
     def shown(self) -> str:
@@ -101,6 +108,8 @@ class Pool:
                 failure = e
                 self._vault.invalidate(origin, reason=str(e))
                 continue
+            if self._instrument is not None:
+                self._instrument(connection)
             self._opened.add(connection)
             for former in list(self._current.values()):
                 if former is known or not self._vault.holds(former.origin):

@@ -195,6 +195,7 @@ class _Watcher:
         backoff = self._settings.watching.reconnect_backoff
         resumed = not self._relisting
         self._proven = False
+        self._pulse.begin()
         self._pulse.expect(self._settings.networking.request_timeout)
         failure: Exception | None = None
         try:
@@ -277,7 +278,7 @@ class _Watcher:
             settings=self._settings, metadata_only=self._metadata_only, retry=False,
             skip=lambda body: self._skip(None, body),
         ):
-            self._pulse.expect(self._settings.networking.request_timeout)
+            self._pulse.hear(self._settings.networking.request_timeout)
             if not begun or page.restarted:
                 begun = True
                 version = page.resource_version
@@ -313,7 +314,7 @@ class _Watcher:
                         now = loop.time()
                         if now - heard > watching.inactivity_timeout / 100:  # timers are costly
                             silence.reschedule(now + watching.inactivity_timeout)
-                            self._pulse.expect(watching.inactivity_timeout)
+                            self._pulse.hear(watching.inactivity_timeout)
                             heard = now
                     for line in complete:
                         self._handle(line)

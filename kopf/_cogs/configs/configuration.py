@@ -533,6 +533,35 @@ class ReconcilingSettings(sections.Section):
 
 
 @dataclasses.dataclass
+class MetricsSettings(sections.Section):
+    """Where the metrics of the operator are served for Prometheus."""
+
+    endpoint: str | None = None
+    """
+    The URL, e.g. ``http://0.0.0.0:8080/metrics``. The host and port can be those of the health
+    checks. It is read after the startup handlers. The metrics need the extra ``kopf[metrics]``.
+    Default: `None`, there are no metrics, and they cost nothing.
+    """
+
+
+@dataclasses.dataclass
+class DebuggingSettings(sections.Section):
+    """Where the present state of the operator is served for people, as JSON."""
+
+    endpoint: str | None = None
+    """
+    The URL, e.g. ``http://127.0.0.1:8080/debug``. The host and port can be those of the health
+    checks. It is read after the startup handlers. Default: `None`, it is not served.
+    """
+
+    remote: bool = False
+    """
+    Whether other machines get responses, too. The responses contain names of objects, but neither
+    their contents nor texts of errors. Default: no, only the same machine or pod gets them.
+    """
+
+
+@dataclasses.dataclass
 class OperatorSettings(sections.Section):
     """
     All settings of one operator, in sections.
@@ -555,6 +584,8 @@ class OperatorSettings(sections.Section):
     persistence: PersistenceSettings = dataclasses.field(default_factory=PersistenceSettings)
     reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
     leadership: LeadershipSettings = dataclasses.field(default_factory=LeadershipSettings)
+    metrics: MetricsSettings = dataclasses.field(default_factory=MetricsSettings)
+    debugging: DebuggingSettings = dataclasses.field(default_factory=DebuggingSettings)
 
     @property
     @deprecated("settings.batching is deprecated: use settings.queueing.", category=None)

@@ -78,6 +78,11 @@ class OperatorIndex(indices.Index[Any, Any]):
     def values(self) -> ValuesView[OperatorStore]:
         return self._take_all().values()
 
+    @property
+    def objects(self) -> int:
+        """How many objects have values in the index."""
+        return len(self._keys)
+
     def _take(self, key: Any) -> OperatorStore:
         snapshot = self._snapshots.get(key)
         if snapshot is None:

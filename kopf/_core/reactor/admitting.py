@@ -5,15 +5,18 @@ parts.
 The engine (`kopf._core.engines.admission`) imports no other engine and nothing of the reactor. What
 the engine needs from the operator is handed in here: the observed resources and the objects' memos.
 """
+from collections.abc import Callable
 from typing import Any
 
 from kopf._cogs.clients import api
-from kopf._cogs.structs import memos, references
+from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, services, webhooks
 from kopf._core.intents import registries
 from kopf._core.reactor import informers as informing
 from kopf._core.reactor import observation, reconciliation, saving
+
+Measure = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
 
 
 class Admission:
@@ -31,8 +34,11 @@ class Admission:
             registry: registries.OperatorRegistry,
             insights: observation.Insights,
             informers: informing.InformerFactory,
+            measure: Measure | None = None,
     ) -> None:
+        """``measure`` wraps the function that answers reviews, if anybody measures that."""
         super().__init__()
+        self._measure = measure
         self._env = env
         self._registry = registry
         self._insights = insights
@@ -54,9 +60,12 @@ class Admission:
         self._service = services.Service(
             client=client, settings=self._env.settings, directory=directory,
             get_bound=self._get_bound)
+        reviewer: reviews.WebhookFn = reviewing.Reviewer(directory, reviewing.Dependencies(
+            context=self._env, find=self._find, get_memo=self._get_memo))
+        if self._measure is not None:
+            reviewer = self._measure(reviewer, directory)
         try:
-            self._service.start(reviewing.Reviewer(directory, reviewing.Dependencies(
-                context=self._env, find=self._find, get_memo=self._get_memo)))
+            self._service.start(reviewer)
         except services.ServerError as e:
             raise activities.ActivityError(str(e), {}) from e
         self._insights.subscribe(self._service.changed)

@@ -89,6 +89,9 @@ class Informer:
         left = self._queue.gate.count_left(self) if self._is_complete else None
         return None if left is None else (len(self._items) - left, len(self._items))
 
+    def __len__(self) -> int:
+        return len(self._items)
+
     def __iter__(self) -> Iterator[items.Item]:
         return iter(self._items.values())
 

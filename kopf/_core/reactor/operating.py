@@ -7,7 +7,7 @@ e.g. the reconciliations before the poster of events, and the poster before the 
 """
 import asyncio
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags, wakeups
@@ -36,7 +36,7 @@ from kopf._core.reactor import (
 )
 
 if TYPE_CHECKING:
-    from kopf._core.reactor import leaderships
+    from kopf._core.reactor import inspecting, leaderships, measuring
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -89,6 +89,9 @@ class Operator:
         self._vault = vault if vault is not None else vaults.Vault()
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._unlimited = self._client.without_limits()
+        self._lifecycle = lifecycle
+        self._memo = memo
+        self._observers = [] if observer is None else [observer]
         self._identity = identity
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
@@ -96,30 +99,75 @@ class Operator:
         calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
 
+        self._leadership: leaderships.Leadership | None = None
+        self._measures: measuring.Measures | None = None
+        self._monitor = health.Monitor(underway=underway, clock=self._clock)
+        self._monitor.add_vault(self._vault)
+        self._checks = checks.Checks(
+            endpoint, monitor=self._monitor, probe=self._probe, clock=self._clock)
+        self._assemble()
+
+    def _assemble(self) -> None:
+        """
+        Make the parts that handle objects, and connect them.
+
+        The startup handlers decide whether the parts are measured. If they are, other parts are
+        made instead of the present ones, which have not begun anything yet.
+        """
+        settings, measures = self._settings, self._measures
+        told = list(self._observers)
+        make_queue: Callable[..., queueing.WorkQueue] = queueing.WorkQueue
+        if measures is not None:
+            told.append(measures.meter)
+            make_queue = measures.make_queue
         env = self._env = saving.Environment(
-            client=self._client, settings=settings, clock=self._clock, memo=memo,
-            indices=self._indices, lifecycle=lifecycle,
-            observer=None if observer is None else observers.Telling([observer]))
+            client=self._client, settings=settings, clock=self._clock, memo=self._memo,
+            indices=self._indices, lifecycle=self._lifecycle,
+            observer=observers.Telling(told) if told else None)
         switch = switches.Switch(confirm=lambda: self._confirm())
         alarms = wakeups.Wakeups()
         processor = processing.Processor(
             env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
         self._hub = processor.hub
-        self._queue = queueing.WorkQueue(
+        self._queue = make_queue(
             settings=settings, switch=switch, alarms=alarms, processor=processor)
         self._informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
         self._peers = peerings.Peerings(
-            client=self._client, settings=settings, clock=self._clock, identity=identity,
+            client=self._client, settings=settings, clock=self._clock, identity=self._identity,
             pausables=[self._informers, self._spawner])
-        self._leadership: leaderships.Leadership | None = None
         self._confirm = self._peers.confirm
         self._admission = admitting.Admission(
-            env=env, registry=registry, insights=self._insights, informers=self._informers)
-        self._monitor = health.Monitor(underway=underway, clock=self._clock)
-        self._monitor.add_vault(self._vault)
-        self._checks = checks.Checks(
-            endpoint, monitor=self._monitor, probe=self._probe, clock=self._clock)
+            env=env, registry=self._registry, insights=self._insights, informers=self._informers,
+            measure=None if measures is None else measures.observe_reviews)
+
+    def _look_inside(self) -> 'inspecting.Inspector | None':
+        """Serve the metrics and the state of the operator, if so set; return who looks there."""
+        settings, inspector = self._settings, None
+        if settings.metrics.endpoint is not None:
+            from kopf._core.reactor import measuring  # only if it is used
+            self._measures = measuring.Measures(settings)
+            self._measures.follow(self._client)
+            self._assemble()
+            self._checks.add(
+                endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
+                self._measures.respond, title="metrics", option='--metrics')
+        if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
+            from kopf._core.reactor import inspecting  # only if it is used
+            inspector = inspecting.Inspector(
+                queue=self._queue, informers=self._informers, spawner=self._spawner,
+                indices=self._indices, underway=self._underway,
+                describe_leadership=lambda: (
+                    None if self._leadership is None else self._leadership.describe()))
+        if self._measures is not None and inspector is not None:
+            self._measures.inspect(inspector)
+        if settings.debugging.endpoint is not None and inspector is not None:
+            from kopf._core.reactor import debugging  # only if it is used
+            self._checks.add(
+                endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
+                debugging.Debugger(inspector, settings=settings, clock=self._clock).respond,
+                title="insides of the operator", option='--debug-endpoint')
+        return inspector
 
     async def run(
             self,
@@ -140,6 +188,7 @@ class Operator:
             with shutdown.remind(self._underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
+            inspector = self._look_inside()
             await self._checks.start()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._unlimited, settings=self._settings, queue=self._events),
@@ -151,7 +200,7 @@ class Operator:
                 self._stand_for_election()
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
-            leadership = self._leadership
+            leadership, measures = self._leadership, self._measures
             await aiotasks.gather(
                 self._vault.guard(), self._admission.serve(), self._monitor.run(),
                 orchestration.serve(
@@ -159,7 +208,10 @@ class Operator:
                     informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
                     insights=self._insights, logger=logger,
                     peers=self._peers if leadership is None else None,
-                    monitor=self._monitor, hub=self._hub),
+                    monitor=self._monitor, hub=self._hub,
+                    introduce=None if inspector is None else (
+                        lambda tasks: inspector.follow_watches(tasks.list_states))),
+                *([] if measures is None else [measures.run()]),
                 *([] if leadership is None else [leadership.run()]))
         finally:
             self._monitor.dismiss()

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable
 from typing import NamedTuple
 
 from kopf._cogs.aiokits import pulses, tasks
@@ -77,9 +77,12 @@ async def serve(
         monitor: health.Monitor | None = None,
         peers: peerings.Peerings | None = None,
         hub: reconcilers.Hub | None = None,
+        introduce: 'Callable[[WatchTasks], None] | None' = None,
 ) -> None:
     """
     Watch all resources that have handlers in the registry, until cancelled.
+
+    ``introduce`` is called with the tasks before any is started, to look at them later.
 
     While the operator is paused by its peers, only the peering objects, the CRDs, and the
     namespaces are watched. When this function is cancelled or fails, it leaves no tasks behind.
@@ -90,6 +93,8 @@ async def serve(
     watch_tasks = WatchTasks(
         client=client, settings=settings, registry=registry, informers=informers, logger=logger,
         owned=None if hub is None else ownedwatches.OwnedWatches(hub, client=client))
+    if introduce is not None:
+        introduce(watch_tasks)
     woken = watch_tasks.woken
     insights.subscribe(woken)
     if monitor is not None:
@@ -213,6 +218,13 @@ class WatchTasks:
             for resource, namespace in late]
         return f"no progress: {', '.join(dead[:MAX_NAMED])}." if dead else None
 
+    def list_states(self) -> list[ownedwatches.WatchState]:
+        """List all watches of objects, as they are now."""
+        return [
+            *(ownedwatches.WatchState(*key, self._pulses[key], not task.done())
+              for key, task in self._watchers.items()),
+            *([] if self._owned is None else self._owned.list_states())]
+
     async def adjust(
             self,
             resources: Collection[references.Resource],
@@ -251,6 +263,7 @@ class WatchTasks:
         for key in outdated:
             self._listings.forget(key)
             del self._sinks[key]
+            del self._pulses[key]
         for key in gone:
             self._informers.close(*key)
         self._served = needed
@@ -286,7 +299,8 @@ class WatchTasks:
     def _watch(self, key: Key) -> None:
         resource, namespace = key
         sink = self._sinks[key]
-        pulse = self._pulses[key] = pulses.Pulse()
+        pulse = self._pulses.setdefault(key, pulses.Pulse())
+        pulse.expect(None)
         self._listings.observe(key, str(resource), sink)
         task = asyncio.create_task(watching.watch(
             self._client, settings=self._settings, resource=resource, namespace=namespace,

@@ -26,6 +26,14 @@ class Key(NamedTuple):
     mapper: handlers.Mapper | None = None
 
 
+class WatchState(NamedTuple):
+    """A watch, as it is now."""
+    resource: references.Resource
+    namespace: references.Namespace
+    pulse: pulses.Pulse
+    is_running: bool
+
+
 class OwnedWatches:
     """
     The watching tasks of the reconcilers: for each kind in each served namespace.
@@ -136,6 +144,10 @@ class OwnedWatches:
         return [
             (key.resource, key.namespace) for key, task in self._tasks.items()
             if task.done() or self._pulses[key].is_late(now, slack=slack)]
+
+    def list_states(self) -> list[WatchState]:
+        return [WatchState(key.resource, key.namespace, self._pulses[key], not task.done())
+                for key, task in self._tasks.items()]
 
     def check(self) -> None:
         """Raise the error of a failed task, if there is any."""

@@ -9,7 +9,7 @@ thousands of objects would take all memory and connections, and live changes wou
 import asyncio
 import collections
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
@@ -73,6 +73,11 @@ class WorkQueue:
         self._warm: set[Item] = set()
         self._cooling: set[Item] = set()
         self._cold: list[Item] = []
+
+    @property
+    def at_work(self) -> Collection[Item]:
+        """The items that workers process now."""
+        return self._workers.values()
 
     @property
     def is_idle(self) -> bool:

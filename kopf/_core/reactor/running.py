@@ -37,6 +37,7 @@ def run(
         priority: int | None = None,
         peering_name: str | None = None,
         liveness_endpoint: str | None = None,
+        metrics_endpoint: str | None = None,
         clusterwide: bool = False,
         namespaces: Collection[references.NamespacePattern] = (),
         namespace: references.NamespacePattern | None = None,
@@ -58,6 +59,7 @@ def run(
         lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
         memories=memories, insights=insights, identity=identity, standalone=standalone,
         priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
+        metrics_endpoint=metrics_endpoint,
         clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
         stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
     with contextlib.suppress(asyncio.CancelledError):
@@ -80,6 +82,7 @@ async def operator(
         priority: int | None = None,
         peering_name: str | None = None,
         liveness_endpoint: str | None = None,
+        metrics_endpoint: str | None = None,
         clusterwide: bool = False,
         namespaces: Collection[references.NamespacePattern] = (),
         namespace: references.NamespacePattern | None = None,
@@ -118,6 +121,8 @@ async def operator(
         if it is set, otherwise a name made of the user, the host, and the time.
     :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
         Default: Kopf serves none.
+    :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
+        ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
     :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
         set. Default: none.
     :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
@@ -131,7 +136,7 @@ async def operator(
     :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
         an event nor a future.
     :raises LoginError: if there are no credentials that the API server accepts.
-    :raises EndpointError: if Kopf cannot serve the health checks at the endpoint.
+    :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
     :raises Exception: if a startup or cleanup handler has failed permanently.
     """
     existing = asyncio.all_tasks()
@@ -139,6 +144,7 @@ async def operator(
         lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
         memories=memories, insights=insights, identity=identity, standalone=standalone,
         priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
+        metrics_endpoint=metrics_endpoint,
         clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
         stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
     await run_tasks(root_tasks, ignored=existing)
@@ -157,6 +163,7 @@ async def spawn_tasks(
         priority: int | None = None,
         peering_name: str | None = None,
         liveness_endpoint: str | None = None,
+        metrics_endpoint: str | None = None,
         clusterwide: bool = False,
         namespaces: Collection[references.NamespacePattern] = (),
         namespace: references.NamespacePattern | None = None,
@@ -195,6 +202,8 @@ async def spawn_tasks(
         settings.peering.name, settings.peering.mandatory = peering_name, True
     if priority is not None:
         settings.peering.priority = priority
+    if metrics_endpoint is not None:
+        settings.metrics.endpoint = metrics_endpoint
 
     endpoint = None if liveness_endpoint is None else endpoints.Endpoint.parse(liveness_endpoint)
     loop = asyncio.get_running_loop()

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from kopf._cogs.aiokits import clocks
-from kopf._core.engines.liveness import answering, endpoints, healthserver, responding
+from kopf._core.engines.liveness import answering, checks, endpoints, healthserver, responding
 
 
 class Probes:
@@ -418,3 +418,75 @@ async def test_a_server_that_is_starting_can_be_stopped(probes):
     await asyncio.wait([starting])
     await server.stop()
     assert threading.active_count() == before
+
+
+# Other pages beside the health checks.
+
+
+class Monitor:
+    """Nothing is wrong with the operator."""
+
+    def diagnose(self):
+        return {}
+
+
+async def show(request):
+    return responding.Response(
+        200, f"{request.peer} {request.get_header('accept')}".encode(), 'text/x')
+
+
+@pytest.fixture()
+async def serve_pages():
+    """Serve the health checks, and the same page at other URLs; returns the ports."""
+    everything = []
+
+    async def start(liveness, *urls):
+        async def probe():
+            return {}
+
+        found = checks.Checks(
+            None if liveness is None else endpoints.Endpoint.parse(liveness),
+            monitor=Monitor(), probe=probe, clock=clocks.Clock())
+        for number, url in enumerate(urls):
+            found.add(endpoints.Endpoint.parse(url), show, title=f"page{number}", option='--page')
+        everything.append(found)
+        await found.start()
+        return [server.endpoint.port for server in found._servers]
+
+    yield start
+    for found in everything:
+        await found.stop()
+
+
+async def test_pages_of_one_address_are_served_by_one_server(serve_pages):
+    port, = await serve_pages('http://127.0.0.1:0/healthz', 'http://127.0.0.1:0/page')
+    assert (await get(port, '/healthz'))[2] == '{}'
+    status, headers, body = await get(port, '/page')
+    assert (status, headers['Content-Type'], body) == (200, 'text/x', '127.0.0.1 ')
+    assert (await get(port, '/other'))[0] == 404
+
+
+async def test_pages_of_other_addresses_are_served_by_other_servers(serve_pages):
+    first, second = await serve_pages('http://127.0.0.1:0/healthz', 'http://localhost:0/page')
+    assert (await get(first, '/page'))[0] == (await get(second, '/healthz'))[0] == 404
+    assert (await get(second, '/page'))[0] == 200
+
+
+async def test_pages_need_no_health_checks(serve_pages):
+    port, = await serve_pages(None, 'http://127.0.0.1:0/a', 'http://127.0.0.1:0/b')
+    assert (await get(port, '/a'))[0] == (await get(port, '/b'))[0] == 200
+
+
+async def test_pages_get_the_headers(serve_pages):
+    port, = await serve_pages(None, 'http://127.0.0.1:0/a')
+    response = await send(port, b'GET /a HTTP/1.1\r\nHost: x\r\naccept: a\r\nACCEPT: b\r\n\r\n')
+    assert response.endswith('127.0.0.1 a,b')
+
+
+@pytest.mark.parametrize('urls', [
+    ('http://127.0.0.1:0/x', 'http://127.0.0.1:0/x'),
+    (None, 'http://127.0.0.1:0/x', 'http://127.0.0.1:0/x'),
+])
+async def test_two_pages_at_one_url_are_refused(serve_pages, urls):
+    with pytest.raises(endpoints.EndpointError, match="Choose another path: --page="):
+        await serve_pages(*urls)

@@ -192,7 +192,7 @@ class Operator:
     """One run of an operator: it lists, then sees what comes, until it stops or crashes."""
 
     def __init__(self, api, registry, *, subresource=False, watch_delay=0.005, watch_step=None,
-                 observer=None, **persistence):
+                 observer=None, make_queue=queueing.WorkQueue, **persistence):
         """The watch shows so many changes at a time, by default all that there are."""
         self.api = api
         self.settings = OperatorSettings()
@@ -215,7 +215,7 @@ class Operator:
         self.processor = processing.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers)
         self.spawner = self.processor.spawner
-        self.queue = queueing.WorkQueue(
+        self.queue = make_queue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,
             processor=self.processor)
         self.informers = informers.InformerFactory(

@@ -1,0 +1,183 @@
+"""
+Debugging: what an operator does right now, as JSON for people.
+
+It has the names of objects and handlers, but neither contents of objects nor texts of errors: these
+can contain secrets. Of many objects, only the first ones are shown.
+"""
+import asyncio
+import datetime
+import ipaddress
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.configs import configuration
+from kopf._cogs.helpers import versions
+from kopf._core.actions import calls
+from kopf._core.engines.liveness import responding
+from kopf._core.reactor import inspecting, items
+
+MAX_SHOWN = 100
+"""How many objects or watches are shown in each list."""
+
+MAX_HANDLERS = 20
+"""How many handlers are shown for each object."""
+
+PATIENCE = 5.0
+"""How long (seconds) to wait for the operator's event loop."""
+
+
+class Debugger:
+    """The page of one operator. Make it in the operator's event loop."""
+
+    def __init__(
+            self,
+            inspector: inspecting.Inspector,
+            *,
+            settings: configuration.OperatorSettings,
+            clock: clocks.Clock,
+    ) -> None:
+        super().__init__()
+        self._inspector = inspector
+        self._settings = settings
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+
+    async def respond(self, request: responding.Request) -> responding.Response:
+        """Make the page. It is called in another thread and event loop than the operator's."""
+        if not self._settings.debugging.remote and not is_local(request.peer):
+            return _make_response(403, {'error': (
+                "Only clients on the same machine or in the same pod get this, e.g. by kubectl "
+                "port-forward. Or set settings.debugging.remote.")})
+        description = asyncio.run_coroutine_threadsafe(
+            describe(self._inspector, now=self._clock), self._loop)
+        try:
+            found = await asyncio.wait_for(asyncio.wrap_future(description), PATIENCE)
+        except TimeoutError:
+            return _make_response(503, {'error': "The event loop of the operator is blocked."})
+        return _make_response(200, found)
+
+
+def _make_response(status: int, content: Mapping[str, Any]) -> responding.Response:
+    return responding.Response(status, json.dumps(content, indent=2).encode() + b'\n')
+
+
+def is_local(address: str) -> bool:
+    """Whether the IP address is of the same machine. Link-local suffixes are ignored."""
+    try:
+        parsed = ipaddress.ip_address(address.partition('%')[0])
+    except ValueError:
+        return False
+    mapped = getattr(parsed, 'ipv4_mapped', None)
+    return parsed.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+class _Listed:
+    """A list that shows only its first entries, but counts all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._total = 0
+        self._shown: list[Mapping[str, Any]] = []
+
+    @property
+    def has_room(self) -> bool:
+        """Count one more entry, and say whether it is shown."""
+        self._total += 1
+        return self._total <= MAX_SHOWN
+
+    def show(self, entry: Mapping[str, Any]) -> None:
+        self._shown.append(entry)
+
+    def describe(self) -> Mapping[str, Any]:
+        return {'total': self._total, 'shown': self._shown}
+
+
+async def describe(inspector: inspecting.Inspector, *, now: clocks.Clock) -> Mapping[str, Any]:
+    """Describe the operator in its event loop."""
+    moment = now.now()
+    running = _group_calls(inspector.underway)
+    lists = {name: _Listed() for name in ('at_work', 'queued', 'waiting', 'throttled')}
+    async for item in inspector.tour():
+        reason = inspecting.find_reason(item)
+        if item.phase in items.AT_WORK:
+            if lists['at_work'].has_room:
+                lists['at_work'].show({
+                    **_describe_object(item),
+                    'phase': item.phase.name.lower(),
+                    'handlers': _describe_calls(running.get(item.uid, ()), moment),
+                })
+        elif item.phase is items.Phase.QUEUED:
+            if lists['queued'].has_room:
+                lists['queued'].show(_describe_object(item))
+        elif reason is not None:
+            listed = lists['throttled' if reason == 'throttled' else 'waiting']
+            if listed.has_room:
+                listed.show({
+                    **_describe_object(item), 'reason': reason,
+                    **_describe_due(item.due, moment),
+                    'handlers': _describe_progress(item, moment),
+                })
+    watches = _Listed()
+    for watch in inspector.watches:
+        if watches.has_room:
+            heard = watch.pulse.heard
+            watches.show({
+                'resource': str(watch.resource), 'namespace': watch.namespace,
+                'running': watch.is_running,
+                'restarts': max(0, watch.pulse.begun - 1),
+                'last_event_seconds_ago': None if heard is None else round(moment.mono - heard, 3),
+            })
+    switch = inspector.queue.switch
+    return {
+        'version': versions.version,
+        'time': moment.wall.isoformat(),
+        'state': 'stopping' if switch.is_stopping else 'standby' if switch.is_standby else (
+            'paused' if switch.is_paused else 'working'),
+        'leadership': inspector.describe_leadership(),
+        **{name: each.describe() for name, each in lists.items()},
+        'watches': watches.describe(),
+    }
+
+
+def _group_calls(underway: calls.Calls) -> Mapping[object, list[calls.Call]]:
+    by_uids: dict[object, list[calls.Call]] = {}
+    for call in underway:
+        by_uids.setdefault(call.kwargs.get('uid'), []).append(call)
+    return by_uids
+
+
+def _describe_object(item: items.Item) -> Mapping[str, Any]:
+    name = item.name
+    if name is None and (raw := item.inbox.peek()) is not None:
+        name = items.get_name(raw)
+    namespace, name_ = (None, None) if name is None else name
+    return {
+        'resource': str(item.resource), 'namespace': namespace, 'name': name_, 'uid': item.uid}
+
+
+def _describe_calls(
+        underway: Iterable[calls.Call], moment: clocks.Moment,
+) -> list[Mapping[str, Any]]:
+    return [{
+        'id': call.handler.id,
+        'seconds': round(moment.mono - call.requested, 3),
+        'waits_for_thread': call.began is None,
+    } for call in list(underway)[:MAX_HANDLERS]]
+
+
+def _describe_progress(item: items.Item, moment: clocks.Moment) -> list[Mapping[str, Any]]:
+    states = {} if item.cycle is None else item.cycle.states
+    return [
+        {'id': id, 'attempts': state.retries, **_describe_due(state.due, moment)}
+        for id, state in list(states.items())[:MAX_HANDLERS]
+        if not state.finished and state.due > moment.mono]
+
+
+def _describe_due(due: float | None, moment: clocks.Moment) -> Mapping[str, Any]:
+    if due is None:
+        return {'until': None, 'seconds': None}
+    left = max(0.0, due - moment.mono)
+    until = moment.wall + datetime.timedelta(seconds=left)
+    return {'until': until.isoformat(), 'seconds': round(left, 3)}

@@ -1,0 +1,85 @@
+"""
+Inspecting: the present state of an operator, as the metrics and `debugging` show it.
+
+Nothing is counted in advance: all is found when somebody asks. The objects can be very many, so the
+event loop gets the control back again and again.
+"""
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
+
+from kopf._core.actions import calls
+from kopf._core.engines import indexing
+from kopf._core.engines.daemons import spawning
+from kopf._core.reactor import informers, items, ownedwatches, queueing
+
+TOUR_STEP = 1000
+"""How many objects are looked at in one iteration of the event loop."""
+
+
+REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
+"""What resting objects can wait for, see `find_reason`."""
+
+
+class Inspector:
+    """Looks at the parts of an operator; changes nothing."""
+
+    def __init__(
+            self,
+            *,
+            queue: queueing.WorkQueue,
+            informers: informers.InformerFactory,
+            spawner: spawning.Spawner,
+            indices: indexing.OperatorIndexers,
+            underway: calls.Calls,
+            describe_leadership: Callable[[], str | None],
+    ) -> None:
+        """``describe_leadership`` returns the role of the replica; None without an election."""
+        super().__init__()
+        self.queue = queue
+        self.informers = informers
+        self.spawner = spawner
+        self.indices: Mapping[str, indexing.OperatorIndex] = indices
+        self.underway = underway
+        self.describe_leadership = describe_leadership
+        self._list_watches: Callable[[], Collection[ownedwatches.WatchState]] = tuple
+
+    def follow_watches(
+            self, list_watches: Callable[[], Collection[ownedwatches.WatchState]],
+    ) -> None:
+        """Use this function to list the watches from now on."""
+        self._list_watches = list_watches
+
+    @property
+    def watches(self) -> Collection[ownedwatches.WatchState]:
+        return self._list_watches()
+
+    async def tour(self) -> AsyncIterator[items.Item]:
+        """Iterate over all objects. Those that are gone meanwhile can be among them."""
+        number = 0
+        for informer in list(self.informers):
+            for item in list(informer):
+                number += 1
+                if number % TOUR_STEP == 0:
+                    await asyncio.sleep(0)
+                yield item
+
+
+def find_reason(item: items.Item) -> str | None:
+    """
+    Find what a resting object waits for; None if it waits only for changes.
+
+    "held": the end of its namesake; "throttled": the delay after an error of Kopf or of the API
+    server; "echo": the own write; "retry": the next attempt of a handler; "interval": the interval
+    of a reconciling handler.
+    """
+    if item.phase is items.Phase.HELD:
+        return 'held'
+    if item.phase is not items.Phase.RESTING or item.due is None:
+        return None
+    if item.throttler is not None:
+        return 'throttled'
+    if item.inbox.is_expecting:
+        return 'echo'
+    is_interval = item.cycle is None and item.reconcilers is not None and (
+        item.reconcilers.is_resync)
+    return 'interval' if is_interval else 'retry'

@@ -1,0 +1,295 @@
+"""
+Measuring: connects the meters of the engine (`kopf._core.engines.metrics`) with the other parts.
+
+The parts of an operator know nothing of this: where they are measured, other classes are used.
+"""
+import asyncio
+import collections
+import itertools
+from typing import Any
+
+from kopf._cogs.clients import api, metering
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import reviews
+from kopf._core.engines.admission import questions, webhooks
+from kopf._core.engines.daemons import daemons
+from kopf._core.engines.liveness import responding
+from kopf._core.engines.metrics import lags, meters
+from kopf._core.intents import handlers
+from kopf._core.reactor import inspecting, queueing
+from kopf._core.reactor.items import Item, Phase
+
+try:
+    from kopf._core.engines.metrics import exposition
+except ModuleNotFoundError as e:
+    if e.name != 'prometheus_client':
+        raise
+    raise configuration.SettingsError(
+        "Metrics need the library prometheus_client. Install it: pip install 'kopf[metrics]' (or "
+        "pip install prometheus_client), or omit --metrics (settings.metrics.endpoint).") from None
+
+PATIENCE = 2.0
+"""
+How long (seconds) to wait for the operator's event loop. If it is blocked for longer, what was read
+by the former request is shown again, together with the present counters.
+"""
+
+Labels = tuple[str, ...]
+
+
+class MeteredQueue(queueing.WorkQueue):
+    """A work queue that measures how long the objects wait, and how long their processing takes."""
+
+    def __init__(self, *, meter: meters.Meter, **options: Any) -> None:
+        super().__init__(**options)
+        self._meter = meter
+        self._time = asyncio.get_running_loop().time
+        self.waiting: dict[Item, float] = {}
+        """Since when the items are queued."""
+        self.working: dict[Item, float] = {}
+        """Since when the items are processed."""
+
+    def add(self, item: Item, *, urgent: bool = True) -> None:
+        if item in self.waiting or item.phase is not Phase.RESTING:
+            super().add(item, urgent=urgent)
+            return
+        self.waiting[item] = self._time()
+        super().add(item, urgent=urgent)
+        is_refused = item.phase is Phase.RESTING and self.waiting.pop(item, None) is not None
+        if not is_refused:
+            self._meter.find(item.source.resource).add()
+
+    def pause(self) -> None:
+        super().pause()
+        self.prune()
+
+    def prune(self) -> None:
+        """Forget the items that are not queued any more, though nobody has processed them."""
+        self.waiting = {
+            item: since for item, since in self.waiting.items() if item.phase is Phase.QUEUED}
+
+    def _start(self, item: Item) -> None:
+        now = self.working[item] = self._time()
+        self._meter.find(item.source.resource).queued.observe(now - self.waiting.pop(item, now))
+        super()._start(item)
+
+    def _finish(self, item: Item) -> None:
+        began = self.working.pop(item, None)
+        if began is not None:
+            self._meter.find(item.source.resource).worked.observe(self._time() - began)
+        super()._finish(item)
+
+
+class Measures:
+    """The metrics of one operator. Make it in the operator's event loop."""
+
+    def __init__(self, settings: configuration.OperatorSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self.meter = meters.Meter()
+        self._inspector: inspecting.Inspector | None = None
+        self._latest: list[meters.Reading] = []
+
+    def follow(self, client: api.Client) -> None:
+        """Count the requests of the client from now on."""
+        metering.meter(client, self.meter.count_request)
+
+    def make_queue(self, **options: Any) -> queueing.WorkQueue:
+        return MeteredQueue(meter=self.meter, **options)
+
+    def observe_reviews(
+            self, fn: reviews.WebhookFn, directory: webhooks.Directory,
+    ) -> reviews.WebhookFn:
+        return self.meter.observe_reviews(fn, get_code=get_code, known={
+            name: webhook.path for webhook in directory.webhooks
+            for name in (webhook.path, webhook.slug)})
+
+    def inspect(self, inspector: inspecting.Inspector) -> None:
+        """Read the present state of this operator from now on."""
+        self._inspector = inspector
+
+    async def run(self) -> None:
+        """Measure the event loop, until cancelled."""
+        await lags.measure(self.meter.lag)
+
+    async def respond(self, request: responding.Request) -> responding.Response:
+        """Make the page. It is called in another thread and event loop than the operator's."""
+        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        try:
+            self._latest = await asyncio.wait_for(asyncio.wrap_future(reading), PATIENCE)
+        except TimeoutError:
+            pass
+        body, content_type = exposition.render(
+            self.meter, self._latest, accept=request.get_header('Accept'))
+        return responding.Response(200, body, content_type)
+
+    async def _read(self) -> list[meters.Reading]:
+        return [] if self._inspector is None else await read(
+            self._inspector, self.meter, self._settings)
+
+
+async def read(
+        inspector: inspecting.Inspector,
+        meter: meters.Meter,
+        settings: configuration.OperatorSettings,
+) -> list[meters.Reading]:
+    """Read the present state of an operator."""
+    now = asyncio.get_running_loop().time()
+    resources = {informer.resource for informer in inspector.informers}
+    for informer in inspector.informers:
+        served = informer.handlers
+        meter.expect(informer.resource, itertools.chain(
+            served.indexing, served.watching, served.spawning, served.changing,
+            served.reconciling))
+    kinds = sorted({meters.get_controller(resource) for resource in resources})
+    return [
+        *_read_queue(inspector, kinds, settings.queueing.worker_limit, now),
+        *await _read_objects(inspector, kinds),
+        *_read_companions(inspector),
+        *_read_indices(inspector),
+        *_read_watches(inspector, now),
+        *_read_leadership(inspector, settings),
+    ]
+
+
+def _read_queue(
+        inspector: inspecting.Inspector, kinds: list[str], limit: int | None, now: float,
+) -> list[meters.Reading]:
+    own: tuple[str, ...] = ('controller',)
+    both = ('name', 'controller')
+    active = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
+    active.update((_get_kind(item),) for item in inspector.queue.at_work)
+    readings = [
+        meters.Reading(
+            'controller_runtime_active_workers',
+            "Number of currently used workers per controller", own, active),
+        meters.Reading(
+            'controller_runtime_max_concurrent_reconciles',
+            "Maximum number of concurrent reconciles per controller", own,
+            {(kind,): float('inf') if limit is None else limit for kind in kinds}),
+    ]
+    if isinstance(inspector.queue, MeteredQueue):
+        inspector.queue.prune()
+        depth = collections.Counter[Labels]({(kind, kind): 0 for kind in kinds})
+        depth.update((kind, kind) for kind in map(_get_kind, inspector.queue.waiting))
+        total: dict[Labels, float] = {(kind, kind): 0.0 for kind in kinds}
+        longest = dict(total)
+        for item, began in inspector.queue.working.items():
+            kind = _get_kind(item)
+            total[kind, kind] = total.get((kind, kind), 0.0) + now - began
+            longest[kind, kind] = max(longest.get((kind, kind), 0.0), now - began)
+        readings += [
+            meters.Reading(
+                'workqueue_depth', "Current depth of workqueue by workqueue", both, depth),
+            meters.Reading(
+                'workqueue_unfinished_work_seconds',
+                "How many seconds of work has been done that is in progress and hasn't been "
+                "observed by work_duration.", both, total),
+            meters.Reading(
+                'workqueue_longest_running_processor_seconds',
+                "How many seconds has the longest running processor for workqueue been running.",
+                both, longest),
+        ]
+    return readings
+
+
+async def _read_objects(
+        inspector: inspecting.Inspector, kinds: list[str],
+) -> list[meters.Reading]:
+    known = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
+    for informer in inspector.informers:
+        known[meters.get_controller(informer.resource),] += len(informer)
+    cycles = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
+    waiting = collections.Counter[Labels]({
+        (kind, reason): 0 for kind in kinds for reason in inspecting.REASONS})
+    async for item in inspector.tour():
+        if item.cycle is not None:
+            cycles[_get_kind(item),] += 1
+        reason = inspecting.find_reason(item)
+        if reason is not None:
+            waiting[_get_kind(item), reason] += 1
+    return [
+        meters.Reading('kopf_objects', "Number of known objects", ('kind',), known),
+        meters.Reading(
+            'kopf_cycles_open', "Number of objects with an open handling cycle", ('kind',),
+            cycles),
+        meters.Reading(
+            'kopf_objects_waiting', "Number of objects that are processed again at some time",
+            ('kind', 'reason'), waiting),
+    ]
+
+
+def _read_companions(inspector: inspecting.Inspector) -> list[meters.Reading]:
+    running = collections.Counter[Labels]()
+    timers = collections.Counter[Labels]()
+    for informer in inspector.informers:
+        for handler in informer.handlers.spawning:
+            is_daemon = isinstance(handler, handlers.DaemonHandler)
+            key = handler.id, meters.get_controller(informer.resource)
+            (running if is_daemon else timers)[key] += 0
+    for companion in list(inspector.spawner.alive):
+        key = companion.handler.id, meters.get_controller(companion.companions.resource)
+        (running if isinstance(companion, daemons.Daemon) else timers)[key] += 1
+    labels = ('handler', 'kind')
+    return [
+        meters.Reading('kopf_daemons', "Number of daemons of objects", labels, running),
+        meters.Reading('kopf_timers', "Number of timers of objects", labels, timers),
+    ]
+
+
+def _read_indices(inspector: inspecting.Inspector) -> list[meters.Reading]:
+    return [
+        meters.Reading(
+            'kopf_index_keys', "Number of keys in an index", ('index',),
+            {(id,): len(index) for id, index in inspector.indices.items()}),
+        meters.Reading(
+            'kopf_index_objects', "Number of objects in an index", ('index',),
+            {(id,): index.objects for id, index in inspector.indices.items()}),
+    ]
+
+
+def _read_watches(inspector: inspecting.Inspector, now: float) -> list[meters.Reading]:
+    running = collections.Counter[Labels]()
+    restarts = collections.Counter[Labels]()
+    ages: dict[Labels, float] = {}
+    for watch in inspector.watches:
+        key = (meters.get_controller(watch.resource),)
+        running[key] += watch.is_running
+        restarts[key] += max(0, watch.pulse.begun - 1)
+        if watch.pulse.heard is not None:
+            ages[key] = max(ages.get(key, 0.0), now - watch.pulse.heard)
+    return [
+        meters.Reading('kopf_watches', "Number of running watches", ('kind',), running),
+        meters.Reading(
+            'kopf_watch_restarts', "Total number of times that watches were connected again",
+            ('kind',), restarts, is_counter=True),
+        meters.Reading(
+            'kopf_watch_last_event_age_seconds',
+            "For how long nothing has come by a watch: neither an event nor a bookmark; the "
+            "longest of the kind", ('kind',), ages),
+    ]
+
+
+def _read_leadership(
+        inspector: inspecting.Inspector, settings: configuration.OperatorSettings,
+) -> list[meters.Reading]:
+    role, name = inspector.describe_leadership(), settings.leadership.name
+    if role is None or name is None:
+        return []
+    return [meters.Reading(
+        'leader_election_master_status',
+        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
+        "indicates master. 'name' is the string used to identify the lease.",
+        ('name',), {(name,): float(role == 'leader')})]
+
+
+def _get_kind(item: Item) -> str:
+    return meters.get_controller(item.resource)
+
+
+def get_code(e: Exception) -> str:
+    """Get the HTTP status that webhook servers respond with after the error of a review."""
+    if isinstance(e, questions.UnknownResourceError):
+        return '404'
+    return '400' if isinstance(e, questions.ReviewError) else '500'

@@ -1,0 +1,70 @@
+"""
+Operators in a small world, with their metrics read as Prometheus would read them.
+"""
+import kopf
+from kopf._cogs.aiokits import pulses
+from kopf._core.actions import calls
+from kopf._core.engines.metrics import exposition
+from kopf._core.reactor import inspecting, measuring, ownedwatches
+from tests._core.reactor.worlds import Api, Operator
+from tests.expressions import parse_text
+
+
+class Measured:
+    """An operator that is measured, and whatever has happened to it."""
+
+    def __init__(self, declare, *, role=None):
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        self.api = Api()
+        settings = kopf.OperatorSettings()
+        settings.leadership.name = None if role is None else 'my-lease'
+        self.measures = measuring.Measures(settings)
+        self.operator = Operator(
+            self.api, registry, observer=self.measures.meter, make_queue=self.measures.make_queue)
+        self.operator.settings.queueing.error_delays = [30]
+        self.underway = calls.Calls()
+        calls.calls_var.set(self.underway)
+        self.inspector = inspecting.Inspector(
+            queue=self.operator.queue, informers=self.operator.informers,
+            spawner=self.operator.spawner, indices=self.operator.indexers,
+            underway=self.underway, describe_leadership=lambda: role)
+        self.measures.inspect(self.inspector)
+        self.pulse = pulses.Pulse()
+        self.inspector.follow_watches(lambda: [ownedwatches.WatchState(
+            self.operator.informer.resource, None, self.pulse, True)])
+
+    async def __aenter__(self):
+        self.operator.start()
+        return self
+
+    async def __aexit__(self, *_):
+        await self.operator.stop()
+
+    async def get_text(self, accept=''):
+        readings = await self.measures._read()
+        text, _ = exposition.render(self.measures.meter, readings, accept=accept)
+        return text.decode()
+
+    async def scrape(self):
+        return Scrape(await self.get_text())
+
+
+class Scrape:
+    """The series at one moment."""
+
+    def __init__(self, text):
+        self.series = parse_text(text)
+
+    def __len__(self):
+        return sum(map(len, self.series.values()))
+
+    def get(self, metric, /, **labels):
+        """Get the value of the only series with these labels."""
+        value, = [value for found, value in self.series[metric] if labels.items() <= found.items()]
+        return value
+
+    def get_all(self, metric, label, /, **labels):
+        """Get the values by this label, without zeros."""
+        return {found[label]: value for found, value in self.series.get(metric, ())
+                if labels.items() <= found.items() and value}
