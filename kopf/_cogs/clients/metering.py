@@ -6,10 +6,11 @@ The connections of a client that counts nothing are not wrapped: so, that costs 
 import contextlib
 import functools
 import urllib.parse
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from kopf._cogs.clients import api, connections
+from kopf._cogs.helpers import parsing
 
 Count = Callable[[int | None, str, str], None]
 """Counts a request by the HTTP status (None for errors of the network), the method, the host."""
@@ -24,9 +25,19 @@ def _wrap(count: Count, connection: connections.Connection) -> None:
     plain_exchange, plain_stream = connection.exchange, connection.stream
     host = urllib.parse.urlsplit(connection.shown).netloc
 
-    async def exchange(method: str, target: str, **options: Any) -> Any:
+    async def exchange(
+            method: str,
+            target: str,
+            *,
+            headers: Mapping[str, str],
+            body: bytes | None,
+            connect_timeout: float | None = None,
+            permit: Callable[[], None] | None = None,
+    ) -> parsing.Response:
         try:
-            response = await plain_exchange(method, target, **options)
+            response = await plain_exchange(
+                method, target, headers=headers, body=body, connect_timeout=connect_timeout,
+                permit=permit)
         except api.NETWORK_ERRORS:
             count(None, method, host)
             raise

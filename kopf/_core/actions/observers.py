@@ -9,7 +9,7 @@ result, its error, or its cancellation.
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
@@ -19,6 +19,8 @@ from kopf._core.intents import causes, handlers
 logger = logging.getLogger('kopf._core.actions.observers')
 
 T = TypeVar('T')
+
+NO_OPTIONS: Mapping[str, Any] = {}
 
 Ended = Callable[[T | None, BaseException | None, float], None]
 """
@@ -52,7 +54,8 @@ class Observer(Protocol):
     """
     The interface of observers. Kopf calls the methods in the event loop, so they must not block.
 
-    If an observer fails, the observed action continues. Kopf logs only the first error.
+    If an observer fails, the observed action continues. Kopf logs only the first error. A class
+    whose method is that of this class is not notified by that method.
     """
 
     def attempt(
@@ -90,64 +93,94 @@ class Telling:
     def __init__(self, observers: Sequence[Observer]) -> None:
         super().__init__()
         self.observers = observers
+        self._attempt = self._find_methods('attempt')
+        self._reconciliation = self._find_methods('reconciliation')
+        self._write = self._find_methods('write')
         self._failed: set[int] = set()
-        """The indices of the observers that have failed."""
+        """The ids (``id()``) of the observers that have failed."""
+
+    def _find_methods(self, name: str) -> list['_Method']:
+        plain = getattr(Observer, name)
+        return [
+            _Method(observer, name) for observer in self.observers
+            if getattr(type(observer), name, None) is not plain]
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
-            work: Awaitable[progression.Outcome],
+            work: Coroutine[Any, Any, progression.Outcome],
     ) -> Coroutine[Any, Any, progression.Outcome]:
-        return self._follow(work, lambda observer: observer.attempt(handler, cause))
+        return self._follow(self._attempt, work, (handler, cause)) if self._attempt else work
 
     def reconciliation(
-            self, resource: references.Resource, raw: bodies.RawBody, work: Awaitable[Sequel],
-    ) -> Coroutine[Any, Any, Sequel]:
+            self, resource: references.Resource, raw: bodies.RawBody,
+            work: Awaitable[Any], find_sequel: Callable[[], Sequel],
+    ) -> Awaitable[Any]:
+        if not self._reconciliation:
+            return work
         return self._follow(
-            work, lambda observer: observer.reconciliation(resource, identify(raw)))
+            self._reconciliation, work, (resource, identify(raw)), find_result=find_sequel)
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody,
-            work: Awaitable[bodies.RawBody | None], *,
+            work: Coroutine[Any, Any, bodies.RawBody | None], *,
             content_type: str, subresource: str | None,
     ) -> Coroutine[Any, Any, bodies.RawBody | None]:
-        return self._follow(work, lambda observer: observer.write(
-            resource, identify(raw), content_type=content_type, subresource=subresource))
+        if not self._write:
+            return work
+        return self._follow(self._write, work, (resource, identify(raw)), options={
+            'content_type': content_type, 'subresource': subresource})
 
     async def _follow(
-            self, work: Awaitable[T], begin: Callable[[Observer], Ended[Any]],
+            self,
+            methods: Sequence['_Method'],
+            work: Awaitable[T],
+            args: tuple[Any, ...],
+            *,
+            options: Mapping[str, Any] = NO_OPTIONS,
+            find_result: Callable[[], object] | None = None,
     ) -> T:
-        """Do the work, and notify the observers; in the reverse order at the end."""
-        loop = asyncio.get_running_loop()
-        ends: list[tuple[int, Ended[Any]]] = []
-        for number, observer in enumerate(self.observers):
+        """
+        Do the work, and notify the observers: at the end, in the reverse order.
+
+        This is done for each event of each object, so it is rather quick than short.
+        """
+        time = asyncio.get_running_loop().time
+        ends: list[tuple[Observer, Ended[Any]]] = []
+        for observer, name in methods:
             try:
-                ends.append((number, begin(observer)))
+                ends.append((observer, getattr(observer, name)(*args, **options)))
             except Exception as e:
-                self._complain(number, e)
-        began = loop.time()
+                self._complain(observer, e)
+        began = time()
+        error: BaseException | None = None
+        result: Any = None
         try:
             result = await work
+            return result  # type: ignore[no-any-return]
         except BaseException as e:
-            self._end(ends, None, e, loop.time() - began)
+            error = e
             raise
-        self._end(ends, result, None, loop.time() - began)
-        return result
+        finally:
+            seconds = time() - began
+            if find_result is not None and error is None:
+                result = find_result()
+            for observer, end in reversed(ends):
+                try:
+                    end(result, error, seconds)
+                except Exception as e:
+                    self._complain(observer, e)
+            error = None  # so that there is no cycle of references with the traceback
 
-    def _end(
-            self, ends: Sequence[tuple[int, Ended[Any]]],
-            result: object, error: BaseException | None, seconds: float,
-    ) -> None:
-        for number, end in reversed(ends):
-            try:
-                end(result, error, seconds)
-            except Exception as e:
-                self._complain(number, e)
+    def _complain(self, observer: Observer, e: Exception) -> None:
+        if id(observer) not in self._failed:
+            self._failed.add(id(observer))
+            logger.error(f"The observer {observer!r} has failed: {e!r}. Handling goes on. More "
+                         f"errors of this observer are not logged.", exc_info=e)
 
-    def _complain(self, number: int, e: Exception) -> None:
-        if number not in self._failed:
-            self._failed.add(number)
-            logger.error(f"The observer {self.observers[number]!r} has failed: {e!r}. Handling "
-                         f"goes on. More errors of this observer are not logged.", exc_info=e)
+
+class _Method(NamedTuple):
+    observer: Observer
+    name: str
 
 
 def identify(raw: bodies.RawBody) -> Identity:

@@ -5,6 +5,7 @@ The parts of an operator know nothing of this: where they are measured, other cl
 """
 import asyncio
 import collections
+import gc
 import itertools
 from typing import Any
 
@@ -28,6 +29,9 @@ except ModuleNotFoundError as e:
         "Metrics need the library prometheus_client. Install it: pip install 'kopf[metrics]' (or "
         "pip install prometheus_client), or omit --metrics (settings.metrics.endpoint).") from None
 
+if gc.get_freeze_count():
+    gc.freeze()  # as `kopf run` does with all that it has loaded: full collections block
+
 PATIENCE = 2.0
 """
 How long (seconds) to wait for the operator's event loop. If it is blocked for longer, what was read
@@ -50,13 +54,12 @@ class MeteredQueue(queueing.WorkQueue):
         """Since when the items are processed."""
 
     def add(self, item: Item, *, urgent: bool = True) -> None:
-        if item in self.waiting or item.phase is not Phase.RESTING:
+        if item.phase is not Phase.RESTING or item in self.waiting:
             super().add(item, urgent=urgent)
             return
         self.waiting[item] = self._time()
         super().add(item, urgent=urgent)
-        is_refused = item.phase is Phase.RESTING and self.waiting.pop(item, None) is not None
-        if not is_refused:
+        if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
             self._meter.find(item.source.resource).add()
 
     def pause(self) -> None:

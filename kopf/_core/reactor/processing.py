@@ -116,7 +116,7 @@ class Processor:
         work: Awaitable[object] = self._process(item, raw, found)
         if self.env.observer is not None:
             work = self.env.observer.reconciliation(
-                item.resource, raw, self._find_sequel(item, work))
+                item.resource, raw, work, functools.partial(find_sequel, item))
         try:
             await work
         except apierrors.NotLeadingError as e:
@@ -132,14 +132,6 @@ class Processor:
                 item.recover()
                 self._get_logger(raw).info(
                     "Throttling is over. Switching back to normal operations.")
-
-    async def _find_sequel(
-            self, item: items.Item, work: Awaitable[object],
-    ) -> observers.Sequel:
-        await work
-        if item.inbox.has_news:
-            return observers.Sequel.AGAIN
-        return observers.Sequel.REST if item.due is None else observers.Sequel.LATER
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
@@ -377,3 +369,10 @@ class Processor:
         except filters.FilterError as e:
             execution.fail(handler, e.error, cause.logger)
             return False
+
+
+def find_sequel(item: items.Item) -> observers.Sequel:
+    """Find what follows after a reconciliation of the object without an error."""
+    if item.inbox.has_news:
+        return observers.Sequel.AGAIN
+    return observers.Sequel.REST if item.due is None else observers.Sequel.LATER

@@ -4,13 +4,12 @@ possible; the names of the metrics are in `families`.
 """
 import asyncio
 import collections
-import contextvars
-import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import bodies, references, reviews
+from kopf._cogs.structs import references, reviews
 from kopf._core.actions import observers, progression
 from kopf._core.engines.metrics import histograms
 from kopf._core.intents import causes, handlererrors, handlers
@@ -49,9 +48,11 @@ class Reading(NamedTuple):
 
 class ControllerMeter:
     """What happens to the objects of one kind."""
-    __slots__ = ('adds', 'queued', 'results', 'retries', 'seconds', 'terminal', 'worked')
+    __slots__ = (
+        '_failures', 'adds', 'queued', 'results', 'retries', 'seconds', 'terminal', 'worked')
 
-    def __init__(self) -> None:
+    def __init__(self, failures: 'Failures') -> None:
+        self._failures = failures
         self.results = dict.fromkeys(RESULTS, 0)
         self.terminal = 0
         """How many reconciliations have failed for good."""
@@ -66,29 +67,33 @@ class ControllerMeter:
         self.adds += 1
 
     def end(
-            self, current: '_Reconciliation',
+            self,
             sequel: observers.Sequel | None, error: BaseException | None, seconds: float,
     ) -> None:
         """Count a reconciliation by its result. One that is interrupted by the exit has none."""
         self.seconds.observe(seconds)
+        is_terminal = self._failures.take() if self._failures else None
         if sequel is None and not isinstance(error, Exception):
             return
         if isinstance(error, errors.NotLeadingError):
             result = 'requeue'
-        elif sequel is None or current.has_failed:
+        elif sequel is None or is_terminal is not None:
             result = 'error'
         else:
             result = SEQUELS[sequel]
         self.results[result] += 1
-        self.terminal += current.is_terminal
-        self.retries += result != 'success' and sequel is not observers.Sequel.REST
+        if is_terminal:
+            self.terminal += 1
+        if result != 'success' and sequel is not observers.Sequel.REST:
+            self.retries += 1
 
 
 class AttemptMeter(dict[str, histograms.Histogram]):
     """The durations of the attempts of one handler, by their outcomes."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: 'Failures') -> None:
         super().__init__()
+        self._failures = failures
         for outcome in OUTCOMES:
             self[outcome]
 
@@ -104,15 +109,34 @@ class AttemptMeter(dict[str, histograms.Histogram]):
     def end_in_reconciliation(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
     ) -> None:
-        self[judge(outcome)].observe(seconds)
-        failed = None if outcome is None else outcome.exception
-        if outcome is None or failed is None or outcome.waiting:
+        if outcome is not None and outcome.exception is None:
+            self['success'].observe(seconds)
             return
-        current = _current_var.get()
-        if current is not None and outcome.final:
-            current.fail(is_final=True)
-        elif current is not None and not isinstance(failed, handlererrors.TemporaryError):
-            current.fail(is_final=False)
+        self[judge(outcome)].observe(seconds)
+        if outcome is not None and not outcome.waiting and (
+                outcome.final
+                or not isinstance(outcome.exception, handlererrors.TemporaryError)):
+            self._failures.note(is_terminal=outcome.final)
+
+
+class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
+    """
+    The reconciliations under way of which any handler has failed, by their tasks: whether it has
+    failed permanently. `kopf.TemporaryError` is no failure, but a request to call the handler
+    again.
+
+    Handlers run in the tasks of the reconciliations. So, those without failures cost nothing.
+    """
+
+    def note(self, *, is_terminal: bool) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            self[task] = is_terminal or self.get(task, False)
+
+    def take(self) -> bool | None:
+        """Whether any handler of this reconciliation has failed permanently; None if none has."""
+        task = asyncio.current_task()
+        return None if task is None else self.pop(task, None)
 
 
 def judge(outcome: progression.Outcome | None) -> str:
@@ -142,29 +166,6 @@ class WebhookMeter:
         self.seconds.observe(seconds)
 
 
-class _Reconciliation:
-    """A reconciliation under way. Its handlers run in its context."""
-    __slots__ = ('has_failed', 'is_terminal')
-
-    def __init__(self) -> None:
-        self.has_failed = self.is_terminal = False
-
-    def fail(self, *, is_final: bool) -> None:
-        """
-        Note that a handler has failed. `kopf.TemporaryError` is no failure, but a request to call
-        the handler again.
-        """
-        self.has_failed = True
-        self.is_terminal = self.is_terminal or is_final
-
-
-_current_var: contextvars.ContextVar[_Reconciliation | None] = contextvars.ContextVar(
-    '_current_var', default=None)
-
-_root_var: contextvars.ContextVar[str] = contextvars.ContextVar('_root_var', default='')
-"""The id of the current handler, for its sub-handlers."""
-
-
 class _Made(dict[str, V]):
     """A dict that makes missing values; unlike a defaultdict, it is typed by its factory only."""
 
@@ -182,7 +183,8 @@ class Meter(observers.Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self.controllers = _Made(ControllerMeter)
+        self._failures = Failures()
+        self.controllers = _Made(lambda: ControllerMeter(self._failures))
         """By the kinds, as they are spelled: `get_controller` is too slow for each event."""
         self.webhooks = _Made(WebhookMeter)
         self.attempts: dict[tuple[str, str], AttemptMeter] = {}
@@ -191,6 +193,7 @@ class Meter(observers.Observer):
         """By the status (None for errors of the network), the method, and the host."""
         self.lag = histograms.Histogram(histograms.LAG_BOUNDS)
         self._by_handlers: dict[tuple[handlers.Handler, str | None], observers.Ended[Any]] = {}
+        self._roots: set[str] = set()
 
     def expect(
             self, resource: references.Resource, declared: Iterable[handlers.Handler],
@@ -213,34 +216,43 @@ class Meter(observers.Observer):
     ) -> observers.Ended[progression.Outcome]:
         resource: references.Resource | None = getattr(cause, 'resource', None)
         kind = None if resource is None else resource.kind
+        return self._by_handlers.get((handler, kind)) or self._find(handler, kind, resource)
+
+    def _find(
+            self,
+            handler: handlers.Handler,
+            kind: str | None,
+            resource: references.Resource | None,
+    ) -> observers.Ended[progression.Outcome]:
         is_sub = isinstance(handler, handlers.ResourceHandler) and handler.selector is None
-        if isinstance(handler, handlers.ChangingHandler) and not is_sub:
-            _root_var.set(handler.id)
-        found = self._by_handlers.get((handler, kind))
-        if found is None:
-            label = f'{_root_var.get()}/*' if is_sub else handler.id
-            meter = self._get_attempts(label, '' if resource is None else get_controller(resource))
-            is_part = isinstance(handler, (handlers.ChangingHandler, handlers.ReconcilingHandler))
-            found = meter.end_in_reconciliation if is_part else meter.end
-            if not is_sub:  # sub-handlers are made for each call
-                self._by_handlers[handler, kind] = found
+        is_changing = isinstance(handler, handlers.ChangingHandler)
+        label = self._find_root(handler) + '/*' if is_sub else handler.id
+        meter = self._get_attempts(label, '' if resource is None else get_controller(resource))
+        is_part = is_changing or isinstance(handler, handlers.ReconcilingHandler)
+        found = meter.end_in_reconciliation if is_part else meter.end
+        if not is_sub:  # sub-handlers are made for each call
+            self._by_handlers[handler, kind] = found
+        if is_changing and not is_sub:
+            self._roots.add(handler.id)
         return found
 
+    def _find_root(self, handler: handlers.Handler) -> str:
+        """Find the handler in which the sub-handler is declared, maybe via other sub-handlers."""
+        return max(
+            (id for id in self._roots if handler.id.startswith(f'{id}/')), key=len, default='')
+
     def _get_attempts(self, id: str, kind: str) -> AttemptMeter:
-        return self.attempts.setdefault((id, kind), AttemptMeter())
+        known = self.attempts.get((id, kind))
+        if known is None:
+            known = self.attempts[id, kind] = AttemptMeter(self._failures)
+        return known
 
     def reconciliation(
             self, resource: references.Resource, identity: observers.Identity,
     ) -> observers.Ended[observers.Sequel]:
-        current = _Reconciliation()
-        _current_var.set(current)
-        return functools.partial(self.find(resource).end, current)
+        return self.controllers[resource.kind or resource.plural].end
 
-    def write(
-            self, resource: references.Resource, identity: observers.Identity, *,
-            content_type: str, subresource: str | None,
-    ) -> observers.Ended[bodies.RawBody]:
-        return _ignore  # the requests are counted by the API client
+    write = observers.Observer.write  # not notified: the requests are counted instead
 
     # Webhooks.
 
@@ -280,7 +292,3 @@ class Meter(observers.Observer):
                 meter.end(code, loop.time() - began)
 
         return review
-
-
-def _ignore(result: object, error: BaseException | None, seconds: float) -> None:
-    pass
