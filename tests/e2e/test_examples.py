@@ -609,8 +609,10 @@ async def test_metrics_of_the_example_are_those_of_its_dashboard_and_alerts(run,
 
     await op.wait_for("Leading: handling the objects")
     await user.apply(OBJ)
-    await op.wait_for("Too shy to greet")
-    waiting, = json.loads(await fetch('/debug'))['waiting']['shown']
+    async with asyncio.timeout(8):
+        while not (found := json.loads(await fetch('/debug'))['waiting']['shown']):
+            await asyncio.sleep(0.05)
+    waiting, = found
     assert (waiting['name'], waiting['reason']) == ('kopf-example-1', 'retry')
     assert [handler['id'] for handler in waiting['handlers']] == ['greet']
     await op.wait_for("Handler 'greet' succeeded")

@@ -1,6 +1,7 @@
 """
 What is served beside the health checks: the metrics, and the state of the operator.
 """
+import asyncio
 import json
 
 import aiohttp
@@ -52,6 +53,9 @@ async def test_metrics_and_state_are_served_beside_the_health_checks(kube, kind,
     for number in range(5):
         await wait_handled(kube, kind, f'obj{number}')
     await op.wait_for("password=secret")
+    async with asyncio.timeout(30):
+        while not json.loads((await fetch(f'{url}/debug'))[1])['waiting']['total']:
+            await asyncio.sleep(0.05)
 
     content_type, text = await fetch(f'{url}/metrics')
     series = expressions.parse_text(text)

@@ -22,6 +22,9 @@ T = TypeVar('T')
 
 NO_OPTIONS: Mapping[str, Any] = {}
 
+_Method = tuple[Any, Callable[..., Any]]
+"""An observer and one of its methods."""
+
 Ended = Callable[[T | None, BaseException | None, float], None]
 """
 Kopf calls this function with the result, the error, and the duration in seconds.
@@ -93,17 +96,22 @@ class Telling:
     def __init__(self, observers: Sequence[Observer]) -> None:
         super().__init__()
         self.observers = observers
+        self._failed: set[int] = set()
+        """The ids (``id()``) of the observers that have failed."""
         self._attempt = self._find_methods('attempt')
         self._reconciliation = self._find_methods('reconciliation')
         self._write = self._find_methods('write')
-        self._failed: set[int] = set()
-        """The ids (``id()``) of the observers that have failed."""
 
-    def _find_methods(self, name: str) -> list['_Method']:
+    def _find_methods(self, name: str) -> list[_Method]:
         plain = getattr(Observer, name)
-        return [
-            _Method(observer, name) for observer in self.observers
-            if getattr(type(observer), name, None) is not plain]
+        methods: list[_Method] = []
+        for observer in self.observers:
+            try:
+                if getattr(type(observer), name) is not plain:
+                    methods.append((observer, getattr(observer, name)))
+            except AttributeError as e:
+                self._complain(observer, e)
+        return methods
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
@@ -132,7 +140,7 @@ class Telling:
 
     async def _follow(
             self,
-            methods: Sequence['_Method'],
+            methods: Sequence[_Method],
             work: Awaitable[T],
             args: tuple[Any, ...],
             *,
@@ -146,41 +154,38 @@ class Telling:
         """
         time = asyncio.get_running_loop().time
         ends: list[tuple[Observer, Ended[Any]]] = []
-        for observer, name in methods:
+        for observer, method in methods:
             try:
-                ends.append((observer, getattr(observer, name)(*args, **options)))
+                ends.append((observer, method(*args, **options)))
             except Exception as e:
                 self._complain(observer, e)
+        if len(ends) > 1:
+            ends.reverse()
         began = time()
-        error: BaseException | None = None
-        result: Any = None
         try:
             result = await work
-            return result  # type: ignore[no-any-return]
         except BaseException as e:
-            error = e
-            raise
-        finally:
             seconds = time() - began
-            if find_result is not None and error is None:
-                result = find_result()
-            for observer, end in reversed(ends):
+            for observer, end in ends:
                 try:
-                    end(result, error, seconds)
-                except Exception as e:
-                    self._complain(observer, e)
-            error = None  # so that there is no cycle of references with the traceback
+                    end(None, e, seconds)
+                except Exception as failure:
+                    self._complain(observer, failure)
+            raise
+        seconds = time() - began
+        told: Any = result if find_result is None else find_result()
+        for observer, end in ends:
+            try:
+                end(told, None, seconds)
+            except Exception as failure:
+                self._complain(observer, failure)
+        return result
 
     def _complain(self, observer: Observer, e: Exception) -> None:
         if id(observer) not in self._failed:
             self._failed.add(id(observer))
             logger.error(f"The observer {observer!r} has failed: {e!r}. Handling goes on. More "
                          f"errors of this observer are not logged.", exc_info=e)
-
-
-class _Method(NamedTuple):
-    observer: Observer
-    name: str
 
 
 def identify(raw: bodies.RawBody) -> Identity:

@@ -47,6 +47,7 @@ class MeteredQueue(queueing.WorkQueue):
     def __init__(self, *, meter: meters.Meter, **options: Any) -> None:
         super().__init__(**options)
         self._meter = meter
+        self._controllers = meter.controllers
         self._time = asyncio.get_running_loop().time
         self.waiting: dict[Item, float] = {}
         """Since when the items are queued."""
@@ -58,7 +59,7 @@ class MeteredQueue(queueing.WorkQueue):
             super().add(item, urgent=urgent)
             return
         self.waiting[item] = self._time()
-        super().add(item, urgent=urgent)
+        queueing.WorkQueue.add(self, item, urgent=urgent)  # for each event, `super()` is too slow
         if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
             self._meter.find(item.source.resource).add()
 
@@ -73,14 +74,18 @@ class MeteredQueue(queueing.WorkQueue):
 
     def _start(self, item: Item) -> None:
         now = self.working[item] = self._time()
-        self._meter.find(item.source.resource).queued.observe(now - self.waiting.pop(item, now))
-        super()._start(item)
+        resource = item.source.resource
+        self._controllers[resource.kind or resource.plural].queued.observe(
+            now - self.waiting.pop(item, now))
+        queueing.WorkQueue._start(self, item)
 
     def _finish(self, item: Item) -> None:
         began = self.working.pop(item, None)
         if began is not None:
-            self._meter.find(item.source.resource).worked.observe(self._time() - began)
-        super()._finish(item)
+            resource = item.source.resource
+            self._controllers[resource.kind or resource.plural].worked.observe(
+                self._time() - began)
+        queueing.WorkQueue._finish(self, item)
 
 
 class Measures:

@@ -72,7 +72,7 @@ class ControllerMeter:
     ) -> None:
         """Count a reconciliation by its result. One that is interrupted by the exit has none."""
         self.seconds.observe(seconds)
-        is_terminal = self._failures.take() if self._failures else None
+        is_terminal = self._failures.take() if self._failures.are_there else None
         if sequel is None and not isinstance(error, Exception):
             return
         if isinstance(error, errors.NotLeadingError):
@@ -127,8 +127,11 @@ class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
 
     Handlers run in the tasks of the reconciliations. So, those without failures cost nothing.
     """
+    are_there = False
+    """Whether there are any. The length is too slow to look at it after each reconciliation."""
 
     def note(self, *, is_terminal: bool) -> None:
+        self.are_there = True
         task = asyncio.current_task()
         if task is not None:
             self[task] = is_terminal or self.get(task, False)
@@ -136,7 +139,9 @@ class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
     def take(self) -> bool | None:
         """Whether any handler of this reconciliation has failed permanently; None if none has."""
         task = asyncio.current_task()
-        return None if task is None else self.pop(task, None)
+        found = None if task is None else self.pop(task, None)
+        self.are_there = len(self) > 0
+        return found
 
 
 def judge(outcome: progression.Outcome | None) -> str:
