@@ -171,10 +171,10 @@ def _read_queue(
     readings = [
         meters.Reading(
             'controller_runtime_active_workers',
-            "Number of currently used workers per controller", own, active),
+            "Objects that are processed now", own, active),
         meters.Reading(
             'controller_runtime_max_concurrent_reconciles',
-            "Maximum number of concurrent reconciles per controller", own,
+            "How many objects are processed at once at most", own,
             {(kind,): float('inf') if limit is None else limit for kind in kinds}),
     ]
     if isinstance(inspector.queue, MeteredQueue):
@@ -189,14 +189,14 @@ def _read_queue(
             longest[kind, kind] = max(longest.get((kind, kind), 0.0), now - began)
         readings += [
             meters.Reading(
-                'workqueue_depth', "Current depth of workqueue by workqueue", both, depth),
+                'workqueue_depth', "Objects that are queued now", both, depth),
             meters.Reading(
                 'workqueue_unfinished_work_seconds',
-                "How many seconds of work has been done that is in progress and hasn't been "
-                "observed by work_duration.", both, total),
+                "For how long the objects under way are being processed, in seconds: their sum",
+                both, total),
             meters.Reading(
                 'workqueue_longest_running_processor_seconds',
-                "How many seconds has the longest running processor for workqueue been running.",
+                "For how long the objects under way are being processed, in seconds: the longest",
                 both, longest),
         ]
     return readings
@@ -287,8 +287,7 @@ def _read_leadership(
         return []
     return [meters.Reading(
         'leader_election_master_status',
-        "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup, 1 "
-        "indicates master. 'name' is the string used to identify the lease.",
+        "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
         ('name',), {(name,): float(role == 'leader')})]
 
 

@@ -1,7 +1,7 @@
 """
 Families: the metrics with their names and labels, as the library ``prometheus_client`` wants them.
 
-The names, the labels, the texts, and the bounds of the first ones are those of controller-runtime.
+The names, the labels, and the bounds of the first ones are those of controller-runtime.
 """
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
@@ -34,7 +34,7 @@ class OperatorCollector(registry.Collector):
         yield from make_webhooks(self._meter.webhooks)
         yield make_counter(
             'rest_client_requests',
-            "Number of HTTP requests, partitioned by status code, method, and host.",
+            "Requests to the API server by the HTTP status, the method, and the host",
             ['code', 'method', 'host'],
             {(ERROR_CODE if code is None else str(code), method, host): number
              for (code, method, host), number in self._meter.requests.copy().items()})
@@ -55,35 +55,35 @@ def make_controllers(meter: meters.Meter) -> Iterator[core.Metric]:
     by_both = {(name, name): each for name, each in known.items()}
     own, both = ['controller'], ['name', 'controller']
     yield make_counter(
-        'controller_runtime_reconcile', "Total number of reconciliations per controller",
+        'controller_runtime_reconcile', "Reconciliations of objects by their results",
         ['controller', 'result'],
         {(name, result): number for name, each in known.items()
          for result, number in each.results.items()})
     yield make_counter(
         'controller_runtime_reconcile_errors',
-        "Total number of reconciliation errors per controller", own,
+        "Reconciliations that ended with an error", own,
         {key: each.results['error'] for key, each in by_one.items()})
     yield make_counter(
         'controller_runtime_terminal_reconcile_errors',
-        "Total number of terminal reconciliation errors per controller", own,
+        "Reconciliations in which a handler failed permanently", own,
         {key: each.terminal for key, each in by_one.items()})
     yield make_histogram(
         'controller_runtime_reconcile_time_seconds',
-        "Length of time per reconciliation per controller", own,
+        "Durations of reconciliations in seconds", own,
         {key: each.seconds for key, each in by_one.items()})
     yield make_counter(
-        'workqueue_adds', "Total number of adds handled by workqueue", both,
+        'workqueue_adds', "How many times objects were queued", both,
         {key: each.adds for key, each in by_both.items()})
     yield make_histogram(
         'workqueue_queue_duration_seconds',
-        "How long in seconds an item stays in workqueue before being requested", both,
+        "How long objects were queued, in seconds", both,
         {key: each.queued for key, each in by_both.items()})
     yield make_histogram(
         'workqueue_work_duration_seconds',
-        "How long in seconds processing an item from workqueue takes.", both,
+        "How long objects were processed, in seconds", both,
         {key: each.worked for key, each in by_both.items()})
     yield make_counter(
-        'workqueue_retries', "Total number of retries handled by workqueue", both,
+        'workqueue_retries', "How many times objects were queued again, or waited for it", both,
         {key: each.retries for key, each in by_both.items()})
 
 
@@ -93,16 +93,16 @@ def make_webhooks(webhooks: Mapping[str, meters.WebhookMeter]) -> Iterator[core.
         return
     yield make_counter(
         'controller_runtime_webhook_requests',
-        "Total number of admission requests by HTTP status code.", ['webhook', 'code'],
+        "Admission reviews by the HTTP status", ['webhook', 'code'],
         {(*name, code): number for name, each in known.items()
          for code, number in each.codes.copy().items()})
     yield make_histogram(
         'controller_runtime_webhook_latency_seconds',
-        "Histogram of the latency of processing admission requests", ['webhook'],
+        "Durations of admission reviews in seconds", ['webhook'],
         {name: each.seconds for name, each in known.items()})
     yield make_gauge(
         'controller_runtime_webhook_requests_in_flight',
-        "Current number of admission requests being served.", ['webhook'],
+        "Admission reviews under way", ['webhook'],
         {name: each.in_flight for name, each in known.items()})
 
 
@@ -114,10 +114,10 @@ def make_attempts(
         (*key, outcome): histogram for key, each in dict(attempts).items()
         for outcome, histogram in each.copy().items()}
     yield make_counter(
-        'kopf_handler', "Total number of calls of handlers by their outcomes", labels,
+        'kopf_handler', "Calls of handlers by their outcomes", labels,
         {key: histogram.count for key, histogram in known.items()})
     yield make_histogram(
-        'kopf_handler_seconds', "Length of time per call of a handler", labels, known)
+        'kopf_handler_seconds', "Durations of the calls of handlers in seconds", labels, known)
 
 
 def make_counter(
