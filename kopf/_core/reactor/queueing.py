@@ -283,8 +283,9 @@ class WorkQueue:
             for task in calling:
                 task.cancel()
         if self._workers:
+            # If the event loop was blocked until the deadline, some writes only begin now.
             left = deadline - LAST_ATTEMPT - asyncio.get_running_loop().time()
-            await asyncio.wait(self._workers, timeout=max(0.0, left))
+            await asyncio.wait(self._workers, timeout=max(LAST_ATTEMPT, left))
         hanging = self._get_writing()
         # Tasks that were cancelled before their start are done, but remain in the dict.
         while running := [task for task in self._workers if not task.done()]:

@@ -13,6 +13,7 @@ from kopf._core.intents.handlers import ChangingHandler, ReconcilingHandler, Wat
 from kopf._core.intents.registries import ResourceHandlers
 from kopf._core.reactor import inboxes, queueing
 from kopf._core.reactor.informers import InformerFactory
+from kopf._core.reactor.items import Phase
 from kopf._core.reactor.queueing import WorkQueue
 from kopf._core.reactor.switches import Switch
 
@@ -509,6 +510,33 @@ async def test_stopping_takes_no_more_work_and_interrupts_what_lasts(settings, p
     await calm()
     assert passes.seen == [('uid1', '1')]
     assert not passes.running
+
+
+class Late(Passes):
+    """A pass whose handler returns at its interruption; what it has done is written then."""
+
+    async def process(self, item):
+        item.enter(Phase.CALLING)
+        try:
+            await self.gate.wait()
+        except asyncio.CancelledError:
+            item.enter(Phase.WORKING)
+        await asyncio.sleep(queueing.LAST_ATTEMPT / 2)
+        self.seen.append('written')
+
+
+@pytest.mark.looptime
+async def test_writes_that_begin_after_the_deadline_are_not_interrupted_at_once(settings):
+    settings.queueing.exit_timeout = 0.01
+    passes = Late()
+    informers = make_informers(settings, passes)
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer)
+    passes.gate.clear()
+    informer.changed('ADDED', make(1))
+    await calm()
+    await informers.stop(asyncio.get_running_loop().time() - 1)
+    assert passes.seen == ['written']
 
 
 async def test_errors_of_a_pass_do_not_stop_the_others(settings):
