@@ -55,18 +55,20 @@ TOKEN = {user['token']!r}
 '''
 
 
+@pytest.mark.parametrize('is_late', [False, True])
 @pytest.mark.parametrize('library', ['pykube', 'kubernetes'])
 async def test_libraries_work_in_handlers_without_a_login_of_their_own(
-        operator, kind, kube, library,
+        operator, kind, kube, library, is_late,
 ):
     pytest.importorskip(library)
     call = ("[x.name for x in pykube.Namespace.objects("
             "pykube.HTTPClient(pykube.KubeConfig.from_env()))]" if library == 'pykube' else
             "[x.metadata.name for x in kubernetes.client.CoreV1Api().list_namespace().items]")
     op = operator(f'''
-import {library}
+{'' if is_late else f'import {library}'}
 @kopf.on.create(*KIND)
 def fn(name, **_):
+    import {library}
     print("found:", {call}, flush=True)
 ''', kind=kind)
     await kube.create(kind, 'one')

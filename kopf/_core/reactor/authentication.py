@@ -9,7 +9,6 @@ operator.
 """
 import asyncio
 import functools
-import importlib.util
 import inspect
 import itertools
 import logging
@@ -89,17 +88,29 @@ async def _log_in(
 async def _call_defaults(
         run: RunFn,
 ) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
-    """Log in by the installed libraries, or else by Kopf itself, if there is anything to read."""
+    """
+    Log in by the loaded libraries; or else by Kopf itself; or else by the installed libraries.
+
+    To import the libraries would take more time and memory than all else at the start. The official
+    client is configured also if it is imported later.
+    """
     if not _is_pod():
         try:
             if not kubeconfigs.verify():
                 return {}, {}
         except credentials.LoginError as e:
             return {}, {'kubeconfig': str(e)}  # all libraries would complain, each in its own way
-    found, failures = await _call_all(get_default_handlers(libraries=True), run)
-    if not found:
-        found, more = await _call_all(get_default_handlers(libraries=False), run)
+    found: dict[str, credentials.Credentials] = {}
+    failures: dict[str, str] = {}
+    for fns in (
+        _find_libraries(piggybacking.is_loaded), _find_files(),
+        _find_libraries(piggybacking.is_installed),
+    ):
+        found, more = await _call_all([_make_handler(fn) for fn in fns], run)
         failures = {**failures, **more}
+        if found:
+            break
+    piggybacking.configure_on_import()
     return found, failures
 
 
@@ -112,29 +123,20 @@ def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
         f"Make one, or declare a handler with @kopf.on.login()."))
 
 
-def get_default_handlers(*, libraries: bool) -> Collection[handlers.ActivityHandler]:
-    """
-    Make the login handlers that are used if the operator declares none.
-
-    With ``libraries``, these are logins by the installed client libraries: pykube-ng, and one of
-    the two official clients. Otherwise, these are Kopf's own readers of service accounts or
-    kubeconfigs.
-    """
-    return [
-        handlers.ActivityHandler(
-            id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
-            errors=handlererrors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
-            activity=causes.Activity.AUTHENTICATION)
-        for fn in (_find_libraries() if libraries else _find_files())
-    ]
+def _make_handler(fn: _AnyLoginFn) -> handlers.ActivityHandler:
+    return handlers.ActivityHandler(
+        id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
+        errors=handlererrors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
+        activity=causes.Activity.AUTHENTICATION)
 
 
-def _find_libraries() -> Iterator[_AnyLoginFn]:
-    if importlib.util.find_spec('pykube') is not None:
+def _find_libraries(is_available: Callable[[str], bool]) -> Iterator[_AnyLoginFn]:
+    """Find the logins by the client libraries: pykube-ng, and one of the two official clients."""
+    if is_available('pykube'):
         yield piggybacking.login_via_pykube
-    if importlib.util.find_spec('kubernetes') is not None:
+    if is_available('kubernetes'):
         yield piggybacking.login_via_client
-    elif importlib.util.find_spec('kubernetes_asyncio') is not None:
+    elif is_available('kubernetes_asyncio'):
         yield piggybacking.login_via_async_client
 
 

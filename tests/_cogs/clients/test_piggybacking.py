@@ -168,6 +168,34 @@ def test_libraries_are_not_imported_before_they_are_needed():
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
 
 
+IMPORTS_LATER = '''
+import sys
+from kopf._cogs.clients import piggybacking
+
+for _ in range(2):
+    piggybacking.configure_on_import()
+assert 'kubernetes' not in sys.modules
+from kubernetes import client
+print(client.Configuration.get_default_copy().host)
+print(sum(isinstance(each, piggybacking._ConfiguringFinder) for each in sys.meta_path))
+piggybacking.configure_on_import()
+print(sum(isinstance(each, piggybacking._ConfiguringFinder) for each in sys.meta_path))
+'''
+
+
+@pytest.mark.parametrize('config, expected', [
+    (CONFIG, 'https://example.com'),
+    ({}, ''),  # as the library does it by itself
+])
+def test_the_official_client_is_configured_when_it_is_imported_later(kubeconfig, config, expected):
+    pytest.importorskip('kubernetes')
+    kubeconfig.write_text(yaml.safe_dump(config))
+    process = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', IMPORTS_LATER], check=True, text=True,
+        stdout=subprocess.PIPE)
+    assert process.stdout.splitlines() == [expected, '0', '0']
+
+
 def test_libraries_do_not_turn_verification_off_by_strings(login, kubeconfig):
     pytest.importorskip(LIBRARIES[login])
     config = copy.deepcopy(CONFIG)

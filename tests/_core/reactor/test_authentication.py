@@ -7,7 +7,7 @@ import yaml
 
 import kopf
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import serviceaccounts, vaults
+from kopf._cogs.clients import piggybacking, serviceaccounts, vaults
 from kopf._cogs.structs import credentials, memos
 from kopf._core.actions import execution
 from kopf._core.engines import activities
@@ -50,7 +50,7 @@ def prepare(registry, settings):
 
 @pytest.fixture()
 def _no_libraries(monkeypatch):
-    monkeypatch.setattr(authentication, '_find_libraries', list)
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [])
 
 
 @pytest.fixture(autouse=True)
@@ -350,6 +350,26 @@ async def test_without_libraries_the_service_account_is_used_in_pods(
     assert list(vault._items) == ['login_with_service_account']
 
 
+@pytest.mark.parametrize('loaded, expected', [
+    ({'pykube', 'kubernetes', 'kubernetes_asyncio'}, ['login_via_client', 'login_via_pykube']),
+    ({'kubernetes', 'kubernetes_asyncio'}, ['login_via_client']),
+    ({'kubernetes_asyncio'}, ['login_via_async_client']),
+    ({'pykube'}, ['login_via_pykube']),
+    (set(), ['login_with_kubeconfig']),
+])
+@pytest.mark.filterwarnings('ignore')
+async def test_libraries_are_used_if_the_operator_has_imported_them(
+        prepare, kubeconfig, monkeypatch, loaded, expected,
+):
+    for name in loaded:
+        pytest.importorskip(name)
+    monkeypatch.setattr(piggybacking, 'is_loaded', lambda name: name in loaded)
+    kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
+    vault = prepare()
+    assert (await vault.obtain()).token == 's3cret'
+    assert sorted(vault._items) == expected
+
+
 @pytest.mark.parametrize('installed, expected', [
     ({'pykube', 'kubernetes', 'kubernetes_asyncio'}, ['login_via_client', 'login_via_pykube']),
     ({'kubernetes', 'kubernetes_asyncio'}, ['login_via_client']),
@@ -357,13 +377,18 @@ async def test_without_libraries_the_service_account_is_used_in_pods(
     ({'pykube'}, ['login_via_pykube']),
 ])
 @pytest.mark.filterwarnings('ignore')
-async def test_libraries_are_used_where_they_are_installed(
+async def test_libraries_are_used_if_they_are_installed_and_kopf_cannot_log_in(
         prepare, kubeconfig, monkeypatch, installed, expected,
 ):
     for name in installed:
         pytest.importorskip(name)
-    monkeypatch.setattr(authentication.importlib.util, 'find_spec',
-                        lambda name: name if name in installed else None)
+
+    def fail(**_):
+        raise credentials.LoginError("Only libraries can.")
+
+    monkeypatch.setattr(authentication, '_find_files', lambda: [fail])
+    monkeypatch.setattr(piggybacking, 'is_loaded', lambda name: False)
+    monkeypatch.setattr(piggybacking, 'is_installed', lambda name: name in installed)
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
     vault = prepare()
     assert (await vault.obtain()).token == 's3cret'
@@ -388,7 +413,7 @@ async def test_a_library_that_fails_does_not_matter_beside_another(
     def succeed(**_):
         return info('a')
 
-    monkeypatch.setattr(authentication, '_find_libraries', lambda: [fail, succeed])
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [fail, succeed])
     assert (await prepare().obtain()).token == 'a'
 
 
@@ -397,7 +422,7 @@ async def test_if_no_library_can_log_in_kopf_does_it_alone(prepare, kubeconfig, 
         raise credentials.LoginError("boo!")
 
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
-    monkeypatch.setattr(authentication, '_find_libraries', lambda: [fail])
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [fail])
     vault = prepare()
     assert (await vault.obtain()).token == 's3cret'
     assert list(vault._items) == ['login_with_kubeconfig']
@@ -407,7 +432,7 @@ async def test_what_to_do_is_told_if_there_is_nothing_at_all(prepare, monkeypatc
     def login_via_something(**_):
         raise credentials.LoginError("it has nothing")
 
-    monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_something])
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [login_via_something])
     with pytest.raises(credentials.LoginError, match=r"there is no such file.* Make one, or"):
         await prepare().obtain()
     assert caplog.messages == []  # the error is enough
@@ -418,7 +443,7 @@ async def test_a_broken_kubeconfig_is_reported_once(prepare, kubeconfig, monkeyp
         raise credentials.LoginError("it is broken")
 
     kubeconfig.write_text('[')
-    monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_something])
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [login_via_something])
     with pytest.raises(credentials.LoginError, match=r"^Nothing to log in with: .* is not YAML"):
         await prepare().obtain()
     assert caplog.messages == []  # the error is enough
@@ -432,7 +457,7 @@ async def test_equal_failures_of_libraries_are_reported_once(prepare, kubeconfig
         raise credentials.LoginError("it is expired.")
 
     kubeconfig.write_text(yaml.safe_dump(KUBECONFIG))
-    monkeypatch.setattr(authentication, '_find_libraries', lambda: [login_via_one, login_via_two])
+    monkeypatch.setattr(authentication, '_find_libraries', lambda _: [login_via_one, login_via_two])
     monkeypatch.setattr(authentication, '_find_files', list)
     with pytest.raises(credentials.LoginError, match=r"^Nothing to log in with: it is expired\.$"):
         await prepare().obtain()
