@@ -556,7 +556,7 @@ async def test_the_context_that_observers_set_is_that_of_the_handler(is_async, e
 
 @pytest.mark.parametrize('moment', ['beginning', 'end'])
 async def test_observers_that_fail_hurt_nobody_and_are_named_once(moment, caplog):
-    class FailingObserver:
+    class FailingObserver(observers.Observer):
         def attempt(self, handler, cause):
             if moment == 'beginning':
                 raise ValueError("of the observer")
