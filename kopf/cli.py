@@ -16,7 +16,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from click import shell_completion
@@ -32,13 +32,14 @@ from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.reactor import (
     commanding,
-    explaining,
-    explanations,
     running,
     shutdown,
     switches,
 )
 from kopf._kits import helpscreens, operatorchecks
+
+if TYPE_CHECKING:
+    from kopf._core.reactor import explanations
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -426,6 +427,7 @@ def explain(
         registry = _load(__controls.registry, paths, modules)
     else:
         registry = __controls.registry or registries.OperatorRegistry()
+    from kopf._core.reactor import explaining  # only for this command
     found: list[explanations.Explanation] = []
 
     async def fetch() -> None:

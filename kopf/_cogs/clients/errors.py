@@ -13,7 +13,6 @@ The subclasses of `APIError`:
 - `APITooDeepError`: the response has an object that is nested too deeply to be processed.
 """
 import datetime
-import email.utils
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -208,6 +207,7 @@ def parse_retry_after(value: str | None) -> float | None:
         pass
     else:
         return min(max(0.0, seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
+    import email.utils  # it takes long, and is rarely needed
     try:
         when = email.utils.parsedate_to_datetime(value)
     except (ValueError, OverflowError):

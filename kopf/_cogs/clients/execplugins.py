@@ -12,8 +12,6 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import iso8601
-
 from kopf._cogs.structs import credentials, nesting
 
 TIMEOUT = 60.0
@@ -157,6 +155,7 @@ def _parse(output: bytes, command: str, version: str) -> Issued:
         raise credentials.LoginError(
             f"The credential plugin {command!r} has printed a certificate without its key, or a "
             f"key without a certificate.")
+    import iso8601  # only if there is a plugin
     stamp = status.get('expirationTimestamp')
     try:
         expiration = iso8601.parse_date(stamp) if stamp else None

@@ -9,8 +9,6 @@ import datetime
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
-import iso8601
-
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import progress
 from kopf._cogs.structs import ids, patches
@@ -174,4 +172,5 @@ def count(
 def _parse_time(value: str | None) -> datetime.datetime | None:
     if not value:
         return None
+    import iso8601  # it takes long, and objects without progress need it not
     return iso8601.parse_date(value)

@@ -21,8 +21,6 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-import iso8601
-
 from kopf._cogs.helpers import hostnames
 from kopf._cogs.structs import references
 
@@ -82,6 +80,7 @@ def parse_peers(status: Any) -> Mapping[str, Peer]:
 def _parse(identity: str, record: Any) -> Peer | None:
     if not isinstance(record, Mapping) or not record.keys() & {'priority', 'lastseen'}:
         return None
+    import iso8601  # only if there are peers
     try:
         lastseen = record.get('lastseen')
         lastseen = None if lastseen is None else iso8601.parse_date(lastseen)
