@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,10 +14,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import rows, subjects
+from benchmarks import rows, subjects, tables
 from tests.e2e.kubes import Kube
-
-Results = dict[str, dict[str, list[rows.Figures]]]
 
 
 def parse_args() -> argparse.Namespace:
@@ -27,12 +24,21 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--quick', action='store_true', help="a smoke run, in less than a minute")
     parser.add_argument('--rounds', type=int, default=3, help="of which the medians are taken")
     parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
-    parser.add_argument('--subjects', default='bare,release,this', help="some of these")
+    parser.add_argument('--subjects', default='bare,release,this',
+                        help=f"some of bare, release, this, metered, {', '.join(subjects.PEERS)}")
+    parser.add_argument('--peers', action='store_true',
+                        help="also measure operators in Go and Rust, if these can be built here")
     parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))
     parser.add_argument('--python', action='append', default=[], metavar='SUBJECT=PATH',
                         help="an interpreter to use for a subject, instead of making one")
     parser.add_argument('--json', type=pathlib.Path, help="where to write all the figures")
-    return parser.parse_args()
+    parser.add_argument('--html', type=pathlib.Path,
+                        help="where to write a page with charts; it needs matplotlib")
+    args = parser.parse_args()
+    args.subjects = args.subjects.split(',')
+    if args.peers:
+        args.subjects += [name for name in subjects.PEERS if name not in args.subjects]
+    return args
 
 
 @contextlib.contextmanager
@@ -60,13 +66,13 @@ def find_free_port() -> int:
     return port
 
 
-async def run(args: argparse.Namespace, kubeconfig: str) -> Results:
+async def run(args: argparse.Namespace, kubeconfig: str) -> tables.Results:
     """Run the rows, the subjects of each by turns."""
     known = rows.make_rows()
     pythons = dict(item.split('=', 1) for item in args.python)
-    chosen = subjects.prepare(args.subjects.split(','), pythons=pythons)
+    chosen = subjects.prepare(args.subjects, pythons=pythons)
     scale = rows.QUICK if args.quick else rows.Scale()
-    results: Results = {}
+    results: tables.Results = {}
     async with Kube(kubeconfig) as kube:
         for key in args.rows.split(','):
             row = known[key]
@@ -90,34 +96,15 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> Results:
     return results
 
 
-def make_table(results: Results, names: list[str]) -> str:
-    """Make a table in Markdown: the medians of the rounds, and the ratios to the release."""
-    known = rows.make_rows()
-    ratios = [name for name in names if name == 'this' and 'release' in names]
-    header = ['work', 'per object', *names, *(f'{name} / release' for name in ratios)]
-    lines = [header, ['---'] * len(header)]
-    for key, by_subject in results.items():
-        metrics = list(dict.fromkeys(
-            metric for rounds in by_subject.values() for figures in rounds for metric in figures))
-        for metric in metrics:
-            medians = {
-                name: statistics.median(figures[metric] for figures in rounds)
-                for name, rounds in by_subject.items()
-                if rounds and all(metric in figures for figures in rounds)}
-            cells = [f'{medians[name]:.3g}' if name in medians else '' for name in names]
-            for name in ratios:
-                release = medians.get('release')
-                ratio = medians[name] / release if release and name in medians else None
-                cells.append('' if ratio is None else f'{ratio:.2f}×')
-            lines.append([known[key].title, metric, *cells])
-    return '\n'.join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def main() -> None:
     args = parse_args()
     with ensure_cluster(args.kubeconfig) as kubeconfig:
         results = asyncio.run(run(args, kubeconfig))
-    print(make_table(results, args.subjects.split(',')))
+    found = tables.summarize(results)
+    print(tables.make_markdown(found))
+    if args.html:
+        from benchmarks import charts  # its library is not needed otherwise
+        args.html.write_text(charts.make_page(found))
     if args.json:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))

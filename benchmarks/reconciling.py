@@ -11,14 +11,11 @@ import asyncio
 import contextlib
 import functools
 import os
-import pathlib
-import re
 import statistics
-import subprocess
 import sys
 from collections.abc import Mapping
 
-from benchmarks import subjects
+from benchmarks import audits, subjects
 from benchmarks.__main__ import ensure_cluster
 from benchmarks.drivers import Driver, Object, flood
 from benchmarks.processes import Process
@@ -27,9 +24,9 @@ from tests.e2e.kubes import CONFIGMAPS, CRDS, Kind, Kube, KubeError
 WEBSITES = Kind('benchmarks.kopf.dev', 'v1', 'websites', 'Website')
 DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
 SERVICES = Kind('', 'v1', 'services', 'Service')
-COUNTED = {'websites', 'configmaps', 'deployments', 'services', 'events'}
-WRITES = {'POST', 'PUT', 'PATCH', 'APPLY', 'DELETE'}
-SOURCE = pathlib.Path(__file__).parent / 'go-reconcile'
+AGENTS = {'this': 'kopf', 'go': 'go-reconcile'}
+"""The beginnings of the ``User-Agent`` headers."""
+
 WARM_UP = 30
 TIMEOUT = 900
 SETTLING = 30
@@ -63,6 +60,7 @@ def parse_args() -> argparse.Namespace:
                         help="also measure the memory with so many objects, in one round")
     parser.add_argument('--subjects', default='go,this', help="some of these")
     parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))
+    audits.add_argument(parser)
     parser.add_argument('--python', metavar='PATH', help="an interpreter with Kopf in it")
     return parser.parse_args()
 
@@ -72,10 +70,7 @@ def prepare(names: list[str], *, python: str | None) -> dict[str, list[str]]:
     commands = {}
     for name in names:
         if name == 'go':
-            program = subjects.CACHE / 'kopf-benchmarks' / 'go-reconcile'
-            program.parent.mkdir(parents=True, exist_ok=True)
-            subprocess.run(['go', 'build', '-o', program, '.'], cwd=SOURCE, check=True)
-            commands[name] = [str(program)]
+            commands[name] = [str(subjects.build('go', 'reconcile'))]
         else:
             pythons = {name: python} if python else {}
             subject, = subjects.prepare([name], pythons=pythons)
@@ -86,9 +81,12 @@ def prepare(names: list[str], *, python: str | None) -> dict[str, list[str]]:
 class Bench:
     """A namespace of a cluster in which one operator is measured. A context manager of its own."""
 
-    def __init__(self, kube: Kube, kubeconfig: str, command: list[str]) -> None:
+    def __init__(
+            self, kube: Kube, kubeconfig: str, command: list[str], audit: audits.AuditLog,
+    ) -> None:
         self.kube = kube
         self.command = command
+        self.audit = audit
         self.websites = Driver(kube, WEBSITES)
         self.pages = Driver(kube, CONFIGMAPS)
         self._env = {'KUBECONFIG': kubeconfig}
@@ -143,22 +141,6 @@ class Bench:
             self.kube.delete, CONFIGMAPS, name, namespace='default') for name in names)
         await self.pages.wait_for(names, functools.partial(is_another, before), timeout=TIMEOUT)
 
-    async def count_writes(self) -> float:
-        """
-        How many objects were written so far, as the API server counts the requests.
-
-        Reads are not counted: both operators read by watches only, but the driver and the garbage
-        collector of Kubernetes have reads of their own.
-        """
-        text = await self.kube.request_text('/metrics')
-        lines = re.findall(r'^apiserver_request_total\{(.*)\} (\S+)$', text, re.MULTILINE)
-        total = 0.0
-        for labels, count in lines:
-            facts = dict(re.findall(r'(\w+)="([^"]*)"', labels))
-            if facts['resource'] in COUNTED and facts['verb'] in WRITES:
-                total += float(count)
-        return total
-
 
 def is_ready(obj: Object | None) -> bool:
     return obj is not None and obj.get('status', {}).get('ready') is True
@@ -179,30 +161,38 @@ async def measure(bench: Bench, *, parents: int, rest: float) -> Figures:
         await process.wait_quiet(1)
         idle = await process.measure_idle(3)
         for phase, action in ('creation', bench.create), ('drift', bench.drift):
-            cpu, writes = process.get_cpu(), await bench.count_writes()
+            cpu = process.get_cpu()
+            bench.audit.take()
             loop = asyncio.get_running_loop()
             started = loop.time()
             await action(names)
             took = loop.time() - started
             await process.wait_quiet(1)
             spent = process.get_cpu() - cpu - idle * (loop.time() - started)
-            made = await bench.count_writes() - writes - parents  # the driver's own
             figures[f'{phase}: CPU per parent, ms'] = spent / parents * 1000
-            figures[f'{phase}: writes per parent'] = made / parents
+            for key, count in count_requests(bench.audit).items():
+                figures[f'{phase}: {key} per parent'] = count / parents
             figures[f'{phase}: time, s'] = took
         figures['memory after it, MB'] = process.get_memory()
-        writes = await bench.count_writes()
         figures['rest: CPU, % of a processor'] = await process.measure_idle(rest) * 100
-        figures['rest: writes'] = await bench.count_writes() - writes
+        for key, count in count_requests(bench.audit).items():
+            figures[f'rest: {key}'] = count
 
-    writes = await bench.count_writes()
     with bench.start() as process:
         await asyncio.sleep(3)
         await process.wait_quiet(2)
         figures['restart: CPU, s'] = process.get_cpu()
-        figures['restart: writes'] = await bench.count_writes() - writes
+        for key, count in count_requests(bench.audit).items():
+            figures[f'restart: {key}'] = count
         figures['restart: memory, MB'] = process.get_memory()
     return figures
+
+
+def count_requests(audit: audits.AuditLog) -> dict[str, int]:
+    """Count the requests of the operator since the last time: also of its watches."""
+    requests = audit.take()
+    writes = sum(request.is_write for request in requests)
+    return {'writes': writes, 'reads': len(requests) - writes}
 
 
 async def measure_memory(bench: Bench, *, parents: int) -> Figures:
@@ -257,11 +247,12 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> dict[str, list[Figur
         await define(kube)
         for number in range(args.rounds + bool(args.memory)):
             for name, command in commands.items():
-                async with Bench(kube, kubeconfig, command) as bench:
-                    if number < args.rounds:
-                        figures = await measure(bench, parents=args.parents, rest=args.rest)
-                    else:
-                        figures = await measure_memory(bench, parents=args.memory)
+                with audits.AuditLog(audits.find(args, kubeconfig), AGENTS[name]) as audit:
+                    async with Bench(kube, kubeconfig, command, audit) as bench:
+                        if number < args.rounds:
+                            figures = await measure(bench, parents=args.parents, rest=args.rest)
+                        else:
+                            figures = await measure_memory(bench, parents=args.memory)
                 results[name].append(figures)
                 shown = ', '.join(f'{key} {value:.3g}' for key, value in figures.items())
                 load = os.getloadavg()[0]
@@ -271,6 +262,7 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> dict[str, list[Figur
 
 def main() -> None:
     args = parse_args()
+    audits.request()
     with ensure_cluster(args.kubeconfig) as kubeconfig:
         print(show(asyncio.run(run(args, kubeconfig))))
 

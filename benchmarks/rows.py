@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from benchmarks import admission
+from benchmarks import admission, subjects
 from benchmarks.drivers import (
     Driver,
     flood,
@@ -33,8 +33,13 @@ Figures = dict[str, float]
 CPU = 'CPU, ms'
 PATCHES = 'PATCHes'
 REACTION = 'reaction p50, ms'
+SLOW_REACTION = 'reaction p99, ms'
+RATE = 'objects per second'
 STARTUP = 'start-up, s'
 MEMORY = 'memory, MB'
+
+CLIENTS = 16
+"""How many clients create objects at once."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +74,7 @@ class Bench:
             'KUBECONFIG': self.kubeconfig,
             'BENCH_GROUP': kind.group,
             'BENCH_PLURAL': kind.plural,
+            'BENCH_KIND': kind.kind,
             'BENCH_BARE': 'patch',
             **env,
         })
@@ -123,8 +129,12 @@ async def measure_creation(
 
             meter = await Meter.make(process, driver, idle)
             names = [f'object{i}' for i in range(bench.scale.objects)]
-            await flood(functools.partial(driver.create, name, spec) for name in names)
+            started = time.monotonic()
+            await flood(
+                (functools.partial(driver.create, name, spec) for name in names),
+                concurrency=CLIENTS)
             await driver.wait_for(names, is_handled)
+            rate = len(names) / (time.monotonic() - started)
             await process.wait_quiet(bench.scale.settle)
             figures = await meter.read(len(names))
 
@@ -138,8 +148,10 @@ async def measure_creation(
             await pace((functools.partial(create, name) for name in names), interval=0.03)
             await driver.wait_for(names, is_handled)
             calls = process.finish()['calls']
-    reactions = [calls[name] - created[name] for name in names]
-    return {**figures, REACTION: statistics.median(reactions) * 1000}
+    reactions = [(calls[name] - created[name]) * 1000 for name in names]
+    return {
+        **figures, RATE: rate, REACTION: statistics.median(reactions),
+        SLOW_REACTION: statistics.quantiles(reactions, n=100)[-1]}
 
 
 async def measure_updates(bench: Bench) -> Figures:
@@ -248,6 +260,21 @@ async def measure_resuming(bench: Bench, *, kinds: dict[int, Kind]) -> Figures:
     return {key: val for key, val in figures.items() if val or key == PATCHES}
 
 
+async def measure_small(bench: Bench) -> Figures:
+    """A small operator starts where there is one object already handled."""
+    kind = Kind.make_unique()
+    await bench.kube.create_kind(kind)
+    async with Driver(bench.kube, kind) as driver:
+        await driver.create('object', make_spec(1000), handled=True)
+        with bench.start('resume', kind) as process:
+            await process.wait_calls(1)
+            await process.wait_quiet(bench.scale.settle)
+            cpu, memory = process.get_cpu(), process.get_memory()
+            calls = process.finish()['calls']
+    startup = calls['object'] - process.started
+    return {STARTUP: startup, 'CPU of the start, s': cpu, MEMORY: memory}
+
+
 async def measure_ticks(bench: Bench, *, count: int, seconds: float = 10) -> Figures:
     """Each object has a timer of a second."""
     kind = Kind.make_unique()
@@ -299,7 +326,7 @@ async def measure_import(bench: Bench) -> Figures:
     times, sizes = [], []
     for _ in range(bench.scale.imports):
         process = await asyncio.create_subprocess_exec(
-            bench.subject.python, '-c', code, cwd=OPERATORS, stdout=asyncio.subprocess.PIPE)
+            bench.subject.program, '-c', code, cwd=OPERATORS, stdout=asyncio.subprocess.PIPE)
         output, _ = await process.communicate()
         seconds, size = output.decode().split()
         times.append(float(seconds))
@@ -307,8 +334,10 @@ async def measure_import(bench: Bench) -> Figures:
     return {'time, s': statistics.median(times), MEMORY: statistics.median(sizes)}
 
 
-ALL = frozenset({'bare', 'release', 'this'})
-KOPFS = ALL - {'bare'}
+KOPFS = frozenset({'release', 'this'})
+PYTHONS = KOPFS | {'bare'}
+FRAMEWORKS = KOPFS.union(subjects.PEERS)
+ALL = FRAMEWORKS | {'bare'}
 METERED = ALL | {'metered'}
 
 
@@ -332,6 +361,9 @@ def make_rows() -> dict[str, Row]:
         'create-20k': Row(
             "… of objects of 20 KB",
             creation(measure_creation, operator='create', size=20_000)),
+        'create-200k': Row(
+            "… of objects of 200 KB",
+            creation(measure_creation, operator='create', size=200_000)),
         'create-status': Row(
             "… with a status subresource",
             creation(measure_creation, operator='create', status=True)),
@@ -343,19 +375,22 @@ def make_rows() -> dict[str, Row]:
             creation(measure_creation, operator='create', loggers=True), subjects=KOPFS),
         'five': Row(
             "five create handlers",
-            creation(measure_creation, operator='create_five'), subjects=KOPFS),
+            creation(measure_creation, operator='create_five'), subjects=FRAMEWORKS),
         'update': Row("one update handler", measure_updates),
         'delete': Row(
-            "one delete handler, from creation to gone", measure_deletion, subjects=KOPFS),
+            "one delete handler, from creation to gone", measure_deletion, subjects=FRAMEWORKS),
         'event': Row("one raw event to one event handler", measure_events, quick=True),
         'resume': Row(
             "resuming of handled objects", creation(measure_resuming, kinds=resumed), quick=True),
+        'small': Row(
+            "a small operator, from the start of its process to the first call", measure_small,
+            subjects=FRAMEWORKS),
         'ticks': Row(
             "a tick of a timer, 400 timers of a second",
-            creation(measure_ticks, count=400), subjects=KOPFS),
+            creation(measure_ticks, count=400), subjects=FRAMEWORKS),
         'ticks-4000': Row(
             "… 4,000 timers of a second",
-            creation(measure_ticks, count=4000), subjects=KOPFS),
+            creation(measure_ticks, count=4000), subjects=FRAMEWORKS),
         'daemons': Row(
             "1,000 sleeping daemons, from the start",
             creation(measure_companions, operator='daemon', count=1000), subjects=KOPFS),
@@ -369,5 +404,5 @@ def make_rows() -> dict[str, Row]:
         'admission': Row(
             "a creation through a mutating and a validating webhook",
             admission.measure_admission, subjects=KOPFS),
-        'import': Row("import", measure_import, quick=True),
+        'import': Row("import", measure_import, subjects=PYTHONS, quick=True),
     }

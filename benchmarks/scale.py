@@ -10,21 +10,18 @@ import argparse
 import asyncio
 import collections
 import contextlib
-import datetime
 import functools
 import json
 import os
-import pathlib
 import sys
 import time
 from collections.abc import AsyncIterator, Collection
-from typing import NamedTuple
 
-from benchmarks import reconciling
+from benchmarks import audits, reconciling
 from benchmarks.__main__ import ensure_cluster
 from benchmarks.drivers import Object, flood
 from benchmarks.processes import Process
-from benchmarks.reconciling import DEPLOYMENTS, SERVICES, WEBSITES
+from benchmarks.reconciling import AGENTS, DEPLOYMENTS, SERVICES, WEBSITES
 from tests.e2e.kubes import CONFIGMAPS, Kind, Kube
 
 OWNED = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
@@ -39,66 +36,21 @@ SERVER_FIELDS = (
 CHANGES = 3
 """How many times each spec is changed forth and back."""
 
-READS = {'get', 'list', 'watch'}
-AGENT = 'kopf'
-"""The ``User-Agent`` of the operator."""
-
 
 def parse_args() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog='python -m benchmarks.scale', description=__doc__)
     parser.add_argument('--parents', type=int, default=1000, help="how many there are")
     parser.add_argument('--rest', type=float, default=120, help="how long (seconds) is at rest")
     parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))
-    parser.add_argument('--audit-log', type=pathlib.Path, metavar='PATH', help=(
-        "the audit log of the API server, in JSON, with the metadata of all requests; by default, "
-        "audit.log beside the kubeconfig"))
+    audits.add_argument(parser)
     parser.add_argument('--python', metavar='PATH', help="an interpreter with Kopf in it")
     return parser.parse_args()
-
-
-class Request(NamedTuple):
-    verb: str
-    status: int
-    ended: float
-    """As the seconds since 1970."""
-
-    @property
-    def is_write(self) -> bool:
-        return self.verb not in READS
-
-
-class AuditLog:
-    """The requests of the operator, in the audit log of the API server. A context manager."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._file = path.open('rb')
-        self._rest = b''
-
-    def __enter__(self) -> 'AuditLog':
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._file.close()
-
-    def take(self) -> list[Request]:
-        """Take what has come since the last time. Watches count when they begin."""
-        *lines, self._rest = (self._rest + self._file.read()).split(b'\n')
-        return [request for line in lines if (request := _parse(line)) is not None]
-
-
-def _parse(line: bytes) -> Request | None:
-    entry = json.loads(line)
-    stage = 'ResponseStarted' if entry['verb'] == 'watch' else 'ResponseComplete'
-    if entry.get('userAgent') != AGENT or entry['stage'] != stage:
-        return None
-    ended = datetime.datetime.fromisoformat(entry['stageTimestamp']).timestamp()
-    return Request(entry['verb'], entry['responseStatus']['code'], ended)
 
 
 class Proof:
     """The steps, and what they have shown."""
 
-    def __init__(self, bench: reconciling.Bench, audit: AuditLog, *, parents: int) -> None:
+    def __init__(self, bench: reconciling.Bench, audit: audits.AuditLog, *, parents: int) -> None:
         self.rows: list[list[str]] = [['step', 'time, s', 'writes', 'reads', 'CPU, s', 'MB']]
         self.problems: list[str] = []
         self._bench = bench
@@ -241,7 +193,7 @@ def _get_state(item: Object) -> object:
     return item['spec']['selector']
 
 
-def _count(requests: Collection[Request]) -> str:
+def _count(requests: Collection[audits.Request]) -> str:
     """Count the requests by their verbs; those that have failed, also by their statuses."""
     counts = collections.Counter(
         request.verb if request.status < 400 else f'{request.verb} ({request.status})'
@@ -251,11 +203,10 @@ def _count(requests: Collection[Request]) -> str:
 
 async def run(args: argparse.Namespace, kubeconfig: str) -> Proof:
     command, = reconciling.prepare(['this'], python=args.python).values()
-    path = args.audit_log or pathlib.Path(kubeconfig).with_name('audit.log')
     async with Kube(kubeconfig) as kube:
         await reconciling.define(kube)
-        async with reconciling.Bench(kube, kubeconfig, command) as bench:
-            with AuditLog(path) as audit:
+        with audits.AuditLog(audits.find(args, kubeconfig), AGENTS['this']) as audit:
+            async with reconciling.Bench(kube, kubeconfig, command, audit) as bench:
                 proof = Proof(bench, audit, parents=args.parents)
                 await proof.run(rest=args.rest)
     return proof
@@ -263,7 +214,7 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> Proof:
 
 def main() -> None:
     args = parse_args()
-    os.environ['AUDIT'] = '1'  # for a cluster that is started here
+    audits.request()
     with ensure_cluster(args.kubeconfig) as kubeconfig:
         proof = asyncio.run(run(args, kubeconfig))
     header, *rows = proof.rows

@@ -1,46 +1,59 @@
 """
 What is measured: this Kopf, also while it serves metrics; the release on PyPI, and the bare client;
-each in an environment of its own.
+and the peers in other languages: controller-runtime in Go, kube-rs in Rust.
 
-The environments are made once, outside of the project, and have no extras in them: neither uvloop
-nor the libraries for logging in.
+The environments and programs are made outside of the project. The environments have no extras in
+them: neither uvloop nor the libraries for logging in.
 """
 
 import dataclasses
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).parents[1]
-OPERATORS = pathlib.Path(__file__).parent / 'operators'
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent
+OPERATORS = HERE / 'operators'
 CACHE = pathlib.Path(os.environ.get('XDG_CACHE_HOME') or pathlib.Path.home() / '.cache')
 RELEASE = 'kopf==1.45.2'
+
+PEERS = {'go': 'go', 'rust': 'cargo'}
+"""The peers, and the tools that build them."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Subject:
-    """One of those that are compared: its interpreter, and how it runs an operator."""
+    """One of those that are compared: its interpreter or program, and how it runs an operator."""
 
     name: str
-    python: str
+    program: str
 
     @property
     def is_bare(self) -> bool:
         return self.name == 'bare'
 
+    @property
+    def is_kopf(self) -> bool:
+        return not self.is_bare and self.name not in PEERS
+
     def get_command(self, operator: str) -> list[str]:
+        if self.name in PEERS:
+            return [self.program, operator]
         if self.is_bare:
-            return [self.python, str(OPERATORS / 'bare.py')]
+            return [self.program, str(OPERATORS / 'bare.py')]
         metrics = ['--metrics=http://127.0.0.1:0/metrics'] if self.name == 'metered' else []
         return [
-            self.python, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', *metrics,
+            self.program, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', *metrics,
             str(OPERATORS / f'{operator}.py')]
 
 
 def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     """
     Prepare those named; ``pythons`` are the interpreters for which no environment is to be made.
+
+    The peers whose tools are not installed are left out, which is said.
     """
     requirements = {
         'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
@@ -48,6 +61,12 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     folders = {'bare': 'release', 'release': 'release', 'this': 'this', 'metered': 'metered'}
     subjects = []
     for name in names:
+        if name in PEERS:
+            if shutil.which(PEERS[name]) is None:
+                print(f"{name} is left out: there is no {PEERS[name]}.", file=sys.stderr)
+            else:
+                subjects.append(Subject(name, str(build(name))))
+            continue
         python = pythons.get(name)
         if python is None:
             folder = CACHE / 'kopf-benchmarks' / folders[name]
@@ -70,3 +89,15 @@ def make_environment(folder: pathlib.Path, requirement: str) -> pathlib.Path:
                         requirement], check=True)
         stamp.write_text(wanted)
     return python
+
+
+def build(name: str, folder: str = 'operators') -> pathlib.Path:
+    """Build the operators of a peer from the sources in a folder here; return the program."""
+    source, target = HERE / f'{name}-{folder}', CACHE / 'kopf-benchmarks' / f'{name}-{folder}'
+    if name == 'rust':
+        subprocess.run(['cargo', 'build', '--release', '--locked', '--target-dir', target],
+                       cwd=source, check=True)
+        return target / 'release' / folder
+    target.parent.mkdir(parents=True, exist_ok=True)
+    subprocess.run(['go', 'build', '-o', target, '.'], cwd=source, check=True)
+    return target

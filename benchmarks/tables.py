@@ -1,0 +1,69 @@
+"""Tables: the medians of the rounds with their spread, and the ratios to the others."""
+
+import statistics
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from benchmarks import rows
+
+Results = dict[str, dict[str, list[rows.Figures]]]
+"""The figures of all rounds, by the rows and the subjects."""
+
+COMPARED = ('release', 'go', 'rust')
+"""The subjects with which this Kopf is compared."""
+
+
+class Figure(NamedTuple):
+    """One figure of one subject: the median of the rounds, and the extremes."""
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if f'{self.low:.2g}' == f'{self.high:.2g}':
+            return f'{self.median:.3g}'
+        return f'{self.median:.3g} ({self.low:.2g}–{self.high:.2g})'
+
+
+class Line(NamedTuple):
+    """What was measured in a row of the benchmarks: one metric, of several subjects."""
+    work: str
+    metric: str
+    figures: dict[str, Figure]
+    """By the subjects."""
+
+    def get_ratio(self, other: str) -> float | None:
+        """Get how many times the figure of this Kopf is that of the other subject."""
+        own, others = self.figures.get('this'), self.figures.get(other)
+        return own.median / others.median if own and others and others.median else None
+
+
+def summarize(results: Results) -> list[Line]:
+    known = rows.make_rows()
+    return [
+        Line(known[key].title, metric, {
+            name: _summarize(figures[metric] for figures in rounds)
+            for name, rounds in by_subject.items()
+            if rounds and all(metric in figures for figures in rounds)})
+        for key, by_subject in results.items()
+        for metric in dict.fromkeys(
+            metric for rounds in by_subject.values() for figures in rounds for metric in figures)]
+
+
+def _summarize(values: Iterable[float]) -> Figure:
+    values = sorted(values)
+    return Figure(statistics.median(values), values[0], values[-1])
+
+
+def make_markdown(lines: list[Line]) -> str:
+    names = list(dict.fromkeys(name for line in lines for name in line.figures))
+    others = [name for name in COMPARED if name in names and 'this' in names]
+    cells = [['work', 'per object', *names, *(f'this / {name}' for name in others)]]
+    cells.append(['---'] * len(cells[0]))
+    for line in lines:
+        ratios = [line.get_ratio(name) for name in others]
+        cells.append([
+            line.work, line.metric,
+            *(str(line.figures.get(name, '')) for name in names),
+            *('' if ratio is None else f'{ratio:.2f}×' for ratio in ratios)])
+    return '\n'.join(f"| {' | '.join(row)} |" for row in cells)
