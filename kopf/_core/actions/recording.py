@@ -79,14 +79,13 @@ def restore(
             settings.persistence.progress_storage.touched(body=body) is None):
         return None
     sighting = sighting or Sighting()
-    is_any_finished = any(state.finished for state in found.values())
     purpose = next(iter(found.values())).purpose if found else None
     return cycles.Cycle(
         reason=causes.Reason(purpose or causes.Reason.NOOP),
         states=progression.State(found),
         roots=frozenset(found),
         stored=True,
-        base=sighting.base if is_any_finished else None,
+        base=sighting.base if found else None,
         divergent=sighting.divergent,
     )
 

@@ -180,11 +180,12 @@ def test_an_authors_storage_keeps_all_but_what_handlers_have_seen():
     assert (restored.base, restored.divergent) == (None, None)
 
 
-def test_unfinished_handlers_have_seen_no_base():
+def test_the_base_can_be_what_only_sub_handlers_have_seen():
+    """Sub-handlers are not declared before their parent is called."""
     settings = make_settings()
     cycle = make_cycle('fn', outcome=RETRY, base=essence(1), divergent=essence(2))
     restored = reload(settings, record(settings, cycle, make_raw(settings, essence(0))), 'fn')
-    assert (restored.base, restored.divergent) == (None, essence(2))
+    assert (restored.base, restored.divergent) == (essence(1), essence(2))
 
 
 def test_one_finished_handler_of_many_has_seen_the_base():

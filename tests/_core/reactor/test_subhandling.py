@@ -58,6 +58,41 @@ def test_finished_subhandlers_are_not_executed_again_while_others_are_retried(re
     assert len([what for what, _ in seen if what == 'leaving']) == 1
 
 
+def test_what_only_subhandlers_have_seen_is_known_after_a_restart(registry):
+    """The object changes while one of them runs, and the other one waits for its retry."""
+    seen = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', id='create', registry=registry)
+    async def create(**_):
+        await kopf.execute(fns={'a': create_a, 'b': create_b})
+
+    async def create_a(spec, **_):
+        await asyncio.sleep(1)
+        seen.append(spec['field'])
+
+    async def create_b(spec, **_):
+        if spec['field'] == 1 and get_time() < 5:
+            raise kopf.TemporaryError("Not ready yet.", delay=10)
+
+    async def main():
+        api = Api()
+        api.create(spec={'field': 0})
+        operator = Operator(api, registry)
+        operator.start()
+        await asyncio.sleep(0.5)
+        api.edit({'spec': {'field': 1}})
+        await asyncio.sleep(3)
+        await operator.stop()
+        successor = Operator(api, registry)
+        successor.start()
+        await successor.rest()
+        await successor.stop()
+
+    run_virtually(main())
+    assert seen == [0, 1]
+
+
 def run_children(**options):
     async def create(**_):
         await kopf.execute(**options)
