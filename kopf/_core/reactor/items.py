@@ -97,7 +97,7 @@ class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
         'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo', 'name',
-        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'uid')
+        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'uid', 'vanished')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -111,6 +111,8 @@ class Item:
         """Whether any handler was for the object, so that the end of the object is logged."""
         self.gone = False
         """Whether the object no longer exists, or is no longer served."""
+        self.vanished = False
+        """Whether a response has said that the object is gone, which the watch does not show yet."""
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None
@@ -185,6 +187,14 @@ class Item:
         """Note that the object is gone."""
         self.gone = True
 
+    def vanish(self) -> None:
+        """
+        Note that the object is gone by a response: no handler is called for it any more.
+
+        Its end is reported as soon as the watch shows it.
+        """
+        self.vanished = True
+
     def see(self, number: int) -> None:
         """Note that the list with this number shows the object."""
         self.last_list = number
@@ -199,7 +209,10 @@ class Item:
         """Take a state from the watch; return whether the state is new."""
         inbox = self.inbox
         now = asyncio.get_running_loop().time() if inbox.is_expecting else 0.0
-        return inbox.offer(raw, now=now)
+        is_new = inbox.offer(raw, now=now)
+        if is_new:
+            self.vanished = False
+        return is_new
 
     def accept(self, raw: bodies.RawBody) -> bool:
         """Take the response to an own write; false if a newer state is known."""

@@ -153,7 +153,7 @@ class Processor:
                 if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
                 return
-            if raw is None:
+            if raw is None or item.vanished:
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
@@ -177,7 +177,7 @@ class Processor:
     ) -> None:
         """Call the reconciling handlers, and schedule their next calls."""
         member = item.reconcilers
-        if member is None or item.gone:
+        if member is None or item.gone or item.vanished:
             return
         newest = raw
         if item.inbox.version != bodies.parse_version(raw):

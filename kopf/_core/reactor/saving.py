@@ -286,7 +286,9 @@ class Saver:
         return patches.Patch()
 
     def _accept(self, newest: bodies.RawBody | None) -> None:
-        if newest is not None:
+        if newest is None:
+            self.item.vanish()
+        else:
             self.raw = newest
             self.item.accept(newest)
 

@@ -270,6 +270,30 @@ def test_an_object_that_is_gone_costs_one_more_request(registry, journal, caplog
     assert not [record for record in caplog.records if record.levelname == 'ERROR']
 
 
+def test_no_handlers_are_called_for_an_object_that_is_gone_by_a_response(registry, journal):
+    """The watch is late; until it shows the deletion, something else wakes up the object."""
+    journal.declare(registry, kopf.on.create, 'c', lasts=2)
+    kopf.on.event('kopfexamples', registry=registry)(lambda **_: None)  # so that the state is kept
+
+    async def main():
+        api = Api()
+        api.create(spec={'f': 0})
+        operator = Operator(api, registry, watch_delay=10)
+        operator.start()
+        await asyncio.sleep(1)
+        api.delete()
+        await asyncio.sleep(4)
+        [item] = operator.informer
+        item.wake_up()
+        await asyncio.sleep(4)
+        assert journal.done == [('c', 'create', 0)]
+        await operator.rest()
+        assert not [*operator.informer]
+        await operator.stop()
+
+    run_virtually(main())
+
+
 def test_deletion_costs_two_patches_from_creation_to_gone(registry, journal):
     journal.declare(registry, kopf.on.delete, 'd')
     api = run_virtually(handle(registry, (1, lambda api: api.delete())))
