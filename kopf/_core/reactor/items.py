@@ -112,7 +112,7 @@ class Item:
         self.gone = False
         """Whether the object no longer exists, or is no longer served."""
         self.vanished = False
-        """Whether a response has said that the object is gone, which the watch does not show yet."""
+        """Whether the object is gone by a response, though the watch does not show that yet."""
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None

@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import wakeups
+from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import (
+    application,
     cycles,
     decisions,
     essences,
@@ -188,6 +190,13 @@ class Reconciliation:
         if pending is not None and pending is not self._known and self._is_foreign(pending):
             return decisions.Interruption.CHANGED
         return None
+
+    def _has_moved(self) -> bool:
+        """Whether a write was answered with a state that others have changed or deleted."""
+        raw = self.saver.raw
+        return raw is not self._known and (
+            decisions.is_deleting(raw) != self.view.deleting
+            or self.saver.build_essence(raw) != self.saver.expected)
 
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
         """Whether others have changed the essence of the object, or have deleted the object."""
@@ -481,15 +490,23 @@ class Reconciliation:
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
         self._switch.check_paused()
-        if self.item.gone or self._find_interruption() is not None:
+        if self.item.gone or self._find_interruption() is not None or self._has_moved():
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()
 
     async def _save_in_between(self) -> None:
-        """Write between two sub-handlers; the next ones see the state that the server returns."""
+        """
+        Write between two sub-handlers; the next ones see the state that the server returns.
+
+        An error of the write is not one of the parent handler: it is tried again outside of it.
+        """
         self.item.enter(items.Phase.WORKING)
-        newest = await self.saver.save()
-        self.item.enter(items.Phase.CALLING)
+        try:
+            newest = await self.saver.save()
+        except (errors.APIError, application.PatchError, application.OvertakenError):
+            raise handlererrors.HandlerChildrenRetry(delay=None) from None
+        finally:
+            self.item.enter(items.Phase.CALLING)
         if newest is None:
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(

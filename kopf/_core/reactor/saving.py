@@ -55,6 +55,8 @@ class Saver:
         self.is_shared = is_shared
         self.raw = raw
         """The newest state that is known from the server."""
+        self.expected: bodies.BodyEssence | None = None
+        """The essence of the object after the latest write, unless others have changed it."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
 
@@ -116,7 +118,7 @@ class Saver:
         for contribution in cycle.contributions:
             effects.append(self._get_effect(merged, contribution.patch))
             merged = patches.merge(merged, effects[-1])
-        expected = self.build_essence(merged)
+        expected = self.expected = self.build_essence(merged)
 
         def make_own(body: bodies.Body) -> patches.Patch:
             progress = recording.make_progress(

@@ -221,3 +221,64 @@ def test_handlers_that_have_failed_for_good_are_called_for_the_next_change(regis
 
     run_virtually(main())
     assert seen == [0, 1, 2]
+
+
+def test_an_error_of_the_api_between_subhandlers_is_none_of_their_parent(registry):
+    retries = []
+
+    @kopf.on.create('kopfexamples', errors=kopf.ErrorsMode.PERMANENT, registry=registry)
+    async def create(retry, **_):
+        retries.append(retry)
+        await kopf.execute(fns={'a': create_a, 'b': create_b})
+
+    async def create_a(patch, **_):
+        patch.spec['a'] = 1
+
+    async def create_b(patch, **_):
+        patch.spec['b'] = 2
+
+    async def main():
+        api = Api()
+        api.create(spec={})
+        api.faults = ['before', 'before']
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        return api.objects['obj']
+
+    assert run_virtually(main())['spec'] == {'a': 1, 'b': 2}
+    assert set(retries) == {0}
+
+
+def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry):
+    """The watch is late; only the response to the write between them shows the new label."""
+    finalizers = []
+
+    @kopf.on.delete('kopfexamples', labels={'on': 'yes'}, registry=registry)
+    async def delete(**_):
+        pass
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        await kopf.execute(fns={'a': create_a, 'b': create_b})
+
+    async def create_a(patch, **_):
+        await asyncio.sleep(1)
+        patch.spec['a'] = 1
+
+    async def create_b(meta, **_):
+        finalizers.append((meta.get('labels'), bool(meta.get('finalizers'))))
+
+    async def main():
+        api = Api()
+        api.create(spec={})
+        operator = Operator(api, registry, watch_delay=2)
+        operator.start()
+        await asyncio.sleep(0.5)
+        api.edit({'metadata': {'labels': {'on': 'yes'}}})
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(main())
+    assert finalizers == [({'on': 'yes'}, True)]
