@@ -128,7 +128,9 @@ class Informer:
         if is_unseen:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
         if new and not first:
-            self._newcomers.append(item)  # only the end of the list shows which namesakes are gone
+            # Only the end of the list shows which namesakes are gone. The indexing goes on.
+            item.enter(items.Phase.HELD)
+            self._newcomers.append(item)
         elif is_new_state or is_unseen:
             self.schedule(item, urgent=not first)
         elif item.inbox.pending is body:
@@ -141,9 +143,11 @@ class Informer:
             self._leave(item, None)
         newcomers, self._newcomers = self._newcomers, []
         for item in newcomers:
-            if item.inbox.pending is not None:
-                self._yield_to_namesake(item, item.inbox.pending)
-            self.schedule(item)
+            if item.phase is items.Phase.HELD:
+                item.enter(items.Phase.RESTING)
+                if item.inbox.pending is not None:
+                    self._yield_to_namesake(item, item.inbox.pending)
+                self.schedule(item)
         self._queue.gate.listed(self)
 
     def unavailable(self, error: Exception) -> None:

@@ -283,3 +283,38 @@ def test_a_state_is_not_handled_again_when_a_response_with_it_comes_late():
 
     run_virtually(live())
     assert seen == [1]
+
+
+def test_a_namesake_in_a_new_list_waits_also_when_it_is_indexed_before_the_end_of_the_list():
+    seen = []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', registry=registry)
+        async def known(uid, **_):
+            return {uid: None}
+
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def show(type, uid, **_):
+            seen.append((type, uid))
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def handle(**_):
+            await asyncio.sleep(1)
+
+    async def live():
+        api, operator = await accompany(declare)
+        await operator.rest()
+        await operator.lose_sight()
+        api.delete()
+        api.create(spec={})
+        operator.informer.begin(restored=False)
+        operator.informer.listed(api.objects['obj'])
+        await asyncio.sleep(0.5)
+        assert (None, 'uid1') in seen
+        assert 'uid2' not in dict(seen).values()
+        operator.informer.end()
+        await asyncio.sleep(3)
+        await operator.stop()
+
+    run_virtually(live())
+    assert seen.index(('DELETED', 'uid1')) < seen.index(('ADDED', 'uid2'))
