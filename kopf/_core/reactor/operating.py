@@ -95,7 +95,7 @@ class Operator:
         self._identity = identity
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
-        self._applier = applications.Applier(self._client)
+        applications.Applier(self._client).enter()
         calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
 
@@ -181,7 +181,6 @@ class Operator:
 
         :raises Exception: the error of the part that has failed.
         """
-        self._applier.enter()
         logger.debug(f"Starting Kopf {versions.version}.")
         authentication.prepare(self._vault, registry=self._registry, run=self._log_in)
         try:

@@ -185,3 +185,20 @@ async def test_real_time_works_too(registry, crd):
         async with api.operator(registry=registry):
             await api.client.create('kopfexamples', 'obj')
             await api.client.wait('kopfexamples', 'obj', lambda obj: obj['status']['fn'])
+
+
+@virtual_time
+async def test_retried_handlers_can_apply_manifests(registry, crd):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(retry, name, namespace, **_):
+        if not retry:
+            raise kopf.TemporaryError("not yet", delay=10)
+        await kopf.apply({
+            'apiVersion': 'v1', 'kind': 'ConfigMap',
+            'metadata': {'name': name, 'namespace': namespace}, 'data': {'key': 'value'}})
+
+    async with testing.open_api('sandbox') as api, api.operator(registry=registry):
+        await api.client.load(crd)
+        await api.client.create('kopfexamples', 'name1')
+        await api.client.wait(
+            'configmaps', 'name1', lambda obj: obj['data'] == {'key': 'value'}, timeout=60)
