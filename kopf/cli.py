@@ -249,6 +249,8 @@ class RunCommand(helpscreens.SectionCommand):
 @helpscreens.option('--metrics', 'metrics_endpoint', metavar='URL', section='Health',
                     callback=check_endpoint,
                     help="Serve metrics for Prometheus at this URL: http://0.0.0.0:8080/metrics")
+@helpscreens.option('--tracing', is_flag=True, section='Health',
+                    help="Make spans of OpenTelemetry: of reconciliations, handlers, and writes.")
 @helpscreens.option('--debug-endpoint', metavar='URL', section='Health',
                     callback=check_endpoint,
                     help="Serve the state of the operator as JSON at this URL, to this machine "
@@ -285,6 +287,7 @@ def run(
         clusterwide: bool,
         liveness_endpoint: str | None,
         metrics_endpoint: str | None,
+        tracing: bool,
         debug_endpoint: str | None,
         reload: bool,
         sandbox: bool,
@@ -311,10 +314,12 @@ def run(
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
     settings = __controls.settings
-    if leader_elect is not None or debug_endpoint is not None:
+    if leader_elect is not None or tracing or debug_endpoint is not None:
         settings = configuration.OperatorSettings() if settings is None else settings
     if settings is not None and leader_elect is not None:
         settings.leadership.name = leader_elect
+    if settings is not None and tracing:
+        settings.tracing.enabled = True
     if settings is not None and debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
     loop = __controls.loop or _make_fast_loop()

@@ -35,11 +35,11 @@ class Pool:
         self._current: dict[int, connections.Connection] = {}
         """By the identities (``id()``) of the credentials."""
         self._opened: set[connections.Connection] = set()
-        self._instrument: Callable[[connections.Connection], None] | None = None
+        self._instruments: list[Callable[[connections.Connection], None]] = []
 
     def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
         """Call the function with each connection once: with the present and the future ones."""
-        self._instrument = fn
+        self._instruments.append(fn)
         for connection in self._opened:
             fn(connection)
 
@@ -108,8 +108,8 @@ class Pool:
                 failure = e
                 self._vault.invalidate(origin, reason=str(e))
                 continue
-            if self._instrument is not None:
-                self._instrument(connection)
+            for instrument in self._instruments:
+                instrument(connection)
             self._opened.add(connection)
             for former in list(self._current.values()):
                 if former is known or not self._vault.holds(former.origin):

@@ -545,6 +545,18 @@ class MetricsSettings(sections.Section):
 
 
 @dataclasses.dataclass
+class TracingSettings(sections.Section):
+    """Whether the operator makes spans of OpenTelemetry."""
+
+    enabled: bool = False
+    """
+    Whether reconciliations, attempts of handlers, and writes are spans, and whether the log and the
+    requests have their ids. It is read after the startup handlers. Traces need the extra
+    ``kopf[tracing]``. Default: no, and this costs nothing.
+    """
+
+
+@dataclasses.dataclass
 class DebuggingSettings(sections.Section):
     """Where the present state of the operator is served for people, as JSON."""
 
@@ -585,6 +597,7 @@ class OperatorSettings(sections.Section):
     reconciling: ReconcilingSettings = dataclasses.field(default_factory=ReconcilingSettings)
     leadership: LeadershipSettings = dataclasses.field(default_factory=LeadershipSettings)
     metrics: MetricsSettings = dataclasses.field(default_factory=MetricsSettings)
+    tracing: TracingSettings = dataclasses.field(default_factory=TracingSettings)
     debugging: DebuggingSettings = dataclasses.field(default_factory=DebuggingSettings)
 
     @property

@@ -14,7 +14,7 @@ import enum
 import logging
 import os
 import sys
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from kopf._cogs.configs import configuration
@@ -205,6 +205,13 @@ def configure(
 
     logging.getLogger('asyncio').setLevel(logging.NOTSET if debug else logging.ERROR)
     logging.getLogger('aiohttp').setLevel(logging.NOTSET if debug else logging.INFO)
+
+
+def add_filter(fn: Callable[[logging.LogRecord], bool]) -> None:
+    """Let the function see, and change, each record of the log that `configure` has configured."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, KopfStreamHandler):
+            handler.addFilter(fn)
 
 
 def make_formatter(

@@ -188,6 +188,15 @@ class Telling:
                          f"errors of this observer are not logged.", exc_info=e)
 
 
+def name_outcome(outcome: progression.Outcome | None) -> str:
+    """Name the outcome of an attempt, e.g. as a label; None is a cancellation."""
+    if outcome is None:
+        return 'cancelled'
+    if outcome.exception is None:
+        return 'success'
+    return 'failure' if outcome.final else 'waiting' if outcome.waiting else 'retry'
+
+
 def identify(raw: bodies.RawBody) -> Identity:
     meta = raw['metadata']
     return Identity(meta.get('namespace'), meta.get('name'), meta.get('uid'))

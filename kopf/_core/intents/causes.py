@@ -88,7 +88,7 @@ class ResourceCause(Cause):
     def _kwargs(self) -> dict[str, Any]:
         body = self.body
         meta = body.metadata
-        uid, name, namespace = self._get_identity()
+        uid, name, namespace = self.get_identity()
         return {
             'logger': self.logger,
             'memo': self.memo,
@@ -105,7 +105,8 @@ class ResourceCause(Cause):
             'annotations': meta.annotations,
         }
 
-    def _get_identity(self) -> tuple[str | None, str | None, str | None]:
+    def get_identity(self) -> tuple[str | None, str | None, str | None]:
+        """Get the uid, the name, and the namespace of the object."""
         raw = self.body.get('metadata') or {}
         return raw.get('uid'), raw.get('name'), raw.get('namespace')
 
@@ -136,7 +137,7 @@ class SpawningCause(ResourceCause):
     identity: tuple[str | None, str | None, str | None]
     """The uid, the name, and the namespace. They never change, so a live body is not read."""
 
-    def _get_identity(self) -> tuple[str | None, str | None, str | None]:
+    def get_identity(self) -> tuple[str | None, str | None, str | None]:
         return self.identity
 
 
@@ -218,10 +219,12 @@ class WebhookCause(ResourceCause):
     name: str | None = None
     namespace: str | None = None
 
+    def get_identity(self) -> tuple[str | None, str | None, str | None]:
+        uid, name, namespace = super().get_identity()
+        return uid, name or self.name, namespace or self.namespace
+
     def _kwargs(self) -> dict[str, Any]:
         kwargs = super()._kwargs()
-        kwargs['name'] = kwargs['name'] or self.name
-        kwargs['namespace'] = kwargs['namespace'] or self.namespace
         for name in ('operation', 'subresource', 'dryrun', 'warnings', 'userinfo', 'headers',
                      'sslpeer', 'diff', 'old', 'new'):
             kwargs[name] = getattr(self, name)

@@ -111,7 +111,7 @@ class Operator:
         """
         Make the parts that handle objects, and connect them.
 
-        The startup handlers decide whether the parts are measured. If they are, other parts are
+        The startup handlers decide whether the parts are observed. If they are, other parts are
         made instead of the present ones, which have not begun anything yet.
         """
         settings, measures = self._settings, self._measures
@@ -142,16 +142,23 @@ class Operator:
             measure=None if measures is None else measures.observe_reviews)
 
     def _look_inside(self) -> 'inspecting.Inspector | None':
-        """Serve the metrics and the state of the operator, if so set; return who looks there."""
+        """
+        Trace the operator, and serve its metrics and its state, if so set; return who looks there.
+        """
         settings, inspector = self._settings, None
+        if settings.tracing.enabled:
+            from kopf._core.engines import tracing  # only if it is used
+            tracing.follow(self._client)
+            self._observers.append(tracing.Tracer())
         if settings.metrics.endpoint is not None:
             from kopf._core.reactor import measuring  # only if it is used
             self._measures = measuring.Measures(settings)
             self._measures.follow(self._client)
-            self._assemble()
             self._checks.add(
                 endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
                 self._measures.respond, title="metrics", option='--metrics')
+        if settings.tracing.enabled or settings.metrics.endpoint is not None:
+            self._assemble()
         if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
             from kopf._core.reactor import inspecting  # only if it is used
             inspector = inspecting.Inspector(

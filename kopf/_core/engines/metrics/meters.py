@@ -104,7 +104,7 @@ class AttemptMeter(dict[str, histograms.Histogram]):
     def end(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
     ) -> None:
-        self[judge(outcome)].observe(seconds)
+        self[observers.name_outcome(outcome)].observe(seconds)
 
     def end_in_reconciliation(
             self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
@@ -112,7 +112,7 @@ class AttemptMeter(dict[str, histograms.Histogram]):
         if outcome is not None and outcome.exception is None:
             self['success'].observe(seconds)
             return
-        self[judge(outcome)].observe(seconds)
+        self[observers.name_outcome(outcome)].observe(seconds)
         if outcome is not None and not outcome.waiting and (
                 outcome.final
                 or not isinstance(outcome.exception, handlererrors.TemporaryError)):
@@ -142,15 +142,6 @@ class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
         found = None if task is None else self.pop(task, None)
         self.are_there = len(self) > 0
         return found
-
-
-def judge(outcome: progression.Outcome | None) -> str:
-    """Get the label of an outcome."""
-    if outcome is None:
-        return 'cancelled'
-    if outcome.exception is None:
-        return 'success'
-    return 'failure' if outcome.final else 'waiting' if outcome.waiting else 'retry'
 
 
 class WebhookMeter:

@@ -1,0 +1,38 @@
+"""
+Which requests get further headers.
+"""
+import collections
+
+import pytest
+
+from kopf._cogs.clients import headers, metering
+from tests._cogs.clients import servers
+
+
+@pytest.mark.parametrize('method, body', [('GET', None), ('PATCH', b'{}')])
+async def test_headers_are_added_to_requests(server, client, method, body):
+    server.script(servers.say({}), servers.say({}))
+    numbers = iter(['1', '2'])
+    headers.add_headers(client, lambda: {'x-number': next(numbers)})
+    await client.request(method, '/x', body=body)
+    await client.without_limits().request(method, '/x', body=body)
+    assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
+    assert all('User-Agent' in received.headers for received in server.requests)
+
+
+async def test_further_attempts_get_headers_of_their_own(server, client):
+    server.script(servers.refuse(503), servers.say({}))
+    numbers = iter(['1', '2'])
+    headers.add_headers(client, lambda: {'x-number': next(numbers)})
+    await client.request('GET', '/x')
+    assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
+
+
+async def test_requests_can_be_counted_at_the_same_time(server, client):
+    server.script(servers.say({}))
+    counts = collections.Counter()
+    headers.add_headers(client, lambda: {'x-number': '1'})
+    metering.meter(client, lambda *key: counts.update([key]))
+    await client.request('GET', '/x')
+    assert [received.headers['x-number'] for received in server.requests] == ['1']
+    assert counts.total() == 1
