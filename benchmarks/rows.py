@@ -338,7 +338,7 @@ KOPFS = frozenset({'release', 'this'})
 PYTHONS = KOPFS | {'bare'}
 FRAMEWORKS = KOPFS.union(subjects.PEERS)
 ALL = FRAMEWORKS | {'bare'}
-METERED = ALL | {'metered'}
+OBSERVED = ALL | {'metered', 'traced'}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -357,7 +357,7 @@ def make_rows() -> dict[str, Row]:
     return {
         'create': Row(
             "one create handler with a result",
-            creation(measure_creation, operator='create'), METERED, quick=True),
+            creation(measure_creation, operator='create'), OBSERVED, quick=True),
         'create-20k': Row(
             "… of objects of 20 KB",
             creation(measure_creation, operator='create', size=20_000)),

@@ -1,6 +1,6 @@
 """
-What is measured: this Kopf, also while it serves metrics; the release on PyPI, and the bare client;
-and the peers in other languages: controller-runtime in Go, kube-rs in Rust.
+What is measured: this Kopf, also while it serves metrics or makes traces; the release on PyPI, and
+the bare client; and the peers in other languages: controller-runtime in Go, kube-rs in Rust.
 
 The environments and programs are made outside of the project. The environments have no extras in
 them: neither uvloop nor the libraries for logging in.
@@ -43,9 +43,12 @@ class Subject:
             return [self.program, operator]
         if self.is_bare:
             return [self.program, str(OPERATORS / 'bare.py')]
-        metrics = ['--metrics=http://127.0.0.1:0/metrics'] if self.name == 'metered' else []
+        options = {
+            'metered': ['--metrics=http://127.0.0.1:0/metrics'],
+            'traced': ['--tracing', str(OPERATORS / 'recording.py')],
+        }.get(self.name, [])
         return [
-            self.program, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', *metrics,
+            self.program, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', *options,
             str(OPERATORS / f'{operator}.py')]
 
 
@@ -57,8 +60,8 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     """
     requirements = {
         'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
-        'metered': f'--editable={ROOT}[metrics]'}
-    folders = {'bare': 'release', 'release': 'release', 'this': 'this', 'metered': 'metered'}
+        'metered': f'--editable={ROOT}[metrics]', 'traced': f'--editable={ROOT}[tracing]'}
+    folders = {'bare': 'release'}
     subjects = []
     for name in names:
         if name in PEERS:
@@ -69,24 +72,26 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
             continue
         python = pythons.get(name)
         if python is None:
-            folder = CACHE / 'kopf-benchmarks' / folders[name]
-            python = str(make_environment(folder, requirements[name]))
+            folder = CACHE / 'kopf-benchmarks' / folders.get(name, name)
+            others = ['opentelemetry-sdk'] if name == 'traced' else []
+            python = str(make_environment(folder, requirements[name], *others))
         subjects.append(Subject(name, python))
     return subjects
 
 
-def make_environment(folder: pathlib.Path, requirement: str) -> pathlib.Path:
+def make_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
     """
-    Make a virtual environment with one package and its dependencies, unless it is there already.
+    Make a virtual environment with packages and their dependencies, unless it is there already.
     """
     python = folder / 'bin' / 'python'
     stamp = folder / 'stamp'
+    requirement = ' '.join(requirements)
     project = (ROOT / 'pyproject.toml').read_text() if str(ROOT) in requirement else ''
     wanted = f'{requirement}\n{project}'
     if not stamp.exists() or stamp.read_text() != wanted:
         subprocess.run([sys.executable, '-m', 'venv', '--clear', folder], check=True)
         subprocess.run([python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check',
-                        requirement], check=True)
+                        *requirements], check=True)
         stamp.write_text(wanted)
     return python
 

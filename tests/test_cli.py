@@ -147,6 +147,15 @@ def test_state_of_the_operator_is_served_where_the_option_says(run):
     assert settings.debugging.endpoint == 'http://:80/'
 
 
+@pytest.mark.parametrize('args, env, enabled', [
+    (['--tracing'], {}, True),
+    ([], {'KOPF_RUN_TRACING': 'true'}, True),
+    (['--leader-elect'], {}, False),
+])
+def test_spans_are_made_if_the_option_says_so(run, args, env, enabled):
+    assert run('-A', *args, env=env)['settings'].tracing.enabled == enabled
+
+
 def test_lease_is_named_by_the_environment(run):
     settings = run(env={'KOPF_RUN_LEADER_ELECT': 'my-lease'})['settings']
     assert settings.leadership.name == 'my-lease'

@@ -24,7 +24,7 @@ from kopf._kits.sandbox import faults
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox'}
+EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox', 'tracing'}
 SHOWN = {'text', 'dockerfile', 'go'}
 """What is shown to readers as it is: outputs, drawings, files of other programs."""
 
@@ -233,6 +233,8 @@ def test_commands_exist_with_their_options(snippet, folder, record_property, mon
         words = shlex.split(command.replace('$RANDOM', '12345').replace('\\\n', ' '), comments=True)
         words = words[:words.index('&')] if '&' in words else words
         while re.match(r'\w+=', words[0]):
+            words.pop(0)
+        if words[0] == 'opentelemetry-instrument':  # it runs what follows
             words.pop(0)
         check = {'kopf': check_kopf, 'pip': check_pip, 'kubectl': check_kubectl}.get(
             words[0].rsplit('/')[-1], check_foreign)

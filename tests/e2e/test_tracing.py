@@ -81,7 +81,8 @@ async def test_spans_and_log_and_requests_belong_together(
     own = [span for span in spans.values() if span['name'] == 'work']
     assert {spans[span['parent_id']]['name'] for span in own} == {'handler created'}
     lines = [json.loads(line) for line in op.lines if line.startswith('{')]
-    assert {(line['trace_id'], line['span_id']) for line in lines if line['message'] == "working"} == {
+    working = [line for line in lines if line['message'] == "working"]
+    assert {(line['trace_id'], line['span_id']) for line in working} == {
         (span['context']['trace_id'][2:], span['context']['span_id'][2:]) for span in own}
 
     # The requests: all patches have a span, and are sent with its ids.

@@ -95,9 +95,10 @@ def mark(record: logging.LogRecord) -> bool:
     """Add the ids of the current span to a record of the log, under the names of OpenTelemetry."""
     current = trace.get_current_span().get_span_context()
     if current.is_valid:
-        record.trace_id = trace.format_trace_id(current.trace_id)
-        record.span_id = trace.format_span_id(current.span_id)
-        record.trace_flags = f'{current.trace_flags:02x}'
+        record.__dict__.update(
+            trace_id=trace.format_trace_id(current.trace_id),
+            span_id=trace.format_span_id(current.span_id),
+            trace_flags=f'{current.trace_flags:02x}')
     return True
 
 
