@@ -3,6 +3,7 @@ An operator in a cluster: with an account of its own, and with no more rights th
 """
 
 import asyncio
+import contextlib
 import json
 import pathlib
 import re
@@ -13,11 +14,13 @@ import pytest
 import yaml
 
 import kopf
+from tests import expressions
 from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CONFIGMAPS, CRDS, Kind, KubeError
 from tests.e2e.operators import Operator
 from tests.e2e.proxy import Proxy
+from tests.e2e.replicas import LEADING, STANDING_BY
 from tests.e2e.test_peering import NARROW, WIDE, install
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
@@ -213,7 +216,6 @@ def fn(name, **_):
 @pytest.fixture()
 async def deployed(kube):
     """All that the example has in its files is in the cluster; it is gone after the test."""
-    await install(kube, 'kopf.dev')
     definition, = load(EXAMPLES / 'crd.yaml')
     try:
         await kube.request('POST', CRDS, body=definition)
@@ -252,13 +254,18 @@ def find_rights(requests):
             r'/(?:api|apis/(?P<group>[^/]+))/v[^/]+/(?:namespaces/[^/]+/)?(?P<resource>[^/]+)'
             r'(?P<name>/[^/]+)?', request.path)
         if match:
-            verb = 'watch' if request.is_watch else 'list' if request.method == 'GET' else {
-                'POST': 'create', 'PATCH': 'patch'}[request.method]
-            yield match['group'] or '', match['resource'], verb
+            reading = 'watch' if request.is_watch else 'get' if match['name'] else 'list'
+            verbs = [{'GET': reading, 'POST': 'create', 'PUT': 'update', 'PATCH': 'patch'}[
+                request.method]]
+            if request.method == 'PATCH' and request.status == 201:  # a server-side apply
+                verbs.append('create')
+            for verb in verbs:
+                yield match['group'] or '', match['resource'], verb
 
 
-async def test_the_example_works_with_exactly_the_rights_that_it_has(
-        kube, cluster, tmp_path, deployed):
+@pytest.fixture()
+async def run_replica(kube, cluster, tmp_path, deployed):
+    """Run the command of the image as the account of the example, with another port."""
     token = await kube.request(
         'POST', '/api/v1/namespaces/kopf-example/serviceaccounts/operator/token', body={
             'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
@@ -267,50 +274,87 @@ async def test_the_example_works_with_exactly_the_rights_that_it_has(
     account = tmp_path / 'account'
     account.write_text(yaml.safe_dump(config))
 
-    # The command of the image, on another port.
-    command = json.loads(re.search(
-        r'^ENTRYPOINT (.+)$', (EXAMPLE / 'Dockerfile').read_text(), re.MULTILINE)[1])
+    entrypoint = re.search(
+        r'^ENTRYPOINT (.+)$', (EXAMPLE / 'Dockerfile').read_text(), re.MULTILINE)
+    command = json.loads(entrypoint[1])
     assert command[:3] == ['kopf', 'run', '/src/example.py']
-    port = find_free_ports(1)
-    container, = next(obj for obj in deployed if obj['kind'] == 'Deployment')[
-        'spec']['template']['spec']['containers']
-    probe = container['livenessProbe']['httpGet']
-    endpoint = f"--liveness=http://0.0.0.0:{probe['port']}{probe['path']}"
-    args = [f"--liveness=http://127.0.0.1:{port}{probe['path']}" if arg == endpoint else arg
-            for arg in command[3:]]
-    assert args != command[3:]
 
+    with contextlib.ExitStack() as stack:
+        def run(name, port):
+            proxy = stack.enter_context(Proxy(str(account)))
+            path = tmp_path / f'{name}.config'
+            config = yaml.safe_load(pathlib.Path(proxy.write_kubeconfig(path)).read_text())
+            config['contexts'][0]['context']['namespace'] = 'kopf-example'  # that of the pod
+            path.write_text(yaml.safe_dump(config))
+            args = [arg.replace('0.0.0.0:8080', f'127.0.0.1:{port}') for arg in command[3:]]
+            op = Operator(
+                [*args, '--verbose', str(EXAMPLE / 'example.py')], kubeconfig=str(path),
+                env={'POD_ID': name})
+            stack.callback(op.stop)
+            return op, proxy
+        yield run
+
+
+async def read_leadership(port):
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f'http://127.0.0.1:{port}/healthz') as response:
+            assert response.status == 200
+            role = (await response.json())['leadership']
+        async with session.get(f'http://127.0.0.1:{port}/metrics') as response:
+            assert response.status == 200
+            series = expressions.parse_text(await response.text())
+    return role, series['leader_election_master_status']
+
+
+async def test_replicas_of_the_example_take_over_with_exactly_the_rights_that_they_have(
+        kube, deployed, run_replica):
     name = f'obj-{uuid.uuid4().hex[:8]}'
-    with Proxy(str(account)) as proxy:
-        op = Operator(
-            [*args, '--verbose', str(EXAMPLE / 'example.py')],
-            kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'), env={'POD_NAME': 'pod1'})
-        try:
-            await kube.wait_for(WIDE, 'example', lambda obj: obj.get('status'))
-            obj = await kube.create(KEX, name, spec={'field': 'first'})
-            await wait_handled(kube, KEX, name)
-            await kube.patch(KEX, name, {'spec': {'field': 'second'}})
-            await kube.wait_for(
-                CONFIGMAPS, name, lambda obj: obj['data'] == {'field': 'second'})
-            await kube.wait_events(obj, 2)
-            async with aiohttp.ClientSession() as session:
-                async with session.get(f"http://127.0.0.1:{port}{probe['path']}") as response:
-                    assert response.status == 200
-                    assert await response.json() == {'pod': 'pod1'}
-            await kube.delete(KEX, name)
-            await kube.wait_gone(KEX, name)
-            assert op.stop() == 0
-        finally:
-            op.stop()
-            print(op.text)
-        assert not (await kube.get(WIDE, 'example')).get('status')
-        requests = [  # others can have installed the former kinds for peering
-            request for request in proxy.requests if 'zalando.org' not in request.path]
-        assert {request.status for request in requests} & {401, 403} == set()
-        needed = set(find_rights(requests))
-    role = next(obj for obj in deployed if obj['kind'] == 'ClusterRole')
+    ports = [find_free_ports(1), find_free_ports(1)]
+    deployment = next(obj for obj in deployed if obj['kind'] == 'Deployment')['spec']
+    container, = deployment['template']['spec']['containers']
+    assert container['livenessProbe']['httpGet']['path'] == '/healthz'
+    assert deployment['replicas'] == len(ports)
+
+    # The first one leads, and the second one waits.
+    first, proxy1 = run_replica('pod1', ports[0])
+    await first.wait_for(LEADING)
+    second, proxy2 = run_replica('pod2', ports[1])
+    await second.wait_for(STANDING_BY)
+    assert await read_leadership(ports[0]) == ('leader', [({'name': 'kopf-example'}, 1)])
+    assert await read_leadership(ports[1]) == ('standby', [({'name': 'kopf-example'}, 0)])
+    obj = await kube.create(KEX, name, spec={'field': 'first'})
+    await wait_handled(kube, KEX, name)
+
+    # As in a rolling update: the leader is stopped, and a new replica is started.
+    assert first.stop() == 0
+    await second.wait_for(LEADING)
+    third, proxy3 = run_replica('pod3', ports[0])
+    await third.wait_for(STANDING_BY)
+    await kube.patch(KEX, name, {'spec': {'field': 'second'}})
+    await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data'] == {'field': 'second'})
+    await wait_handled(kube, KEX, name)
+
+    # As after the loss of a node: what happens meanwhile is handled.
+    second.kill()
+    await kube.patch(KEX, name, {'spec': {'field': 'third'}})
+    await kube.wait_for(
+        CONFIGMAPS, name, lambda obj: obj['data'] == {'field': 'third'}, timeout=60)
+    await wait_handled(kube, KEX, name)
+    await kube.wait_events(obj, 3)
+    await kube.delete(KEX, name)
+    await kube.wait_gone(KEX, name)
+    assert third.stop() == 0
+    for op in [first, second, third]:
+        assert op.find("[Ff]orbidden") == []
+
+    requests = [  # others can have installed the kinds for peering
+        request for proxy in [proxy1, proxy2, proxy3] for request in proxy.requests
+        if 'kopfpeerings' not in request.path]
+    assert {request.status for request in requests} & {401, 403} == set()
+    needed = set(find_rights(requests))
     granted = {
-        (group, resource, verb) for rule in role['rules'] for group in rule['apiGroups']
+        (group, resource, verb) for role in deployed if role['kind'] in ('ClusterRole', 'Role')
+        for rule in role['rules'] for group in rule['apiGroups']
         for resource in rule['resources'] for verb in rule['verbs']}
     assert needed <= granted
     # Where the API streams the first state, lists are needed only after some failures.
