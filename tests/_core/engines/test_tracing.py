@@ -78,7 +78,7 @@ def registry():
 
 
 @pytest.fixture()
-def live(recording, registry):
+def live(recording, registry, caplog):
     """Let an operator handle objects for so long (seconds)."""
     def live(*names, lasts=10, faults=(), subresource=False, move=None, spec=()):
         async def run():
@@ -96,6 +96,7 @@ def live(recording, registry):
             await asyncio.sleep(lasts / 2)
             await operator.stop()
         run_virtually(run())
+        assert [record for record in caplog.records if 'opentelemetry' in record.name] == []
     return live
 
 
@@ -316,6 +317,21 @@ def test_cancelled_attempts_end_without_an_error(registry, recording, live):
     span = recording.get('handler fn')
     assert span.attributes['kopf.outcome'] == 'cancelled'
     assert {span.status.status_code for span in recording.spans} == {trace.StatusCode.UNSET}
+
+
+def test_interrupted_attempts_end_with_all_that_is_within(registry, recording, live):
+    async def sub(**_):
+        with recording.own.start_as_current_span("own"):
+            await asyncio.sleep(1000)
+
+    @kopf.on.create('kopfexamples', id='fn', timeout=2, registry=registry)
+    async def fn(**_):
+        kopf.register(sub, id='sub')
+
+    live()
+    assert {'handler fn', 'handler fn/*', "own", 'reconcile kopfexample'} <= set(recording.names)
+    assert recording.get('handler fn').attributes['kopf.outcome'] == 'failure'
+    assert "timed out" in recording.get('handler fn').status.description
 
 
 def test_errors_of_the_api_are_errors_of_the_write_and_of_the_reconciliation(
