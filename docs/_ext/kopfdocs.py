@@ -32,8 +32,10 @@ from kopf._cogs.configs import configuration
 
 HERE = pathlib.Path(__file__).parents[1]
 NAME = re.compile(r'@?(kopf(?:\.[a-zA-Z]\w*)+|settings\.\w+\.\w+)(?:\(\.*\))?')
-PLAIN = ('kopf.dev', 'kopf.zalando', 'kopf.yaml', 'kopf.objects', 'kopf.activities', 'kopf._')
-"""What only looks like a name of the framework: API groups, loggers, the insides."""
+PLAIN = (
+    'kopf.dev', 'kopf.zalando', 'kopf.yaml', 'kopf.objects', 'kopf.activities', 'kopf._',
+    'kopf.handler.', 'kopf.reason', 'kopf.outcome', 'kopf.sequel')
+"""What only looks like a name: API groups, loggers, the insides, attributes of spans."""
 
 
 class NameRole(SphinxRole):

@@ -3,6 +3,7 @@ Traces of a real process: the spans, the log, and the requests belong together.
 """
 import json
 import re
+import uuid
 
 import pytest
 
@@ -42,40 +43,46 @@ def path(tmp_path):
     return tmp_path / 'spans.jsonl'
 
 
+@pytest.fixture()
+def name():
+    """The name of an object and of its config map, which other tests do not use."""
+    return f'obj-{uuid.uuid4().hex[:8]}'
+
+
 def read(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 async def test_spans_and_log_and_requests_belong_together(
-        kube, kind, cluster, operator, path, tmp_path):
+        kube, kind, cluster, operator, path, tmp_path, name):
     with Proxy(cluster) as proxy:
         op = operator(
             HANDLERS.format(spans=str(path)), '--tracing', '--log-format=json', kind=kind,
             kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
-        await kube.create(kind, 'obj')
-        await kube.create(kind, 'failing', spec={'fails': True})
-        await wait_handled(kube, kind, 'obj')
-        await wait_handled(kube, kind, 'failing')
-        await kube.wait_for(CONFIGMAPS, 'obj', bool)
-        await kube.wait_for(CONFIGMAPS, 'failing', bool)
+        await kube.create(kind, name)
+        await kube.create(kind, f'{name}-failing', spec={'fails': True})
+        await wait_handled(kube, kind, name)
+        await wait_handled(kube, kind, f'{name}-failing')
+        await kube.wait_for(CONFIGMAPS, name, bool)
+        await kube.wait_for(CONFIGMAPS, f'{name}-failing', bool)
         assert op.stop() == 0
         patches = [request for request in proxy.requests if request.method == 'PATCH']
         watches = [request for request in proxy.requests if request.is_watch]
 
     spans = {span['context']['span_id']: span for span in read(path)}
 
-    def find(name, obj):
-        span, = [span for span in spans.values() if span['name'] == name
-                 and span['attributes'].get('k8s.object.name') == obj]
-        return span
+    def find(title, obj):
+        """Find a span of the object; reconciling handlers can be called several times."""
+        return next(span for span in spans.values() if span['name'] == title
+                    and span['attributes'].get('k8s.object.name') == obj)
 
-    created = find('handler created', 'obj')
+    created = find('handler created', name)
     assert spans[created['parent_id']]['name'] == f'reconcile {kind.kind.lower()}'
     assert created['attributes']['k8s.namespace.name'] == 'default'
-    assert find('handler created', 'failing')['status'] == {
+    assert find('handler created', f'{name}-failing')['status'] == {
         'status_code': 'ERROR', 'description': "never"}
-    assert find('handler reconciled', 'obj')['attributes']['kopf.reason'] == 'reconcile'
-    assert find('PATCH configmaps', 'obj')['kind'] == 'SpanKind.CLIENT'
+    assert find('handler reconciled', name)['attributes']['kopf.reason'] == 'reconcile'
+    assert find('PATCH configmaps', name)['kind'] == 'SpanKind.CLIENT'
 
     # The own spans of the handlers, and the log.
     own = [span for span in spans.values() if span['name'] == 'work']
@@ -95,14 +102,14 @@ async def test_spans_and_log_and_requests_belong_together(
 
 
 async def test_spans_of_refused_writes_have_the_status(
-        kube, kind, cluster, operator, path, tmp_path):
+        kube, kind, cluster, operator, path, tmp_path, name):
     with Proxy(cluster) as proxy:
         proxy.fail(422, match=is_patch, times=1)
         op = operator(
             HANDLERS.format(spans=str(path)), '--tracing', kind=kind,
             kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
-        await kube.create(kind, 'obj')
-        await wait_handled(kube, kind, 'obj')
+        await kube.create(kind, name)
+        await wait_handled(kube, kind, name)
         assert op.stop() == 0
     failed = [span for span in read(path) if span['status']['status_code'] == 'ERROR']
     write = next(span for span in failed if span['name'].startswith('PATCH'))
@@ -110,9 +117,9 @@ async def test_spans_of_refused_writes_have_the_status(
     assert write['attributes']['error.type'] == '422'
 
 
-async def test_tracing_does_not_need_an_sdk(kube, kind, operator):
+async def test_tracing_does_not_need_an_sdk(kube, kind, operator, name):
     op = operator('@kopf.on.create(*KIND)\ndef fn(**_): pass\n', '--tracing', kind=kind)
     await op.wait_for("nothing records the spans")
-    await kube.create(kind, 'obj')
+    await kube.create(kind, name)
     await op.wait_for("Handler 'fn' succeeded")
     assert op.stop() == 0
