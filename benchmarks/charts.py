@@ -13,7 +13,7 @@ from benchmarks import tables
 
 COLORS = {
     'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'metered': '#7aa7e6',
-    'go': '#2ba3a8', 'rust': '#b5532b'}
+    'traced': '#8a7ae6', 'go': '#2ba3a8', 'rust': '#b5532b'}
 
 PAGE = """<!doctype html>
 <html lang="en">
