@@ -6,7 +6,7 @@ them. The client ``kubernetes`` can be configured at its import, too: see `confi
 
 The libraries are imported only here, and only when these functions are called. They ignore some
 fields of kubeconfigs, or do not expose them. These fields are added here: proxies, server names for
-TLS, files of tokens (to follow their rotation), and the tokens of credential plugins.
+TLS, namespaces, files of tokens (to follow their rotation), and the tokens of credential plugins.
 """
 import contextlib
 import dataclasses
@@ -303,10 +303,12 @@ def _supplement(
 ) -> credentials.ConnectionInfo:
     """Add what the library ignores or does not expose; see the module's docstring."""
     if in_cluster:
-        return dataclasses.replace(info, token_path=serviceaccounts.get_token_path())
+        return dataclasses.replace(
+            info, token_path=serviceaccounts.get_token_path(),
+            default_namespace=info.default_namespace or serviceaccounts.get_namespace())
     config = kubeconfigs.load_kubeconfigs()
     try:
-        _, cluster, user = config.choose() if config is not None else (None, {}, {})
+        context, cluster, user = config.choose() if config is not None else ({}, {}, {})
     except credentials.LoginError:
         return info
     if user and not info.as_http_headers() and info.certificate_path is None:
@@ -314,6 +316,7 @@ def _supplement(
         return info if own is None else dataclasses.replace(own, priority=info.priority)
     return dataclasses.replace(
         info,
+        default_namespace=info.default_namespace or context.get('namespace') or None,
         token_path=user.get('tokenFile') or None,
         tls_server_name=cluster.get('tls-server-name') or None,
         proxy_url=cluster.get('proxy-url') or None)

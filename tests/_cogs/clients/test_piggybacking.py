@@ -53,6 +53,7 @@ def test_libraries_log_in_by_kubeconfigs(login, kubeconfig):
     kubeconfig.write_text(yaml.safe_dump(CONFIG))
     info = log_in(login)
     assert (info.server, info.token, info.insecure) == ('https://example.com', 'secret', True)
+    assert info.default_namespace == 'ns'
     assert info.scheme in (None, 'Bearer')
 
 
