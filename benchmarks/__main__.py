@@ -21,7 +21,7 @@ from tests.e2e.kubes import Kube
 def parse_args() -> argparse.Namespace:
     known = rows.make_rows()
     parser = argparse.ArgumentParser(prog='python -m benchmarks', description=__doc__)
-    parser.add_argument('--quick', action='store_true', help="a smoke run, in less than a minute")
+    parser.add_argument('--quick', action='store_true', help="a smoke run, in about a minute")
     parser.add_argument('--rounds', type=int, default=3, help="of which the medians are taken")
     parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
     parser.add_argument('--subjects', default='bare,release,this',
@@ -109,6 +109,8 @@ def main() -> None:
     if args.json:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))
+    if problems := tables.find_problems(results):
+        sys.exit('\n'.join(problems))
 
 
 if __name__ == '__main__':

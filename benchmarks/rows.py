@@ -349,6 +349,8 @@ class Row:
     measure: Callable[[Bench], Awaitable[Figures]]
     subjects: frozenset[str] = ALL
     quick: bool = False
+    patches: float | None = None
+    """How many patches per object this Kopf needs at most, if that is to be held."""
 
 
 def make_rows() -> dict[str, Row]:
@@ -357,7 +359,7 @@ def make_rows() -> dict[str, Row]:
     return {
         'create': Row(
             "one create handler with a result",
-            creation(measure_creation, operator='create'), OBSERVED, quick=True),
+            creation(measure_creation, operator='create'), OBSERVED, quick=True, patches=1),
         'create-20k': Row(
             "… of objects of 20 KB",
             creation(measure_creation, operator='create', size=20_000)),
@@ -375,13 +377,16 @@ def make_rows() -> dict[str, Row]:
             creation(measure_creation, operator='create', loggers=True), subjects=KOPFS),
         'five': Row(
             "five create handlers",
-            creation(measure_creation, operator='create_five'), subjects=FRAMEWORKS),
-        'update': Row("one update handler", measure_updates),
+            creation(measure_creation, operator='create_five'), subjects=FRAMEWORKS, quick=True,
+            patches=1),
+        'update': Row("one update handler", measure_updates, quick=True, patches=1),
         'delete': Row(
-            "one delete handler, from creation to gone", measure_deletion, subjects=FRAMEWORKS),
+            "one delete handler, from creation to gone", measure_deletion, subjects=FRAMEWORKS,
+            quick=True, patches=2),
         'event': Row("one raw event to one event handler", measure_events, quick=True),
         'resume': Row(
-            "resuming of handled objects", creation(measure_resuming, kinds=resumed), quick=True),
+            "resuming of handled objects", creation(measure_resuming, kinds=resumed), quick=True,
+            patches=0),
         'small': Row(
             "a small operator, from the start of its process to the first call", measure_small,
             subjects=FRAMEWORKS),

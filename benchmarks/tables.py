@@ -55,6 +55,23 @@ def _summarize(values: Iterable[float]) -> Figure:
     return Figure(statistics.median(values), values[0], values[-1])
 
 
+def find_problems(results: Results) -> list[str]:
+    """
+    Find the rows in which this Kopf has failed, or needs more patches than it may.
+
+    The numbers of patches do not vary; the other figures do, so they are not held.
+    """
+    known = rows.make_rows()
+    return [
+        *(f"{key}: it has failed" for key, by_subject in results.items()
+          if by_subject.get('this') == []),
+        *(
+            f"{key}: {figures[rows.PATCHES]:.3g} patches per object instead of {limit:.3g}"
+            for key, by_subject in results.items() if (limit := known[key].patches) is not None
+            for figures in by_subject.get('this', ()) if figures[rows.PATCHES] > limit),
+    ]
+
+
 def make_markdown(lines: list[Line]) -> str:
     names = list(dict.fromkeys(name for line in lines for name in line.figures))
     others = [name for name in COMPARED if name in names and 'this' in names]
