@@ -99,12 +99,15 @@ class Stream:
 
 class Proxy:
 
-    def __init__(self, kubeconfig: str) -> None:
+    def __init__(self, kubeconfig: str, *, agent: str | None = None) -> None:
+        """With an agent, all requests have that ``User-Agent``: e.g. for the audit log."""
         config = yaml.safe_load(pathlib.Path(kubeconfig).read_text(encoding='utf-8'))
         cluster = config['clusters'][0]['cluster']
         self.url = ''
         self.requests: list[Request] = []
-        self._token = config['users'][0]['user']['token']
+        self._added = {'Accept-Encoding': 'identity',
+                       'Authorization': f'Bearer {config["users"][0]["user"]["token"]}',
+                       **({} if agent is None else {'User-Agent': agent})}
         self._server = cluster['server']
         self._ssl = ssl.create_default_context(
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
@@ -307,8 +310,7 @@ class Proxy:
             key: val for key, val in request.headers.items() if key.lower() not in HOP_BY_HOP}
         async with self._session.request(
             request.method, self._server + request.raw_path, data=await request.read() or None,
-            headers={**headers, 'Authorization': f'Bearer {self._token}',
-                     'Accept-Encoding': 'identity'},
+            headers={**headers, **self._added},
             skip_auto_headers=['Content-Type'],
         ) as response:
             yield response

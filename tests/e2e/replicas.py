@@ -82,7 +82,8 @@ class Replicas:
 
     def start(self, who, text='', *options, env=None, base=TEXT):
         if who not in self.proxies:
-            self.proxies[who] = self._stack.enter_context(Proxy(self._cluster))
+            self.proxies[who] = self._stack.enter_context(
+                Proxy(self._cluster, agent=f'{who}-of-{self.lease}'))
         kubeconfig = self.proxies[who].write_kubeconfig(self._folder / f'{who}.config')
         self.operators[who] = self._start(
             base + text, f'--leader-elect={self.lease}', *options, kind=self._kind,
@@ -110,6 +111,31 @@ class Replicas:
             elif is_write(request) and not request.faulty and who != leader:
                 intruders.append((when, who, request.method, request.path, leader))
         return intruders
+
+
+def find_intruders_in_audit(path, *, lease, plural):
+    """
+    Find the writes of a replica that has lost the Lease to another one, by the audit log of the API
+    server: writes that arrived after the first success of another one with the Lease.
+    """
+    moments = []
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        agent, target = entry.get('userAgent', ''), entry.get('objectRef', {})
+        if not agent.endswith(f'-of-{lease}') or entry['verb'] in ('get', 'list', 'watch'):
+            continue
+        if target.get('resource') == 'leases':
+            if entry['responseStatus']['code'] in (200, 201):
+                moments.append((entry['stageTimestamp'], 'lease', agent))
+        elif target.get('resource') == plural:
+            moments.append((entry['requestReceivedTimestamp'], 'write', agent))
+    holder, intruders = None, []
+    for when, what, agent in sorted(moments):
+        if what == 'lease':
+            holder = agent
+        elif agent != holder:
+            intruders.append((when, agent, holder))
+    return intruders, len(moments)
 
 
 async def wait_holder(kube, lease, who, *, timeout=20):

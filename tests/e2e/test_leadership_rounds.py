@@ -3,12 +3,13 @@ Three replicas with one Lease go through rounds of what happens to processes and
 objects are changed all the time: who handles and who writes what is recorded and counted.
 
 ``$KOPF_LEADERSHIP_ROUNDS`` is how many rounds there are. The counts are printed at the end:
-``pytest -s``.
+``pytest -s``. If there is an audit log beside the kubeconfig, it is checked, too.
 """
 import asyncio
 import collections
 import dataclasses
 import os
+import pathlib
 import random
 import signal
 import time
@@ -16,7 +17,14 @@ import uuid
 
 import pytest
 
-from tests.e2e.replicas import DURATION, PAUSE, SETTINGS, Replicas, delete_lease
+from tests.e2e.replicas import (
+    DURATION,
+    PAUSE,
+    SETTINGS,
+    Replicas,
+    delete_lease,
+    find_intruders_in_audit,
+)
 from tests.e2e.rounds import HANDLERS, CallLog, Load, find_repeats
 
 ROUNDS = int(os.environ.get('KOPF_LEADERSHIP_ROUNDS', '6'))
@@ -119,6 +127,11 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
     total = collections.Counter((call.name, call.n) for call in journal.read())
     print(f"{len(total)} states handled; {len(lost)} lost; {len(intruders)} writes of others.")
     assert intruders == []
+    audit = pathlib.Path(cluster).with_name('audit.log')
+    if audit.exists():
+        intruders, writes = find_intruders_in_audit(audit, lease=lease, plural=kind.plural)
+        print(f"{writes} writes in the audit log; {len(intruders)} of others.")
+        assert intruders == [] and writes > len(rounds)
     assert not lost
     assert all(item.repeats == 0 for item in rounds if item.fault == 'exit')
     assert all(item.gap < LIMITS.get(item.fault, DURATION + PAUSE) + SLACK for item in rounds
