@@ -2,13 +2,17 @@
 Operators under test: as real processes of ``kopf run``, or in a thread of this process.
 """
 
+import array
 import asyncio
 import concurrent.futures
+import fcntl
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -38,6 +42,7 @@ class Operator:
         self.command = command
         """What runs it instead of this framework, if anything."""
         self._process = self._start(args, env=env, command=command)
+        self._reading = threading.Lock()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -48,10 +53,16 @@ class Operator:
     @property
     def text(self) -> str:
         """The whole log so far."""
+        self._catch_up()
         return '\n'.join(self.lines)
 
     def find(self, pattern: str) -> list[str]:
-        """The lines in which the regular expression is found."""
+        """
+        The lines in which the regular expression is found: of all that was written by now.
+
+        So, what an operator says before it writes to the API is found after that is seen there.
+        """
+        self._catch_up()
         return [line for line in list(self.lines) if re.search(pattern, line)]
 
     async def wait_for(self, pattern: str, *, count: int = 1, timeout: float = 30) -> list[str]:
@@ -114,8 +125,32 @@ class Operator:
     def _read(self) -> None:
         assert self._process.stdout is not None
         with self._process.stdout as stream:
-            for line in stream:
-                self.lines.append(line.rstrip('\n'))
+            fd, rest = stream.fileno(), b''
+            poll = select.poll()
+            poll.register(fd, select.POLLIN)
+            while True:
+                poll.poll()
+                with self._reading:
+                    data = os.read(fd, 65536)
+                    *lines, rest = (rest + data).split(b'\n')
+                    if not data and rest:
+                        lines.append(rest)
+                    self.lines += [line.decode(errors='replace') for line in lines]
+                    if not data:
+                        return
+
+    def _catch_up(self) -> None:
+        """Wait until the reader has taken what is in the pipe now."""
+        while self._reader.is_alive():
+            with self._reading:
+                size = array.array('i', [0])
+                try:
+                    fcntl.ioctl(self._process.stdout, termios.FIONREAD, size)
+                except ValueError:  # it is closed: all is read
+                    return
+                if size[0] == 0:
+                    return
+            time.sleep(0.001)
 
 
 class Program(Operator):
