@@ -14,7 +14,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._core.engines.leadership import electing
 from kopf._core.engines.leadership.candidacies import Candidacy
-from kopf._core.engines.leadership.tenures import Tenure
+from kopf._cogs.aiokits.tenures import Tenure
 from tests._core.reactor.worlds import run_virtually
 
 DURATION, DEADLINE, PERIOD = 15, 10, 2

@@ -10,16 +10,13 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits import clocks, tenures
 from kopf._cogs.clients import errors
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, references
-from kopf._core.engines.leadership import electing, tenures
+from kopf._cogs.structs import credentials, leases, references
+from kopf._core.engines.leadership import electing
 
 logger = logging.getLogger('kopf._core.engines.leadership')
-
-LEASES = references.Resource(
-    electing.GROUP, electing.VERSION, 'leases', kind=electing.KIND, namespaced=True)
 
 PATIENCE = 0.5
 """How long one request can take, as a fraction of the renewal deadline."""
@@ -71,7 +68,7 @@ class Candidacy:
         self._holder: str | None = None
         """The other replica that leads, as it was logged last."""
         self._title = f"{candidate.namespace}/{candidate.name}"
-        list_path = LEASES.get_url(namespace=references.NamespaceName(candidate.namespace))
+        list_path = leases.RESOURCE.get_url(namespace=references.NamespaceName(candidate.namespace))
         self._list_path = list_path
         self._path = f"{list_path}/{urllib.parse.quote(candidate.name)}"
 

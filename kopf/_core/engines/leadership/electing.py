@@ -9,19 +9,17 @@ All writes are guarded by the resource version: of several replicas that decide 
 time, one succeeds.
 """
 import dataclasses
-import datetime
 from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
+from kopf._cogs.structs import leases
 
 JITTER = 1.2
 """By which part the pauses between the attempts to acquire the Lease are longer, at most."""
 
 MIN_PAUSE = 0.05
 """The shortest pause (seconds) between two attempts."""
-
-GROUP, VERSION, KIND = 'coordination.k8s.io', 'v1', 'Lease'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,7 +147,7 @@ def get_pause(step: Step | None, *, period: float, now: float, share: float) -> 
 def _make_record(
         candidate: Candidate, now: clocks.Moment, *, transitions: int,
 ) -> dict[str, Any]:
-    when = format_time(now.wall)
+    when = leases.format_time(now.wall)
     return {
         'holderIdentity': candidate.identity,
         'leaseDurationSeconds': candidate.duration,
@@ -166,9 +164,4 @@ def _make_lease(
     metadata = (seen.raw or {}).get('metadata') or {
         'namespace': candidate.namespace, 'name': candidate.name}
     return {
-        'apiVersion': f'{GROUP}/{VERSION}', 'kind': KIND, 'metadata': metadata, 'spec': record}
-
-
-def format_time(when: datetime.datetime) -> str:
-    """Format a time in UTC as ``MicroTime`` of Kubernetes."""
-    return f"{when.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+        'apiVersion': leases.API_VERSION, 'kind': leases.KIND, 'metadata': metadata, 'spec': record}

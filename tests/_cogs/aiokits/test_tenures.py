@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from kopf._core.engines.leadership.tenures import Tenure, read_clock
+from kopf._cogs.aiokits.tenures import Tenure, read_clock
 
 
 class Clock:
@@ -68,7 +68,7 @@ def test_terms_have_numbers(clock):
 @pytest.mark.skipif(not hasattr(signal, 'SIGSTOP'), reason="There are no such signals here.")
 def test_clock_goes_on_while_the_process_is_stopped():
     program = '''if True:
-        from kopf._core.engines.leadership.tenures import read_clock
+        from kopf._cogs.aiokits.tenures import read_clock
         before = read_clock()
         print('ready', flush=True)
         input()

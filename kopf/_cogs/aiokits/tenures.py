@@ -1,5 +1,5 @@
 """
-Tenures: whether this replica leads, as told by the thread of the election to other threads.
+Tenures: whether this replica holds its Lease, as told by the thread that renews it to other threads.
 """
 import functools
 import time
@@ -15,7 +15,7 @@ def _choose_clock() -> Callable[[], float]:
 
 
 read_clock: Callable[[], float] = _choose_clock()
-"""Read the clock of elections, in seconds. It neither jumps nor stops."""
+"""Read the clock of Leases, in seconds. It neither jumps nor stops."""
 
 
 class _State(NamedTuple):
@@ -25,11 +25,11 @@ class _State(NamedTuple):
 
 class Tenure:
     """
-    The time for which this replica leads: in terms, numbered from 1.
+    The time for which this replica holds its Lease: in terms, numbered from 1.
 
-    A term goes on as long as the Lease is renewed in time. Only the thread of the election calls
-    the methods which change that. Other threads can ask at any time: the answer is by the clock,
-    and so it is right also if the thread of the election is late.
+    A term goes on as long as the Lease is renewed in time. Only the thread that renews the Lease
+    calls the methods which change that. Other threads can ask at any time: the answer is by the clock,
+    and so it is right also if that thread is late.
     """
 
     def __init__(self, clock: Callable[[], float] = read_clock) -> None:
@@ -39,13 +39,13 @@ class Tenure:
 
     @property
     def term(self) -> int | None:
-        """The number of the current term; None if this replica does not lead."""
+        """The number of the current term; None if this replica does not hold the Lease."""
         state = self._state
         return state.term if self._clock() < state.until else None
 
     @property
     def left(self) -> float:
-        """How long (seconds) this replica leads without a further renewal; 0 if it does not."""
+        """How long (seconds) the term lasts without a further renewal; 0 if there is none."""
         return max(0.0, self._state.until - self._clock())
 
     def begin(self, until: float) -> None:

@@ -1,0 +1,157 @@
+"""
+Outposts: threads that keep Leases, with an event loop and connections of their own.
+
+The handlers of an operator can block its event loop for any time. Its Leases have to be renewed
+meanwhile. So, the thread shares nothing with the event loop of the operator but what needs no
+locks, and the credentials, which it borrows when it has none that are valid.
+"""
+import asyncio
+import concurrent.futures
+import contextlib
+import datetime
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kopf._cogs.clients import api, vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials
+
+EXIT_TIMEOUT = 1.0
+"""How long (seconds) to wait for the end of the thread, after the time to release the Leases."""
+
+
+class Duty(Protocol):
+    """What is done in the thread."""
+
+    async def run(self) -> None:
+        """Keep the Leases until cancelled."""
+
+    async def release(self) -> None:
+        """Give the Leases away. It is called after `run` has ended."""
+
+
+class Outpost:
+    """
+    A thread with one duty. `start`, `call`, and `stop` are called in the operator's event loop.
+
+    ``on_change`` is also called there: when `notify` was called in the thread, and when the thread
+    has failed or ended.
+    """
+
+    def __init__(
+            self,
+            *,
+            name: str,
+            assign: Callable[[api.Client], Duty],
+            settings: configuration.OperatorSettings,
+            vault: vaults.Vault,
+            on_change: Callable[[], None],
+            on_end: Callable[[], None],
+    ) -> None:
+        """
+        ``assign`` makes the duty, in the thread. ``on_end`` is called there if the duty has failed.
+        """
+        super().__init__()
+        self._assign = assign
+        self._settings = settings
+        self._vault = vault
+        self._on_change = on_change
+        self._on_end = on_end
+        self._operator = asyncio.get_running_loop()
+        self._lent: credentials.Credentials | None = None
+        self._started: concurrent.futures.Future[asyncio.AbstractEventLoop] = (
+            concurrent.futures.Future())
+        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
+        self._stopping: asyncio.Event | None = None
+        self._time_to_release: float | None = None
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def check(self) -> None:
+        """
+        Raise the error of the thread if it has failed.
+
+        :raises Exception: a bug; errors of the API are retried.
+        """
+        if self._ended.done():
+            self._ended.result()
+
+    def call(self, fn: Callable[[], None]) -> None:
+        """Call the function in the thread soon, unless the thread has ended."""
+        if self._started.done() and not self._ended.done():
+            with contextlib.suppress(RuntimeError):  # the thread has failed just now
+                self._started.result().call_soon_threadsafe(fn)
+
+    async def stop(self, *, release_in: float | None) -> None:
+        """
+        End the duty, and release the Leases within that time (seconds); None to keep them.
+        """
+        self._time_to_release = release_in
+        ended = asyncio.wrap_future(self._ended)
+        events: list[asyncio.Future[Any]] = [asyncio.wrap_future(self._started), ended]
+        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
+        if not self._ended.done():
+            self.call(self._stop)
+            await asyncio.wait([ended], timeout=(release_in or 0) + EXIT_TIMEOUT)
+        if ended.done():
+            ended.exception()  # which `check` has raised, or which comes too late to matter
+
+    # In the thread.
+
+    def notify(self) -> None:
+        """Let ``on_change`` be called in the operator's event loop."""
+        with contextlib.suppress(RuntimeError):  # the operator has ended, and its loop is closed
+            self._operator.call_soon_threadsafe(self._on_change)
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+                runner.run(self._serve())
+        except BaseException as e:
+            self._on_end()
+            if not self._started.done():
+                self._started.set_exception(e)
+            self._ended.set_exception(e)
+        else:
+            self._ended.set_result(None)
+        self.notify()
+
+    async def _serve(self) -> None:
+        self._stopping = asyncio.Event()
+        self._started.set_result(asyncio.get_running_loop())
+        vault = vaults.Vault(login=self._borrow)
+        async with api.Client(credentials=vault, settings=self._settings) as client:
+            duty = self._assign(client)
+            running = asyncio.create_task(duty.run())
+            waiting = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
+            running.cancel()
+            waiting.cancel()
+            await asyncio.wait([running, waiting])
+            if not running.cancelled():
+                running.result()
+            if self._time_to_release is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self._time_to_release):
+                        await duty.release()
+
+    def _stop(self) -> None:
+        assert self._stopping is not None
+        self._stopping.set()
+
+    async def _borrow(self) -> Mapping[str, credentials.Credentials]:
+        """Get the credentials of the operator, if the former ones are rejected or expired."""
+        lending = asyncio.run_coroutine_threadsafe(self._lend(self._lent), self._operator)
+        lent = self._lent = await asyncio.wrap_future(lending)
+        return {'': lent}
+
+    # In the operator's event loop again.
+
+    async def _lend(self, former: credentials.Credentials | None) -> credentials.Credentials:
+        now = datetime.datetime.now(datetime.UTC)
+        if former is not None and self._vault.holds(former) and not former.is_expired(now):
+            self._vault.invalidate(former)
+        return await self._vault.obtain()

@@ -1,0 +1,241 @@
+"""
+Rosters: who is there and who holds what, as read from the Leases. All times are arguments.
+
+As in elections, the times in the Leases are only written for people: a membership is valid for its
+duration since its Lease was seen to change, by the own monotonic clock. See `electing`.
+
+The *scheme* is how the objects are divided into shards. Replicas with different schemes must not
+work at once, e.g. while the number of shards changes by a rolling update. One more Lease has the
+scheme in force.
+"""
+import dataclasses
+import hashlib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.structs import leases
+
+LABEL = 'kopf.dev/sharding'
+"""The label of all Leases of a sharded operator, with its name."""
+
+ROLE = 'kopf.dev/sharding-role'
+"""The label that tells what a Lease is for: a member, a shard, or the scheme."""
+
+SCHEME = 'kopf.dev/sharding-scheme'
+"""The label with the scheme of a member, or of a shard when it got its holder."""
+
+SHARD = 'kopf.dev/shard'
+"""The label with the number of a shard."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """What the replicas of a sharded operator have in common, and who this one is."""
+    name: str
+    namespace: str
+    count: int
+    by: str
+    """What the shards are by: ``uid``, ``namespace``, or ``custom``."""
+    me: str
+    """The unique id of this member."""
+    duration: int
+    """For how long (seconds) a membership is valid without a renewal."""
+    deadline: float
+    """For how long (seconds) a member works without a renewal."""
+
+    @property
+    def scheme(self) -> str:
+        return f'{self.count}-{self.by}'
+
+    def name_member(self, member: str) -> str:
+        """Make the name of the Lease of a member, whose id can have any characters."""
+        return f'{self.name}-{hashlib.sha256(member.encode()).hexdigest()[:16]}'
+
+    def name_shard(self, shard: int) -> str:
+        return f'{self.name}-shard-{shard}'
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A Lease as this replica has seen it."""
+    raw: Mapping[str, Any] | None
+    """The object; None if it is absent."""
+    since: float
+    """The monotonic time when it was first seen with this record."""
+
+    @property
+    def spec(self) -> Mapping[str, Any]:
+        return (self.raw or {}).get('spec') or {}
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        return (self.raw or {}).get('metadata', {}).get('labels') or {}
+
+    @property
+    def holder(self) -> str:
+        return self.spec.get('holderIdentity') or ''
+
+
+Roster = Mapping[str, Sighting]
+"""The Leases by their names; also those that are missing, if that matters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """What matters of the Leases at some moment."""
+    members: tuple[str, ...]
+    """The ids of the members of this scheme that count as alive, in order; this one included."""
+    holders: tuple[str, ...]
+    """The holders of the shards; empty for those that are free."""
+    is_doubtful: bool
+    """Whether any member is late, so that it can soon be dead."""
+    others: tuple[str, ...]
+    """The members of other schemes that count as alive."""
+    leftovers: tuple[str, ...]
+    """The names of Leases that nobody needs any more."""
+
+
+def see(known: Roster, listed: Iterable[Mapping[str, Any]], *, group: Group, now: float) -> Roster:
+    """
+    Take a new list of the Leases. Only changes of their records count.
+
+    ``now`` is when the list has arrived.
+    """
+    seen: dict[str, Sighting] = {}
+    for raw in listed:
+        sighting, former = Sighting(raw, now), known.get(raw['metadata']['name'])
+        if former is not None and former.raw is not None and former.spec == sighting.spec:
+            sighting = Sighting(raw, former.since)
+        seen[raw['metadata']['name']] = sighting
+    needed = {group.name_member(item.holder) for item in seen.values()
+              if item.labels.get(ROLE) == 'shard' and item.holder}
+    needed.update(name for name in map(group.name_shard, range(group.count)) if name in known)
+    for name in needed - seen.keys():
+        former = known.get(name)
+        seen[name] = former if former is not None and former.raw is None else Sighting(None, now)
+    return seen
+
+
+def assess(seen: Roster, *, group: Group, now: float) -> View:
+    """
+    Find out who is alive and who holds what.
+
+    ``now`` is when the last list was requested: the list shows what was there then or later.
+    """
+    members, others, leftovers = [group.me], [], []
+    is_doubtful = False
+    for name, item in seen.items():
+        if item.labels.get(ROLE) != 'member' or item.holder == group.me:
+            continue
+        if item.holder and now < item.since + group.duration:
+            (members if item.labels.get(SCHEME) == group.scheme else others).append(item.holder)
+            is_doubtful = is_doubtful or now > item.since + group.deadline
+        else:
+            leftovers.append(name)
+    holders = tuple(
+        _find_holder(seen, shard, group=group, now=now) for shard in range(group.count))
+    needed = {group.name_member(item.holder) for item in seen.values()
+              if item.labels.get(ROLE) == 'shard' and item.holder}
+    beyond = [name for name, item in seen.items() if item.labels.get(ROLE) == 'shard'
+              and name not in map(group.name_shard, range(group.count))] if not others else []
+    return View(
+        members=tuple(sorted(members)), holders=holders, is_doubtful=is_doubtful,
+        others=tuple(sorted(others)),
+        leftovers=(*(name for name in leftovers if name not in needed), *beyond))
+
+
+def _find_holder(seen: Roster, shard: int, *, group: Group, now: float) -> str:
+    item = seen.get(group.name_shard(shard))
+    if item is None:
+        return ''
+    if item.raw is None:  # somebody has deleted it; its holder notices that before it expires
+        return '?' if now < item.since + group.duration else ''
+    if item.holder in ('', group.me):
+        return item.holder
+    member = seen.get(group.name_member(item.holder))
+    if member is None or (member.raw is not None and not member.holder):
+        return ''  # the member has left
+    return item.holder if now < member.since + group.duration else ''
+
+
+def find_scheme(seen: Roster, *, group: Group) -> str:
+    """Find the scheme in force; empty if there is none yet."""
+    item = seen.get(group.name)
+    return '' if item is None else item.holder
+
+
+def is_scheme_settled(seen: Roster, *, group: Group, view: View, now: float) -> bool:
+    """
+    Whether work can begin by this scheme: it is in force, and nobody can work by a former one.
+
+    Members that had not seen the change of the scheme have noticed it when a duration has passed.
+    If there are holders, they have waited for that.
+    """
+    item = seen.get(group.name)
+    if item is None or item.holder != group.scheme:
+        return False
+    return not item.spec.get('leaseTransitions') or now >= item.since + group.duration or any(
+        holder in view.members and holder != group.me for holder in view.holders)
+
+
+# What to write.
+
+def make_member(
+        raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment, leaving: bool = False,
+) -> Mapping[str, Any]:
+    """Make the Lease of this member, to create or to renew it; or to leave, as others do."""
+    when = leases.format_time(now.wall)
+    spec = {
+        'acquireTime': ((raw or {}).get('spec') or {}).get('acquireTime') or when,
+        'renewTime': when,
+        'holderIdentity': '' if leaving else group.me,
+        'leaseDurationSeconds': 1 if leaving else group.duration,
+    }
+    return _make(raw, group.name_member(group.me), spec, group=group, role='member')
+
+
+def make_shard(
+        raw: Mapping[str, Any] | None, shard: int, *, holder: str, group: Group, now: clocks.Moment,
+) -> Mapping[str, Any]:
+    """Make the Lease of a shard with a new holder, or with none."""
+    former = (raw or {}).get('spec') or {}
+    when = leases.format_time(now.wall)
+    spec = {
+        'holderIdentity': holder,
+        'leaseDurationSeconds': group.duration if holder else 1,
+        'acquireTime': when,
+        'renewTime': when,
+        'leaseTransitions': (former.get('leaseTransitions') or 0) + (
+            raw is not None and bool(holder)),
+    }
+    return _make(
+        raw, group.name_shard(shard), spec, group=group, role='shard', extra={SHARD: str(shard)})
+
+
+def make_scheme(
+        raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment,
+) -> Mapping[str, Any]:
+    """Make the Lease of the scheme, to put this scheme in force."""
+    former = (raw or {}).get('spec') or {}
+    when = leases.format_time(now.wall)
+    spec = {
+        'holderIdentity': group.scheme,
+        'leaseDurationSeconds': group.duration,
+        'acquireTime': when,
+        'renewTime': when,
+        'leaseTransitions': (former.get('leaseTransitions') or 0) + (raw is not None),
+    }
+    return _make(raw, group.name, spec, group=group, role='scheme')
+
+
+def _make(
+        raw: Mapping[str, Any] | None, name: str, spec: Mapping[str, Any], *,
+        group: Group, role: str, extra: Mapping[str, str] | None = None,
+) -> Mapping[str, Any]:
+    """Make a Lease with the record, and with all metadata that others have set."""
+    metadata = (raw or {}).get('metadata') or {'namespace': group.namespace, 'name': name}
+    labels = {**(metadata.get('labels') or {}), LABEL: group.name, ROLE: role,
+              SCHEME: group.scheme, **(extra or {})}
+    return {'apiVersion': leases.API_VERSION, 'kind': leases.KIND,
+            'metadata': {**metadata, 'labels': labels}, 'spec': spec}
