@@ -9,6 +9,7 @@ work at once, e.g. while the number of shards changes by a rolling update. One m
 scheme in force.
 """
 import dataclasses
+import functools
 import hashlib
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -50,10 +51,20 @@ class Group:
 
     def name_member(self, member: str) -> str:
         """Make the name of the Lease of a member, whose id can have any characters."""
-        return f'{self.name}-{hashlib.sha256(member.encode()).hexdigest()[:16]}'
+        return f'{self.name}-{_digest(member)}'
 
     def name_shard(self, shard: int) -> str:
         return f'{self.name}-shard-{shard}'
+
+    @functools.cached_property
+    def shards(self) -> tuple[str, ...]:
+        """The names of the Leases of all shards."""
+        return tuple(map(self.name_shard, range(self.count)))
+
+
+@functools.cache
+def _digest(member: str) -> str:
+    return hashlib.sha256(member.encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +121,7 @@ def see(known: Roster, listed: Iterable[Mapping[str, Any]], *, group: Group, now
         seen[raw['metadata']['name']] = sighting
     needed = {group.name_member(item.holder) for item in seen.values()
               if item.labels.get(ROLE) == 'shard' and item.holder}
-    needed.update(name for name in map(group.name_shard, range(group.count)) if name in known)
+    needed.update(name for name in group.shards if name in known)
     for name in needed - seen.keys():
         former = known.get(name)
         seen[name] = former if former is not None and former.raw is None else Sighting(None, now)
@@ -133,20 +144,20 @@ def assess(seen: Roster, *, group: Group, now: float) -> View:
             is_doubtful = is_doubtful or now > item.since + group.deadline
         else:
             leftovers.append(name)
-    holders = tuple(
-        _find_holder(seen, shard, group=group, now=now) for shard in range(group.count))
+    holders = tuple(_find_holder(seen, name, group=group, now=now) for name in group.shards)
     needed = {group.name_member(item.holder) for item in seen.values()
               if item.labels.get(ROLE) == 'shard' and item.holder}
+    known = frozenset(group.shards)
     beyond = [name for name, item in seen.items() if item.labels.get(ROLE) == 'shard'
-              and name not in map(group.name_shard, range(group.count))] if not others else []
+              and name not in known] if not others else []
     return View(
         members=tuple(sorted(members)), holders=holders, is_doubtful=is_doubtful,
         others=tuple(sorted(others)),
         leftovers=(*(name for name in leftovers if name not in needed), *beyond))
 
 
-def _find_holder(seen: Roster, shard: int, *, group: Group, now: float) -> str:
-    item = seen.get(group.name_shard(shard))
+def _find_holder(seen: Roster, name: str, *, group: Group, now: float) -> str:
+    item = seen.get(name)
     if item is None:
         return ''
     if item.raw is None:  # somebody has deleted it; its holder notices that before it expires

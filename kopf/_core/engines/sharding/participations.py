@@ -1,0 +1,366 @@
+"""
+Participations: keep the membership of this replica, and take and release shards as decided.
+
+The membership is renewed independently of all else. In rounds, the Leases are listed, and then the
+shards are taken or released, as `shares` decides.
+"""
+import asyncio
+import datetime
+import functools
+import json
+import logging
+import math
+import random
+import urllib.parse
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Any, Protocol, TypeVar
+
+from kopf._cogs.aiokits import clocks, tasks, tenures
+from kopf._cogs.clients import errors
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, leases, references
+from kopf._core.engines.sharding import holdings, rosters, shares
+
+T = TypeVar('T')
+
+logger = logging.getLogger('kopf._core.engines.sharding')
+
+PATIENCE = 0.5
+"""How long one request can take, as a fraction of the renewal deadline."""
+
+MAX_WRITES = 8
+"""How many Leases are written at once."""
+
+JITTER = 0.2
+"""By which part the pauses are shorter, at most, so that the replicas are not in step."""
+
+RULE = ("{apiGroups: [coordination.k8s.io], resources: [leases], "
+        "verbs: [list, get, create, update, delete]}")
+"""The rule of a role that an operator needs for its Leases."""
+
+
+class Client(Protocol):
+    """The part of `api.Client` that is needed here."""
+
+    async def request(
+            self, method: str, path: str, *, body: bytes | None = None,
+            timeout: float | None = None, retry: bool = True,
+    ) -> Any:
+        """Make a request; see `api.Client.request`."""
+
+
+class Participation:
+    """
+    The participation of this replica in the sharding.
+
+    `run` goes on until it is cancelled. After that, `release` ends the membership. Both are in the
+    event loop of the thread. What comes of it is in the holdings, which other threads can read.
+    """
+
+    def __init__(
+            self,
+            client: Client,
+            *,
+            group: rosters.Group,
+            settings: configuration.LeadershipSettings,
+            own: holdings.Holdings,
+            on_change: Callable[[], None],
+            get_busy: Callable[[], Collection[int]] = frozenset,
+            clock: Callable[[], float] = tenures.read_clock,
+    ) -> None:
+        """
+        ``on_change`` is called when the holdings have changed. ``get_busy`` returns the shards with
+        work under way; it is called in this thread.
+        """
+        super().__init__()
+        self._client = client
+        self._group = group
+        self._settings = settings
+        self._own = own
+        self._on_change = on_change
+        self._get_busy = get_busy
+        self._clock = clock
+        self._member: Mapping[str, Any] | None = None
+        """The own Lease as it was written or read last."""
+        self._seen: dict[str, rosters.Sighting] = {}
+        self._begun = asyncio.Event()
+        self._joined = asyncio.Event()
+        self._settled_at = math.inf
+        """Until when other members are expected, if all start at once."""
+        self._surrendered: asyncio.Queue[holdings.Grant] = asyncio.Queue()
+        self._failures: dict[str, str] = {}
+        """The failures that were logged, by what was tried; until the next success."""
+        self._is_blocked = False
+        self._list_path = leases.RESOURCE.get_url(
+            namespace=references.NamespaceName(group.namespace))
+
+    async def run(self) -> None:
+        """Be a member, and hold a fair share of the shards, until cancelled."""
+        await tasks.gather(self._beat(), self._guard(), self._share(), self._surrender())
+
+    def surrender(self, grant: holdings.Grant) -> None:
+        """Give a shard away: all work for its objects has ended."""
+        self._surrendered.put_nowait(grant)
+
+    async def release(self) -> None:
+        """
+        End the membership. Nothing must be written after this: others take the shards at once.
+
+        Errors are logged: the membership expires in any case.
+        """
+        self._own.clear()
+        self._own.tenure.end()
+        if self._member is None:
+            return
+        try:
+            await self._write_member(leaving=True)
+        except (errors.APIError, credentials.LoginError, TimeoutError) as e:
+            logger.warning(f"Could not leave the sharding {self._group.name!r}, the membership is "
+                           f"left to expire: {str(e) or repr(e)}")
+
+    # The membership.
+
+    async def _beat(self) -> None:
+        """Renew the membership all the time."""
+        while True:
+            sent = self._clock()
+            if await self._attempt('renew the membership', self._write_member()):
+                self._note_renewal(sent)
+            await asyncio.sleep(self._vary(self._settings.retry_period))
+
+    def _note_renewal(self, sent: float) -> None:
+        # The time before the request counts: for the others, the Lease was changed after that.
+        until = sent + self._settings.renew_deadline
+        if self._own.tenure.term is not None:
+            self._own.tenure.prolong(until)
+            return
+        self._own.clear()
+        self._own.tenure.begin(until)
+        if not self._joined.is_set():
+            self._joined.set()
+            self._settled_at = self._clock() + self._settings.retry_period
+            logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
+                        f"{self._group.me!r}.")
+        self._begun.set()
+        self._on_change()
+
+    async def _guard(self) -> None:
+        """Tell when the membership was not renewed in time."""
+        while True:
+            await self._begun.wait()
+            self._begun.clear()
+            while self._own.tenure.term is not None:
+                await asyncio.sleep(self._own.tenure.left)
+            self._own.clear()
+            reason = self._failures.get('renew the membership')
+            logger.warning(
+                f"Lost all shards: the membership could not be renewed for "
+                f"{self._settings.renew_deadline:g} seconds{'' if reason is None else ', '}"
+                f"{reason or ''}. Nothing is written any more.")
+            self._on_change()
+
+    async def _write_member(self, *, leaving: bool = False) -> None:
+        try:
+            await self._put_member(leaving=leaving)
+        except (errors.APIConflictError, errors.APINotFoundError):
+            # An earlier attempt has succeeded though its response was lost; or it was deleted.
+            try:
+                self._member = await self._request('GET', self._get_path(self._member_name))
+            except errors.APINotFoundError:
+                self._member = None
+            await self._put_member(leaving=leaving)
+
+    async def _put_member(self, *, leaving: bool) -> None:
+        body = rosters.make_member(
+            self._member, group=self._group, now=self._now(), leaving=leaving)
+        self._member = await self._put(self._member, self._member_name, body)
+
+    @property
+    def _member_name(self) -> str:
+        return self._group.name_member(self._group.me)
+
+    # The shares.
+
+    async def _share(self) -> None:
+        """Look at the Leases, and take and release shards; again and again."""
+        settings = self._settings
+        await self._joined.wait()
+        while True:
+            members = 1
+            if self._own.tenure.term is not None:
+                try:
+                    async with asyncio.timeout(settings.lease_duration):
+                        members = await self._look()
+                except TimeoutError:
+                    self._fail('list the Leases', "the API server has not responded in time")
+            pause = self._vary(shares.get_pause(
+                members, period=settings.retry_period, deadline=settings.renew_deadline,
+                duration=settings.lease_duration))
+            settling = self._settled_at - self._clock()
+            await asyncio.sleep(min(pause, settling) if settling > 0 else pause)
+
+    async def _look(self) -> int:
+        """Make a round; return the number of members."""
+        group, term = self._group, self._own.tenure.term
+        sent = self._clock()
+        found: list[Any] = []
+
+        async def look() -> None:
+            selector = urllib.parse.urlencode({'labelSelector': f'{rosters.LABEL}={group.name}'})
+            found.append(await self._request('GET', f'{self._list_path}?{selector}'))
+
+        if not await self._attempt('list the Leases', look()):
+            return 1
+        self._seen = dict(rosters.see(
+            self._seen, found[0].get('items') or (), group=group, now=self._clock()))
+        view = rosters.assess(self._seen, group=group, now=sent)
+        held = self._own.grants
+        gone = [shard for shard in held if view.holders[shard] != group.me]
+        if gone:
+            self._own.remove(gone)
+            logger.warning(f"Lost shards to others, or their Leases were deleted: {gone}.")
+            self._on_change()
+        if await self._is_in_force(view, sent) and self._own.tenure.term == term is not None:
+            await self._carry_out(shares.decide(
+                view, me=group.me, held=self._own.grants, leaving=self._own.leaving,
+                busy=self._get_busy(), is_settling=sent < self._settled_at), term)
+            if min(view.members) == group.me:
+                await self._each(self._delete, view.leftovers)
+        return len(view.members)
+
+    async def _is_in_force(self, view: rosters.View, now: float) -> bool:
+        """Whether this scheme is in force. If there is none, or nobody else has another, set it."""
+        group = self._group
+        scheme = rosters.find_scheme(self._seen, group=group)
+        if rosters.is_scheme_settled(self._seen, group=group, view=view, now=now):
+            self._is_blocked = False
+            return True
+        if scheme != group.scheme and view.others and not self._is_blocked:
+            self._is_blocked = True
+            logger.warning(
+                f"Waiting until all replicas with other shards have exited: this one has "
+                f"{group.count} shards by {group.by}; in force is {scheme!r}.")
+        if scheme != group.scheme and not view.others:
+            item = self._seen.get(group.name)
+            await self._attempt('set the scheme', self._put(
+                item.raw if item is not None else None, group.name,
+                rosters.make_scheme(None if item is None else item.raw, group=group,
+                                    now=self._now())))
+        if scheme != group.scheme and self._own.grants:
+            self._own.clear()
+            logger.warning(f"Lost all shards: the scheme in force is {scheme!r} now.")
+            self._on_change()
+        return False
+
+    async def _carry_out(self, plan: shares.Plan, term: int) -> None:
+        if plan.release:
+            self._own.leave(plan.release)
+            self._on_change()
+        await self._each(functools.partial(self._acquire, term=term), plan.acquire)
+        await self._each(self._disown, plan.disown)
+        is_first = not self._own.is_settled and (
+            bool(plan.acquire) or self._clock() >= self._settled_at)
+        if is_first:
+            self._own.settle()
+        if plan.acquire or is_first:
+            self._on_change()
+
+    async def _acquire(self, shard: int, *, term: int) -> None:
+        if self._own.tenure.term == term and await self._write_shard(shard, self._group.me) and (
+                self._own.tenure.term == term):
+            self._own.add(holdings.Grant(shard, term))
+
+    async def _disown(self, shard: int) -> None:
+        await self._write_shard(shard, '')
+
+    async def _surrender(self) -> None:
+        """Give the shards away whose work has ended."""
+        while True:
+            grants = [await self._surrendered.get()]
+            while not self._surrendered.empty():
+                grants.append(self._surrendered.get_nowait())
+            own = [grant.shard for grant in grants if self._own.covers(grant)]
+            self._own.remove(own)
+            await self._each(self._disown, own)  # if that fails, the next round repeats it
+            self._on_change()
+
+    async def _write_shard(self, shard: int, holder: str) -> bool:
+        name = self._group.name_shard(shard)
+        item = self._seen.get(name)
+        raw = None if item is None else item.raw
+        body = rosters.make_shard(
+            raw, shard, holder=holder, group=self._group, now=self._now())
+        saved: list[Mapping[str, Any]] = []
+
+        async def write() -> None:
+            saved.append(await self._put(raw, name, body))
+
+        is_written = await self._attempt('write the Leases of shards', write())
+        if is_written:
+            self._seen[name] = rosters.Sighting(saved[0], self._clock())
+        return is_written
+
+    async def _delete(self, name: str) -> None:
+        item = self._seen[name]
+        if item.raw is not None:
+            version = item.raw['metadata'].get('resourceVersion')
+            await self._attempt('delete Leases', self._request(
+                'DELETE', self._get_path(name),
+                {'preconditions': {'resourceVersion': version}}))
+
+    async def _each(self, act: Callable[[T], Awaitable[None]], items: Collection[T]) -> None:
+        limit = asyncio.Semaphore(MAX_WRITES)
+
+        async def work(item: T) -> None:
+            async with limit:
+                await act(item)
+
+        await tasks.gather(*[work(item) for item in items])
+
+    # The requests.
+
+    async def _put(
+            self, raw: Mapping[str, Any] | None, name: str, body: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
+        if raw is None:
+            return await self._request('POST', self._list_path, body)
+        return await self._request('PUT', self._get_path(name), body)
+
+    async def _request(
+            self, method: str, path: str, body: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, Any]:
+        raw: Mapping[str, Any] = await self._client.request(
+            method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
+            timeout=self._settings.renew_deadline * PATIENCE)
+        return raw
+
+    def _get_path(self, name: str) -> str:
+        return f'{self._list_path}/{urllib.parse.quote(name)}'
+
+    async def _attempt(self, what: str, work: Awaitable[Any]) -> bool:
+        """Do something; return whether it has succeeded. Failures are logged once in a row."""
+        try:
+            await work
+        except (errors.APIConflictError, errors.APINotFoundError):
+            return False  # others were quicker: the next list shows it
+        except errors.APIForbiddenError as e:
+            self._fail(what, f"{str(e).rstrip('.')}. Add this rule to the Role of the operator in "
+                             f"the namespace {self._group.namespace!r}: {RULE}")
+        except (errors.APIError, credentials.LoginError) as e:
+            self._fail(what, str(e) or repr(e))
+        else:
+            self._failures.pop(what, None)
+            return True
+        return False
+
+    def _fail(self, what: str, reason: str) -> None:
+        if self._failures.get(what) != reason:
+            logger.warning(f"Could not {what} of the sharding {self._group.namespace}/"
+                           f"{self._group.name}, and will try again: {reason}")
+        self._failures[what] = reason
+
+    def _vary(self, pause: float) -> float:
+        return pause * (1 - JITTER * random.random())
+
+    def _now(self) -> clocks.Moment:
+        return clocks.Moment(self._clock(), datetime.datetime.now(datetime.UTC))

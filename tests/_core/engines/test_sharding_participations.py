@@ -1,0 +1,237 @@
+"""
+Replicas that share shards, in virtual time: they come and go, are suspended, and are cut off.
+"""
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kopf import testing
+from kopf._cogs.clients import errors
+from kopf._core.engines.sharding import rosters
+from tests._core.engines.sharders import (
+    DEADLINE,
+    DURATION,
+    PERIOD,
+    Api,
+    Replica,
+    Watch,
+    count_held,
+    is_fair,
+    now,
+    wait_fair,
+)
+from tests._core.reactor.worlds import run_virtually
+
+COUNT = 32
+
+
+class World:
+
+    def __init__(self, number, **kwargs):
+        self.api = Api()
+        self.kwargs = {'count': COUNT, **kwargs}
+        self.replicas = []
+        self.watch = Watch(self.replicas)
+        self.add(number)
+
+    def add(self, number=1, **kwargs):
+        for _ in range(number):
+            self.replicas.append(Replica(
+                self.api, f'r{len(self.replicas):03}', **{**self.kwargs, **kwargs}).start())
+        return self.replicas[-1]
+
+    async def __aenter__(self):
+        self.watching = asyncio.create_task(self.watch.run())
+        await wait_fair(self.replicas, self.kwargs['count'])
+        return self
+
+    async def __aexit__(self, *_):
+        self.watching.cancel()
+        for replica in self.replicas:
+            if not replica.task.done():
+                await replica.kill()
+        assert self.watch.clashes == []
+
+
+@testing.virtual_time
+async def test_replicas_that_start_together_move_nothing():
+    async with World(3) as world:
+        await asyncio.sleep(100)
+        assert world.api.moves == COUNT
+        assert sorted(count_held(world.replicas)) == [10, 11, 11]
+
+
+@testing.virtual_time
+async def test_shards_of_a_killed_replica_are_taken_when_it_expires():
+    async with World(3) as world:
+        killed, *others = world.replicas
+        had = len(killed.held)
+        await killed.kill()
+        took = await wait_fair(others, COUNT)
+        assert DURATION - PERIOD < took < DURATION + 2 * PERIOD
+        assert world.api.moves == COUNT + had
+
+
+@testing.virtual_time
+async def test_shards_of_a_replica_that_leaves_are_taken_at_the_next_look():
+    async with World(3) as world:
+        left, *others = world.replicas
+        had = len(left.held)
+        await left.stop()
+        assert await wait_fair(others, COUNT) < 2 * PERIOD
+        assert world.api.moves == COUNT + had
+
+
+@testing.virtual_time
+async def test_newcomer_gets_only_its_share():
+    async with World(3) as world:
+        world.add()
+        assert await wait_fair(world.replicas, COUNT) < 4 * PERIOD
+        await asyncio.sleep(100)
+        assert world.api.moves == COUNT + COUNT // 4
+
+
+@testing.virtual_time
+async def test_shard_stays_until_the_work_under_way_has_ended():
+    async with World(1, work=50) as world:
+        world.add()
+        await asyncio.sleep(49)
+        assert count_held(world.replicas) == [COUNT, 0]
+        await wait_fair(world.replicas, COUNT)
+
+
+@testing.virtual_time
+async def test_suspended_replica_holds_nothing_when_it_goes_on():
+    async with World(2) as world:
+        suspended, other = world.replicas
+        suspended.suspend()
+        await wait_fair([other], COUNT)
+        suspended.go_on()
+        assert suspended.held == set()
+        await wait_fair(world.replicas, COUNT)
+
+
+@testing.virtual_time
+async def test_replica_that_is_cut_off_briefly_keeps_its_shards():
+    async with World(2) as world:
+        world.replicas[0].cut = True
+        await asyncio.sleep(DEADLINE - 2 * PERIOD)
+        world.replicas[0].cut = False
+        await asyncio.sleep(100)
+        assert world.api.moves == COUNT
+
+
+@testing.virtual_time
+async def test_replica_that_comes_back_before_it_expires_takes_its_shards_by_new_writes():
+    async with World(2) as world:
+        cut = world.replicas[0]
+        cut.cut = True
+        while cut.held:
+            await asyncio.sleep(0.1)
+        cut.cut = False
+        await wait_fair(world.replicas, COUNT)
+        assert world.api.moves > COUNT
+
+
+@testing.virtual_time
+async def test_deleted_leases_of_shards_are_not_taken_at_once_by_others():
+    async with World(2) as world:
+        for name in [name for name in world.api.leases if '-shard-' in name]:
+            del world.api.leases[name]
+        await wait_fair(world.replicas, COUNT)
+        assert world.watch.clashes == []
+
+
+@testing.virtual_time
+async def test_deleted_membership_is_written_again():
+    async with World(2) as world:
+        del world.api.leases[world.replicas[0].group.name_member('r000')]
+        await asyncio.sleep(100)
+        assert is_fair(world.replicas, COUNT)
+        assert world.api.moves == COUNT
+
+
+@testing.virtual_time
+async def test_leases_of_the_dead_are_removed():
+    async with World(3) as world:
+        await world.replicas[1].kill()
+        await world.replicas[2].stop()
+        await wait_fair(world.replicas[:1], COUNT)
+        await asyncio.sleep(100)
+        members = [raw for raw in world.api.leases.values()
+                   if raw['metadata']['labels'][rosters.ROLE] == 'member']
+        assert len(members) == 1
+
+
+@testing.virtual_time
+async def test_replicas_with_another_number_of_shards_wait_until_the_former_ones_have_left():
+    async with World(2) as world:
+        newer = world.add(count=64)
+        newer_too = world.add(count=64)
+        await asyncio.sleep(100)
+        assert count_held([newer, newer_too]) == [0, 0]
+        await world.replicas[0].stop()
+        await asyncio.sleep(100)
+        assert count_held([newer, newer_too]) == [0, 0]
+        await world.replicas[1].stop()
+        left = now()
+        world.watch.replicas = [newer, newer_too]  # the numbers of their shards mean others
+        await wait_fair([newer, newer_too], 64)
+        assert now() - left >= DURATION
+
+
+@testing.virtual_time
+async def test_lack_of_rights_is_told_once(caplog):
+    class Forbidding(Replica):
+        async def request(self, *args, **kwargs):
+            raise errors.APIForbiddenError("leases are forbidden", status=403)
+
+    replica = Forbidding(Api(), 'me', count=COUNT).start()
+    await asyncio.sleep(100)
+    await replica.kill()
+    line, = [record.message for record in caplog.records if 'forbidden' in record.message]
+    assert 'verbs: [list, get, create, update, delete]' in line
+
+
+FAULTS = ['kill', 'stop', 'suspend', 'cut', 'add']
+
+
+@pytest.mark.parametrize('work', [0.0, 4.0])
+@given(data=st.data())
+@settings(max_examples=15)
+def test_no_shard_is_held_by_two_whatever_happens(work, data):
+    steps = data.draw(st.lists(st.tuples(
+        st.sampled_from(FAULTS), st.integers(0, 9), st.floats(0, 40)), max_size=10))
+
+    async def run():
+        async with World(3, work=work) as world:
+            for fault, which, pause in steps:
+                alive = [item for item in world.replicas if not item.task.done()]
+                chosen = alive[which % len(alive)]
+                if fault == 'add' or len(alive) < 2:
+                    world.add()
+                elif fault == 'suspend':
+                    chosen.suspend() if chosen._running.is_set() else chosen.go_on()
+                elif fault == 'cut':
+                    chosen.cut = not chosen.cut
+                elif fault == 'kill' or chosen.cut or not chosen._running.is_set():
+                    await chosen.kill()
+                else:
+                    await chosen.stop()
+                await asyncio.sleep(pause)
+            for replica in world.replicas:
+                replica.go_on()
+                replica.cut = False
+            await wait_fair([item for item in world.replicas if not item.task.done()], COUNT)
+
+    run_virtually(run())
+
+
+@testing.virtual_time
+async def test_many_replicas_list_rarely_enough():
+    async with World(20, count=128) as world:
+        before = dict(world.api.sent)
+        await asyncio.sleep(100)
+        assert world.api.sent['GET'] - before['GET'] < 20 * 100 / 3
