@@ -1,5 +1,5 @@
 """
-Tenures: whether this replica holds its Lease, as told by the thread that renews it to other threads.
+Tenures: whether this replica holds its Lease, as told to other threads by the one that renews it.
 """
 import functools
 import time
@@ -28,8 +28,8 @@ class Tenure:
     The time for which this replica holds its Lease: in terms, numbered from 1.
 
     A term goes on as long as the Lease is renewed in time. Only the thread that renews the Lease
-    calls the methods which change that. Other threads can ask at any time: the answer is by the clock,
-    and so it is right also if that thread is late.
+    calls the methods which change that. Other threads can ask at any time: the answer is by the
+    clock, and so it is right also if that thread is late.
     """
 
     def __init__(self, clock: Callable[[], float] = read_clock) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopf import testing
+from kopf._cogs.aiokits.tenures import Tenure
 from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._core.engines.leadership import electing
 from kopf._core.engines.leadership.candidacies import Candidacy
-from kopf._cogs.aiokits.tenures import Tenure
 from tests._core.reactor.worlds import run_virtually
 
 DURATION, DEADLINE, PERIOD = 15, 10, 2

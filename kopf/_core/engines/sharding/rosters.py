@@ -134,7 +134,8 @@ def assess(seen: Roster, *, group: Group, now: float) -> View:
 
     ``now`` is when the last list was requested: the list shows what was there then or later.
     """
-    members, others, leftovers = [group.me], [], []
+    members, others = [group.me], list[str]()
+    leftovers: list[str] = []
     is_doubtful = False
     for name, item in seen.items():
         if item.labels.get(ROLE) != 'member' or item.holder == group.me:
