@@ -16,7 +16,8 @@ import dataclasses
 import logging
 import numbers
 import warnings
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any
 
 from typing_extensions import deprecated
 
@@ -190,6 +191,39 @@ class LeadershipSettings(sections.Section):
     """
     Whether an operator that has lost the Lease exits, with the exit code 1. Otherwise, it goes on
     as a standby. Default: no.
+    """
+
+
+@dataclasses.dataclass
+class ShardingSettings(sections.Section):
+    """
+    How the replicas of an operator share its objects: by Leases, in the namespace and with the
+    durations of `LeadershipSettings`.
+    """
+
+    count: int | None = None
+    """
+    How many shards there are. All replicas must have the same number. Default: `None`, there is no
+    sharding, and every replica handles all objects.
+    """
+
+    name: str = 'kopf-operator'
+    """
+    The name of the sharding: the names of its Leases begin with it. Operators in one namespace need
+    different names. Default: ``kopf-operator``.
+    """
+
+    by: str | Callable[[Mapping[str, Any]], str] = 'uid'
+    """
+    By what the shard of an object is found: ``uid``, for which an owned object counts as its
+    controller; ``namespace``; or a function that returns a string for the body of the object. The
+    string must never change for an object. Default: ``uid``.
+    """
+
+    handover_timeout: float = 30
+    """
+    How long the running handlers have to finish before a shard goes to another replica. After that,
+    async handlers are interrupted. Default: 30.
     """
 
 
@@ -599,6 +633,7 @@ class OperatorSettings(sections.Section):
     metrics: MetricsSettings = dataclasses.field(default_factory=MetricsSettings)
     tracing: TracingSettings = dataclasses.field(default_factory=TracingSettings)
     debugging: DebuggingSettings = dataclasses.field(default_factory=DebuggingSettings)
+    sharding: ShardingSettings = dataclasses.field(default_factory=ShardingSettings)
 
     @property
     @deprecated("settings.batching is deprecated: use settings.queueing.", category=None)

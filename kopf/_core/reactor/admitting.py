@@ -13,8 +13,7 @@ from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, services, webhooks
 from kopf._core.intents import registries
-from kopf._core.reactor import informers as informing
-from kopf._core.reactor import observation, reconciliation, saving
+from kopf._core.reactor import items, observation, reconciliation, saving
 
 Measure = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
 
@@ -33,16 +32,19 @@ class Admission:
             env: saving.Environment,
             registry: registries.OperatorRegistry,
             insights: observation.Insights,
-            informers: informing.InformerFactory,
+            find: Callable[[references.Resource, str], items.Item | None],
             measure: Measure | None = None,
     ) -> None:
-        """``measure`` wraps the function that answers reviews, if anybody measures that."""
+        """
+        ``find`` returns the item of an object by its resource and uid, if it is known. ``measure``
+        wraps the function that answers reviews, if anybody measures that.
+        """
         super().__init__()
         self._measure = measure
         self._env = env
         self._registry = registry
         self._insights = insights
-        self._informers = informers
+        self._find_item = find
         self._resources: frozenset[references.Resource] | None = None
         self._served: dict[references.Resource, reviewing.Served] = {}
         self._service: services.Service | None = None
@@ -119,7 +121,7 @@ class Admission:
         }
 
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
-        item = None if uid is None else self._informers.find(resource, uid)
+        item = None if uid is None else self._find_item(resource, uid)
         if item is not None:
             return reconciliation.get_memo(self._env, item)
         return memos.make_own(self._env.memo)

@@ -54,18 +54,27 @@ class Gate:
         self._index = index
         self._discard = discard
         self._release = release
-        self._unfilled: set[items.Source] = set()
+        self._unfilled: dict[items.Source, asyncio.Event] = {}
+        """The unfilled sources; the events are set when these are filled."""
         self._unlisted: set[items.Source] = set()
         self._is_sealed = False
         self._is_open = False
         self._detained: list[tuple[items.Item, bool]] = []
         self._fresh: dict[items.Item, bodies.RawBody] = {}
         """The newest state of each object that is not in the indices yet."""
-        self._indexing: set[items.Item] = set()
+        self._indexing: dict[items.Item, asyncio.Task[None]] = {}
         self._counts: collections.Counter[items.Source] = collections.Counter()
         """How many objects of each source are being indexed now."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[items.Item, asyncio.TimerHandle] = {}
+        self._openers: list[Callable[[], None]] = []
+
+    def call_when_open(self, fn: Callable[[], None]) -> None:
+        """Call the function when the indices of the start are filled: maybe now."""
+        if self._is_open:
+            fn()
+        else:
+            self._openers.append(fn)
 
     def seal(self) -> None:
         """
@@ -85,7 +94,7 @@ class Gate:
 
     def close_for(self, source: items.Source) -> None:
         """Hold back the objects of this source until it is listed and indexed."""
-        self._unfilled.add(source)
+        self._unfilled.setdefault(source, asyncio.Event())
         self._unlisted.add(source)
 
     def listed(self, source: items.Source) -> None:
@@ -99,7 +108,7 @@ class Gate:
             if error is not None:
                 logger.warning(f"The indices are incomplete: {source.resource} is not "
                                f"available: {error}")
-            self._unfilled.remove(source)
+            self._unfilled.pop(source).set()
             self._check()
 
     def count_left(self, source: items.Source) -> int | None:
@@ -116,6 +125,9 @@ class Gate:
             detained, self._detained = self._detained, []
             for item, urgent in detained:
                 self._release(item, urgent)
+            openers, self._openers = self._openers, []
+            for fn in openers:
+                fn()
 
     def detain(self, item: items.Item, *, urgent: bool) -> bool:
         """Hold the item back if the gate is closed for it; return whether it is."""
@@ -128,6 +140,16 @@ class Gate:
         """Whether the item is being indexed now; if so, its reconciliation has to wait."""
         return item in self._indexing
 
+    async def wait_indexed(self, item: items.Item) -> None:
+        """Wait until the item is indexed, and its source is filled; or until it is gone."""
+        while not item.gone:
+            if item in self._indexing:
+                await asyncio.wait([self._indexing[item]])
+            elif item.source in self._unfilled:
+                await self._unfilled[item.source].wait()
+            else:
+                return
+
     def index(self, item: items.Item, raw: bodies.RawBody) -> None:
         """
         Index the state in the background, after the indexing of the previous state has ended.
@@ -136,9 +158,9 @@ class Gate:
         """
         self._fresh[item] = raw
         if item not in self._indexing and not self._switch.is_stopping:
-            self._indexing.add(item)
             self._counts[item.source] += 1
             task = asyncio.get_running_loop().create_task(self._run(item))
+            self._indexing[item] = task
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
@@ -155,7 +177,7 @@ class Gate:
                 raw = self._fresh.pop(item)
                 due = await self._index(item, raw)
         finally:
-            self._indexing.discard(item)
+            del self._indexing[item]
             self._counts[item.source] -= 1
         self._cancel_retry(item)
         if item.gone:

@@ -150,7 +150,8 @@ class Informer:
                 self.schedule(item)
         self._queue.gate.listed(self)
 
-    def unavailable(self, error: Exception) -> None:
+    def unavailable(self, error: Exception | None) -> None:
+        """Let nothing wait for these objects. Without an error, nothing is logged."""
         self._queue.gate.open_for(self, error)
 
     def changed(
@@ -264,11 +265,14 @@ class Informer:
             item.enter(items.Phase.ENDED)
             self.end_of(item)
 
-    def _end(self, item: items.Item) -> None:
+    def _end(
+            self, item: items.Item,
+            reason: stopping.DaemonStoppingReason = stopping.DaemonStoppingReason.RESOURCE_DELETED,
+    ) -> None:
         item.leave()
         self._queue.alarms.cancel(item)
         if item.companions is not None:
-            item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
+            item.companions.stop(reason)
         if item.reconcilers is not None:
             item.reconcilers.leave()
         if self.handlers.indexing:
@@ -365,6 +369,22 @@ class Informer:
         self._queue.gate.open_for(self)
         return resumed
 
+    def dismiss(self, uid: str) -> None:
+        """Forget an object, if it is known: somebody else handles it now."""
+        item = self._items.pop(uid, None)
+        if item is not None:
+            self._hand_over(item)
+
+    def retire(self) -> None:
+        """Forget all objects: somebody else handles them now."""
+        for item in self:
+            self._hand_over(item)
+        self._items.clear()
+
+    def _hand_over(self, item: items.Item) -> None:
+        self._end(item, stopping.DaemonStoppingReason.OPERATOR_PAUSING)
+        item.inbox.clear()
+
     def _forget_versions(self) -> None:
         for item in self:
             item.inbox.forget_versions()
@@ -429,9 +449,23 @@ class InformerFactory:
             # If another version of the same resource follows, its objects are the same.
             self._resumed[resource.group, resource.plural, namespace] = informer.close()
 
+    def get(self, resource: references.Resource, namespace: str | None) -> Informer | None:
+        """Get the informer of a resource in a namespace; None if it is not served there."""
+        return self._informers.get((resource, namespace))
+
     def seal(self) -> None:
         """Note that all resources of the start have informers, for which the indices wait."""
         self._queue.gate.seal()
+
+    def call_when_filled(self, fn: Callable[[], None]) -> None:
+        """Call the function when the indices of the start are filled: maybe now."""
+        self._queue.gate.call_when_open(fn)
+
+    async def wait_indexed(self, resource: references.Resource, uid: str) -> None:
+        """Wait until the newest known state of an object is in the indices, if it is known."""
+        item = self.find(resource, uid)
+        if item is not None:
+            await self._queue.gate.wait_indexed(item)
 
     def find(self, resource: references.Resource, uid: str) -> items.Item | None:
         """Find the item of an object in any namespace; None if the object is not known."""
@@ -487,6 +521,11 @@ class InformerFactory:
         if self._taken:
             asyncio.get_running_loop().call_soon(self._take)
 
-    async def stop(self, deadline: float) -> None:
-        """Start no more items, and stop the workers until the deadline (a time of the loop)."""
-        await self._queue.stop(deadline, [item for informer in self for item in informer])
+    async def stop(self, deadline: float, *, patience: float | None = None) -> None:
+        """
+        Start no more items, and stop the workers until the deadline (a time of the loop).
+
+        ``patience`` is how long (seconds) the handlers have; by default, as at an exit.
+        """
+        await self._queue.stop(
+            deadline, [item for informer in self for item in informer], patience=patience)

@@ -162,12 +162,27 @@ def verify(settings: configuration.OperatorSettings) -> None:
 
     :raises SettingsError: if they do.
     """
-    peering, own = settings.peering, settings.leadership
-    if not peering.standalone and (peering.mandatory or peering.priority or (
-            peering.name != 'default')):
+    own = settings.leadership
+    if has_peering(settings):
         raise configuration.SettingsError(
             "Peering and leader election exclude each other: omit either --peering, --priority, "
             "--dev (settings.peering), or --leader-elect (settings.leadership.name).")
+    verify_durations(own)
+
+
+def has_peering(settings: configuration.OperatorSettings) -> bool:
+    """Whether the operator is told to be in a peering, by any of its settings."""
+    peering = settings.peering
+    return not peering.standalone and bool(
+        peering.mandatory or peering.priority or peering.name != 'default')
+
+
+def verify_durations(own: configuration.LeadershipSettings) -> None:
+    """
+    Check the durations of a Lease.
+
+    :raises SettingsError: if they do not fit together.
+    """
     if not own.lease_duration > own.renew_deadline > electing.JITTER * own.retry_period > 0:
         raise configuration.SettingsError(
             f"The durations of settings.leadership do not fit: lease_duration "
@@ -183,14 +198,14 @@ def find_namespace(
         settings: configuration.OperatorSettings, known: Collection[credentials.Credentials],
 ) -> str:
     """
-    Find the namespace of the Lease: in the settings, or that of the credentials or of the pod.
+    Find the namespace of the Leases: in the settings, or that of the credentials or of the pod.
 
-    :raises SettingsError: if there is none, or if the thread of the election cannot use these
+    :raises SettingsError: if there is none, or if the thread that keeps the Leases cannot use these
         credentials.
     """
     if any(isinstance(item, credentials.AiohttpSession) for item in known):
         raise configuration.SettingsError(
-            "Leader election needs connections of its own, but the login handler returns "
+            "Leases need connections of their own, but the login handler returns "
             "kopf.AiohttpSession. Return kopf.ConnectionInfo.")
     namespaces = [
         settings.leadership.namespace, *sorted(item.default_namespace or '' for item in known),

@@ -8,9 +8,9 @@ import asyncio
 import collections
 import logging
 from collections.abc import Hashable
+from typing import Protocol
 
 from kopf._core.actions import loggers
-from kopf._core.reactor import informers
 
 INTERVALS = (5.0, 10.0, 20.0, 40.0, 60.0)
 """The delays (seconds) between the log messages. The last delay is repeated."""
@@ -25,17 +25,33 @@ BAR = 24
 """The length of the bar on a terminal, in characters."""
 
 
+class Listed(Protocol):
+    """What takes the objects of a watch, and counts them."""
+
+    @property
+    def listing(self) -> int | None:
+        """How many objects of the first list have come so far; None when the list has ended."""
+
+    @property
+    def expected(self) -> int | None:
+        """About how many objects the first list has; None if the API server has not said."""
+
+    @property
+    def filling(self) -> tuple[int, int] | None:
+        """How many objects are indexed, and of how many; None if the indices are filled."""
+
+
 class Listings:
     """The first lists of all watches. Lists shorter than the first delay are not reported."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
         self._logger = logger
-        self._observed: dict[Hashable, tuple[str, informers.Informer]] = {}
+        self._observed: dict[Hashable, tuple[str, Listed]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._logged = 0
 
-    def observe(self, key: Hashable, title: str, listed: informers.Informer) -> None:
+    def observe(self, key: Hashable, title: str, listed: Listed) -> None:
         """Report the progress of the list, if it is a first one, under this title."""
         self._observed[key] = title, listed
         if self._timer is None:

@@ -7,7 +7,7 @@ e.g. the reconciliations before the poster of events, and the poster before the 
 """
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags, wakeups
@@ -25,6 +25,7 @@ from kopf._core.reactor import (
     admitting,
     authentication,
     informers,
+    items,
     observation,
     orchestration,
     peerings,
@@ -36,7 +37,7 @@ from kopf._core.reactor import (
 )
 
 if TYPE_CHECKING:
-    from kopf._core.reactor import inspecting, leaderships, measuring
+    from kopf._core.reactor import inspecting, leaderships, measuring, shardings
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -100,6 +101,7 @@ class Operator:
         self._poster: asyncio.Task[None] | None = None
 
         self._leadership: leaderships.Leadership | None = None
+        self._sharding: shardings.Sharding | None = None
         self._measures: measuring.Measures | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
@@ -138,7 +140,7 @@ class Operator:
             pausables=[self._informers, self._spawner])
         self._confirm = self._peers.confirm
         self._admission = admitting.Admission(
-            env=env, registry=self._registry, insights=self._insights, informers=self._informers,
+            env=env, registry=self._registry, insights=self._insights, find=self._find,
             measure=None if measures is None else measures.observe_reviews)
 
     def _look_inside(self) -> 'inspecting.Inspector | None':
@@ -206,19 +208,24 @@ class Operator:
                 self._stand_for_election()
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
-            leadership, measures = self._leadership, self._measures
+            if self._settings.sharding.count is not None:
+                self._share()
+            leadership, sharding, measures = self._leadership, self._sharding, self._measures
             await aiotasks.gather(
                 self._vault.guard(), self._admission.serve(), self._monitor.run(),
-                orchestration.serve(
+                self._settle(orchestration.serve(
                     client=self._client, settings=self._settings, registry=self._registry,
-                    informers=self._informers, namespaces=namespaces, clusterwide=clusterwide,
+                    informers=self._informers if sharding is None else sharding.division,
+                    relisting=None if sharding is None else sharding.division,
+                    namespaces=namespaces, clusterwide=clusterwide,
                     insights=self._insights, logger=logger,
-                    peers=self._peers if leadership is None else None,
+                    peers=self._peers if leadership is None and sharding is None else None,
                     monitor=self._monitor, hub=self._hub,
                     introduce=None if inspector is None else (
-                        lambda tasks: inspector.follow_watches(tasks.list_states))),
+                        lambda tasks: inspector.follow_watches(tasks.list_states)))),
                 *([] if measures is None else [measures.run()]),
-                *([] if leadership is None else [leadership.run()]))
+                *([] if leadership is None else [leadership.run()]),
+                *([] if sharding is None else [sharding.run()]))
         finally:
             self._monitor.dismiss()
             try:
@@ -241,6 +248,8 @@ class Operator:
         try:
             try:
                 await aiotasks.gather(
+                    *([] if self._sharding is None else [
+                        self._sharding.stop(self._settings.queueing.exit_timeout)]),
                     self._informers.stop(deadline),
                     self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING, deadline))
             finally:
@@ -252,10 +261,11 @@ class Operator:
             finally:
                 deadline += loop.time() - begun
         finally:
-            leadership = self._leadership
+            leadership, sharding = self._leadership, self._sharding
             await aiotasks.gather(
                 self._stop_posting(deadline), self._peers.leave(deadline),
-                *([] if leadership is None else [leadership.leave(deadline)]))
+                *([] if leadership is None else [leadership.leave(deadline)]),
+                *([] if sharding is None else [sharding.leave(deadline)]))
             await self._client.close()
 
     def _stand_for_election(self) -> None:
@@ -265,6 +275,28 @@ class Operator:
             client=self._client, vault=self._vault, settings=self._settings,
             identity=self._identity, parts=[self._informers, self._spawner, self._checks])
         self._confirm = leadership.confirm
+
+    def _share(self) -> None:
+        """Begin with no shards; the Leases decide which ones this operator holds."""
+        from kopf._core.reactor import shardings  # only if it is used
+        self._sharding = shardings.Sharding(
+            env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
+            identity=self._identity)
+
+    def _find(self, resource: references.Resource, uid: str) -> items.Item | None:
+        """Find the item of an object; None if the object is not known, or not handled here."""
+        informers = self._informers if self._sharding is None else self._sharding.division
+        return informers.find(resource, uid)
+
+    async def _settle(self, serving: Coroutine[None, None, None]) -> None:
+        """Begin to watch when the first shards are known."""
+        try:
+            if self._sharding is not None:
+                await self._sharding.settled.wait()
+        except asyncio.CancelledError:
+            serving.close()
+            raise
+        await serving
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:
@@ -285,6 +317,8 @@ class Operator:
     async def _probe(self) -> answering.Results:
         try:
             results = await self._run_activity(causes.Activity.PROBE)
+            if self._sharding is not None:
+                return {'shards': self._sharding.describe(), **results}
             return results if self._leadership is None else {
                 'leadership': self._leadership.describe(), **results}
         except activities.ActivityError as e:

@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Collection, Coroutine, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from kopf._cogs.aiokits import pulses, tasks
 from kopf._cogs.clients import api, watching
@@ -20,7 +20,6 @@ from kopf._cogs.structs import references
 from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import registries
-from kopf._core.reactor import informers as informing
 from kopf._core.reactor import listings, observation, ownedwatches, peerings, shutdown
 
 WATCHING_SLACK = 30.0
@@ -64,12 +63,48 @@ class _Served(NamedTuple):
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling'))
 
 
+class Feed(watching.Sink, listings.Listed, Protocol):
+    """What takes the objects of one resource in one namespace."""
+
+    @property
+    def reached(self) -> str | None:
+        """The newest known version of all objects, if versions are comparable."""
+
+
+class Informers(Protocol):
+    """What takes the objects of all resources: see `informers.InformerFactory`."""
+
+    def open(
+            self, resource: references.Resource, namespace: references.Namespace,
+            handlers: registries.ResourceHandlers, /,
+    ) -> Feed: ...
+
+    def narrow(
+            self, resource: references.Resource, namespace: references.Namespace,
+            handlers: registries.ResourceHandlers, /,
+    ) -> None: ...
+
+    def close(self, resource: references.Resource, namespace: references.Namespace, /) -> None: ...
+
+    def seal(self) -> None: ...
+
+
+class Relisting(Protocol):
+    """Tells when new lists of all resources are needed."""
+
+    def subscribe(self, woken: asyncio.Event, /) -> None:
+        """Set this event whenever new lists are needed."""
+
+    def take_relisting(self) -> bool:
+        """Whether new lists are needed: once each time."""
+
+
 async def serve(
         *,
         client: api.Client,
         settings: configuration.OperatorSettings,
         registry: registries.OperatorRegistry,
-        informers: informing.InformerFactory,
+        informers: Informers,
         namespaces: Collection[references.NamespacePattern],
         clusterwide: bool,
         logger: logging.Logger,
@@ -77,6 +112,7 @@ async def serve(
         monitor: health.Monitor | None = None,
         peers: peerings.Peerings | None = None,
         hub: reconcilers.Hub | None = None,
+        relisting: Relisting | None = None,
         introduce: 'Callable[[WatchTasks], None] | None' = None,
 ) -> None:
     """
@@ -100,6 +136,8 @@ async def serve(
     if monitor is not None:
         monitor.add('watching', watch_tasks.diagnose)
     groups = get_groups(registry)
+    if relisting is not None:
+        relisting.subscribe(woken)
     if peers is not None:
         peers.subscribe(woken)
         groups = None if groups is None else {*groups, *peers.groups}
@@ -119,6 +157,8 @@ async def serve(
                 if served is None:
                     await watch_tasks.pause()
                 else:
+                    if relisting is not None and relisting.take_relisting():
+                        await watch_tasks.drop()
                     await watch_tasks.adjust(resources, served)
                     watch_tasks.announce(served)
                     if served == known:
@@ -168,7 +208,7 @@ class WatchTasks:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            informers: informing.InformerFactory,
+            informers: Informers,
             logger: logging.Logger,
             owned: ownedwatches.OwnedWatches | None = None,
     ) -> None:
@@ -183,7 +223,7 @@ class WatchTasks:
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
         self._pulses: dict[Key, pulses.Pulse] = {}
-        self._sinks: dict[Key, informing.Informer] = {}
+        self._sinks: dict[Key, Feed] = {}
         self._served: dict[Key, _Served] = {}
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
@@ -287,6 +327,13 @@ class WatchTasks:
         hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
+
+    async def drop(self) -> None:
+        """
+        Stop the watches; `adjust` begins them anew, with lists. Those of reconcilers go on.
+        """
+        watchers, self._watchers = self._watchers, {}
+        await tasks.cancel(list(watchers.values()))
 
     async def pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""

@@ -34,6 +34,7 @@ class Processor:
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
             indexers: indexing.OperatorIndexers | None = None,
+            hub: reconcilers.Hub | None = None,
     ) -> None:
         """The alarms schedule the objects whose handlers wait until some time."""
         super().__init__()
@@ -45,7 +46,7 @@ class Processor:
             client=env.client, context=env,
             get_memo=functools.partial(reconciliation.get_memo, env),
             confirm=switch.check_paused)
-        self.hub = reconcilers.Hub(
+        self.hub = hub if hub is not None else reconcilers.Hub(
             client=env.client, context=env,
             get_memo=functools.partial(reconciliation.get_memo, env))
 

@@ -254,14 +254,17 @@ class WorkQueue:
         elif (self._cooling or self._warm) and not self.switch.is_stopping:
             self._packing = loop.call_later(self.settings.queueing.idle_timeout, self._pack)
 
-    async def stop(self, deadline: float, items: Iterable[Item]) -> None:
+    async def stop(
+            self, deadline: float, items: Iterable[Item], *, patience: float | None = None,
+    ) -> None:
         """
         Start no more items; let the workers finish, then interrupt them.
 
-        The workers have ``settings.queueing.exit_timeout`` seconds to finish. After that, async
-        handlers are interrupted; threads are waited for. The outcomes are written until the
-        deadline (a time of the event loop), including those of items without workers. Only hanging
-        writes are interrupted: the effect of an interrupted write is unknown.
+        The workers have ``patience`` seconds to finish, by default
+        ``settings.queueing.exit_timeout``. After that, async handlers are interrupted; threads are
+        waited for. The outcomes are written until the deadline (a time of the event loop),
+        including those of items without workers. Only hanging writes are interrupted: the effect of
+        an interrupted write is unknown.
         """
         self.switch.stop(deadline)
         self.alarms.close()
@@ -276,7 +279,9 @@ class WorkQueue:
                 self._workers[asyncio.get_running_loop().create_task(self._run_saving(item))] = item
         await self.gate.stop()
         if self._workers:
-            await asyncio.wait(self._workers, timeout=self.settings.queueing.exit_timeout)
+            if patience is None:
+                patience = self.settings.queueing.exit_timeout
+            await asyncio.wait(self._workers, timeout=patience)
         if calling := [task for task, item in self._workers.items() if item.phase is Phase.CALLING]:
             logger.warning(
                 f"{len(calling)} objects are still being handled; interrupting their handlers.")

@@ -40,8 +40,9 @@ def admission(registry, insights):
     known = {'uid1': types.SimpleNamespace(memo=kopf.Memo(known=True))}
     env = types.SimpleNamespace(
         settings=settings, clock=Clock(), indices={}, memo=kopf.Memo(shared=True))
-    yield Admission(env=env, registry=registry, insights=insights, informers=types.SimpleNamespace(
-        find=lambda resource, uid: known.get(uid) if resource == RESOURCE else None))
+    yield Admission(
+        env=env, registry=registry, insights=insights,
+        find=lambda resource, uid: known.get(uid) if resource == RESOURCE else None)
     settings.execution.executor.shutdown()
 
 

@@ -5,6 +5,7 @@ They run as a part of the processing of an object, after its handlers of changes
 with these, and never twice at once for an object.
 """
 import asyncio
+import copy
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
@@ -86,6 +87,16 @@ class Hub:
         """The kinds of children that must not be listed, as was said in the log."""
         self._abandoned: set[tuple[str, ids.HandlerId]] = set()
         """The objects and handlers that do not match any more, as was said in the log."""
+        self._is_shard = False
+
+    def for_shard(self, client: api.Client) -> 'Hub':
+        """Get a view for the objects of one shard, whose children are written by this client."""
+        view = copy.copy(self)
+        view._narrow(client)
+        return view
+
+    def _narrow(self, client: api.Client) -> None:
+        self.client, self._is_shard = client, True
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
         """
@@ -95,14 +106,15 @@ class Hub:
         they wait.
         """
         is_first, is_changed = not self._kinds, self._kinds != kinds
-        self._kinds = dict(kinds)
+        self._kinds.clear()
+        self._kinds.update(kinds)  # in place: the views of the shards have the same ones
         if is_changed and not is_first:
             for member in list(self._members.values()):
                 member.trigger()
 
     def is_known(self, uid: str) -> bool:
-        """Whether there is an object with this uid among those that are reconciled."""
-        return uid in self._members
+        """Whether there is an object with this uid, maybe in a shard of another replica."""
+        return self._is_shard or uid in self._members
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -173,7 +185,8 @@ class Hub:
             f"owns: {error}")
 
     def _notify_waiting(self) -> None:
-        waiting, self.waiting = self.waiting, set()
+        waiting = list(self.waiting)
+        self.waiting.clear()
         for member in waiting:
             member.trigger()
 

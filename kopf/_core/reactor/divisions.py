@@ -1,0 +1,269 @@
+"""
+Divisions: pass each object of a watch to the works of its shard, and drop the objects of others.
+
+All objects are indexed, whoever holds their shards: so, the indices of every replica are complete.
+"""
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from kopf._cogs.aiokits import wakeups
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines import indexing
+from kopf._core.engines.sharding import holdings
+from kopf._core.intents import registries
+from kopf._core.reactor import informers, items, processing, queueing, saving, switches, works
+
+FindShard = Callable[[bodies.RawBody], int]
+
+Key = tuple[references.Resource, str | None]
+
+
+class _Indexer(processing.Processor):
+    """Processes objects only as far as they are indexed."""
+
+    def is_congested(self) -> bool:
+        return False
+
+    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
+        item.inbox.take()
+        return None
+
+
+class Division:
+    """
+    The informers of all shards of an operator, which `orchestration` uses as those of an operator.
+
+    The objects of a shard that is acquired come by the next list; so, the watches begin anew then.
+    """
+
+    def __init__(
+            self,
+            env: saving.Environment,
+            *,
+            indexers: indexing.OperatorIndexers,
+            find_shard: FindShard,
+    ) -> None:
+        super().__init__()
+        self.find_shard = find_shard
+        self.works: dict[int, works.Works] = {}
+        """The works of the shards that are held and not being released."""
+        self._served: dict[Key, registries.ResourceHandlers] = {}
+        self._distributors: dict[Key, Distributor] = {}
+        self._subscriber: asyncio.Event | None = None
+        self._must_relist = False
+        switch, alarms = switches.Switch(), wakeups.Wakeups()
+        processor = _Indexer(env, switch=switch, alarms=alarms, indexers=indexers)
+        self.indices = informers.InformerFactory(
+            queueing.WorkQueue(
+                settings=env.settings, switch=switch, alarms=alarms, processor=processor),
+            reconsider=processor.reconsider)
+
+    def begin(self, shard: works.Works) -> None:
+        """Let these works take part from the next lists on, which begin soon."""
+        self.works[shard.grant.shard] = shard
+        for key, served in self._served.items():
+            shard.informers.open(*key, served)
+        self.indices.call_when_filled(shard.informers.seal)
+        self._must_relist = True
+        if self._subscriber is not None:
+            self._subscriber.set()
+
+    def end(self, grant: holdings.Grant) -> works.Works:
+        """Pass no more objects to the works of this shard; return them."""
+        return self.works.pop(grant.shard)
+
+    async def wait_indexed(self, item: items.Item) -> None:
+        """Wait until the newest known state of an object is in the indices."""
+        await self.indices.wait_indexed(item.resource, item.uid)
+
+    def find(self, resource: references.Resource, uid: str) -> items.Item | None:
+        """Find the item of an object of any shard that is held."""
+        for shard in self.works.values():
+            item = shard.informers.find(resource, uid)
+            if item is not None:
+                return item
+        return None
+
+    async def stop(self, deadline: float) -> None:
+        """Stop the indexing until the deadline (a time of the loop)."""
+        await self.indices.stop(deadline)
+
+    # Called by the orchestration.
+
+    def subscribe(self, woken: asyncio.Event) -> None:
+        """Set this event whenever new lists are needed."""
+        self._subscriber = woken
+
+    def take_relisting(self) -> bool:
+        """Whether new lists are needed: once each time."""
+        must_relist, self._must_relist = self._must_relist, False
+        return must_relist
+
+    def open(
+            self, resource: references.Resource, namespace: str | None,
+            served: registries.ResourceHandlers,
+    ) -> 'Distributor':
+        self._set(resource, namespace, served)
+        if served.indexing:
+            self.indices.open(resource, namespace, _narrow(served))
+        else:
+            self.indices.close(resource, namespace)
+        for shard in self.works.values():
+            shard.informers.open(resource, namespace, served)
+        distributor = Distributor(self, resource, namespace)
+        return self._distributors.setdefault((resource, namespace), distributor)
+
+    def narrow(
+            self, resource: references.Resource, namespace: str | None,
+            served: registries.ResourceHandlers,
+    ) -> None:
+        self._set(resource, namespace, served)
+        if self.indices.get(resource, namespace) is not None:
+            self.indices.narrow(resource, namespace, _narrow(served))
+        for shard in self.works.values():
+            shard.informers.narrow(resource, namespace, served)
+
+    def close(self, resource: references.Resource, namespace: str | None) -> None:
+        del self._served[resource, namespace]
+        del self._distributors[resource, namespace]
+        self.indices.close(resource, namespace)
+        for shard in self.works.values():
+            shard.informers.close(resource, namespace)
+
+    def seal(self) -> None:
+        self.indices.seal()
+
+    def _set(
+            self, resource: references.Resource, namespace: str | None,
+            served: registries.ResourceHandlers,
+    ) -> None:
+        # Resources are equal if their names are, but their details can be others.
+        self._served.pop((resource, namespace), None)
+        self._served[resource, namespace] = served
+
+
+def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
+    return registries.ResourceHandlers(indexing=served.indexing)
+
+
+class Distributor:
+    """Takes the events of one watch."""
+
+    def __init__(
+            self, division: Division, resource: references.Resource, namespace: str | None,
+    ) -> None:
+        super().__init__()
+        self._division = division
+        self._resource = resource
+        self._namespace = namespace
+        self._fed: dict[works.Works, informers.Informer] = {}
+        """The informers of the shards whose objects the last list has brought, or will bring."""
+        self._count: int | None = 0
+        self._expected: int | None = None
+        self._reached: int | None = None
+
+    @property
+    def reached(self) -> str | None:
+        """The newest known version of all objects, if versions are comparable."""
+        return None if self._reached is None else str(self._reached)
+
+    @property
+    def listing(self) -> int | None:
+        """How many objects of the first list have come so far; None when the list has ended."""
+        return self._count
+
+    @property
+    def expected(self) -> int | None:
+        """About how many objects the first list has; None if the API server has not said."""
+        return self._expected
+
+    @property
+    def filling(self) -> tuple[int, int] | None:
+        """How many objects are indexed, and of how many; None if the indices are filled."""
+        index = self._index
+        return None if index is None else index.filling
+
+    @property
+    def _index(self) -> informers.Informer | None:
+        return self._division.indices.get(self._resource, self._namespace)
+
+    def begin(self, *, restored: bool) -> None:
+        if restored:
+            self._reached = None
+        self._fed = {
+            shard: informer for shard in self._division.works.values()
+            if (informer := shard.informers.get(self._resource, self._namespace)) is not None}
+        for informer in self._get_all():
+            informer.begin(restored=restored)
+
+    def expect(self, remaining: int | None) -> None:
+        if self._count is not None:
+            self._expected = None if remaining is None else self._count + remaining
+        if self._index is not None:
+            self._index.expect(remaining)
+
+    def listed(self, body: bodies.RawBody) -> None:
+        if self._count is not None:
+            self._count += 1
+        self._note(body)
+        if self._index is not None:
+            self._index.listed(body)
+        informer = self._find(body)
+        if informer is not None:
+            informer.listed(body)
+
+    def end(self) -> None:
+        self._count = None
+        for informer in self._get_all():
+            informer.end()
+
+    def unavailable(self, error: Exception) -> None:
+        if self._index is not None:
+            self._index.unavailable(error)
+        for shard in self._division.works.values():
+            informer = shard.informers.get(self._resource, self._namespace)
+            if informer is not None:
+                informer.unavailable(None)
+
+    def changed(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody,
+            packed: bytes | None = None,
+    ) -> None:
+        self._note(body)
+        if self._index is not None:
+            self._index.changed(type, body, packed)
+        informer = self._find(body)
+        if informer is not None:
+            informer.changed(type, body, packed)
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        if self._index is not None:
+            self._index.skipped(type, body)
+        informer = self._find(body)
+        if informer is not None:
+            informer.skipped(type, body)
+
+    def _get_all(self) -> list[informers.Informer]:
+        """Get the informers of the indices and of the shards that are still held."""
+        held = set(self._division.works.values())
+        found = [informer for shard, informer in self._fed.items() if shard in held]
+        return found if self._index is None else [self._index, *found]
+
+    def _find(self, body: bodies.RawBody) -> informers.Informer | None:
+        """Find the informer of the object; all others forget it."""
+        if not self._fed:
+            return None
+        owner = self._division.works.get(self._division.find_shard(body))
+        uid = items.get_uid(body)
+        for shard, informer in self._fed.items():
+            if shard is not owner and informer.find(uid) is not None:
+                informer.dismiss(uid)
+        return None if owner is None else self._fed.get(owner)
+
+    def _note(self, body: bodies.RawBody) -> None:
+        version = bodies.parse_version(body)
+        if isinstance(version, int) and (self._reached is None or version > self._reached):
+            self._reached = version

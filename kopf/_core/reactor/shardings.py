@@ -1,0 +1,240 @@
+"""
+The sharding of an operator: it handles the objects of the shards that it holds.
+
+The thread that keeps the Leases acquires and loses shards at any time. Here, the works of the
+shards begin and end accordingly. A shard that is to be released is given away only after its works
+have ended. A shard that comes back waits until its former works have ended.
+"""
+import asyncio
+import logging
+import random
+import string
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from typing import Any
+
+from kopf._cogs.aiokits import tasks, tenures
+from kopf._cogs.clients import api, outposts, vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import bodies
+from kopf._core.engines import indexing
+from kopf._core.engines.peering import records
+from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.sharding import hashing, holdings, participations, rosters
+from kopf._core.reactor import divisions, leaderships, saving, works
+
+logger = logging.getLogger('kopf._core.engines.sharding')
+
+MIN_RELEASE_TIME = 1.0
+"""How long (seconds) the release of the Leases can take at least, however late the exit is."""
+
+SUFFIX = string.ascii_lowercase + string.digits
+"""What the suffixes of identities are made of: replicas can have the same ``$POD_ID``."""
+
+
+class Sharding:
+    """The sharding as the operator's event loop sees it. The operator begins with no shards."""
+
+    def __init__(
+            self,
+            *,
+            env: saving.Environment,
+            vault: vaults.Vault,
+            hub: reconcilers.Hub,
+            indexers: indexing.OperatorIndexers,
+            identity: str | None,
+    ) -> None:
+        """
+        Make the instance when the credentials are known. The settings must have a count of shards.
+
+        :raises SettingsError: if the settings contradict each other, or if there is no namespace.
+        """
+        super().__init__()
+        settings = env.settings
+        verify(settings)
+        self._env, self._hub = env, hub
+        self._changed = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Set when the first share of the shards is known."""
+        self._ending: dict[holdings.Grant, tuple[works.Works, asyncio.Task[None]]] = {}
+        """The works that are being ended, or whose shards are not given away yet."""
+        self._own = holdings.Holdings(tenures.Tenure())
+        self._group = make_group(settings, identity=identity, namespace=leaderships.find_namespace(
+            settings, vault.select_all()))
+        self.division = divisions.Division(
+            env, indexers=indexers, find_shard=make_finder(settings))
+        self._participation: participations.Participation | None = None
+        self._outpost = outposts.Outpost(
+            name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,
+            on_change=self._changed.set, on_end=self._own.tenure.end)
+        self._outpost.start()
+
+    def _assign(self, client: api.Client) -> participations.Participation:
+        self._participation = participations.Participation(
+            client, group=self._group, settings=self._env.settings.leadership, own=self._own,
+            on_change=self._outpost.notify, get_busy=self._get_busy)
+        return self._participation
+
+    def _get_busy(self) -> Collection[int]:
+        return frozenset(
+            shard for shard, item in list(self.division.works.items()) if item.is_busy)
+
+    def describe(self) -> str:
+        """Describe the shards of this operator, for the health checks."""
+        return f'{len(self._own.grants)} of {self._group.count}'
+
+    async def run(self) -> None:
+        """
+        Begin and end the works of the shards as these come and go, until cancelled.
+
+        :raises Exception: a bug of the thread that keeps the Leases.
+        """
+        while True:
+            self._changed.clear()
+            self._outpost.check()
+            self._adjust()
+            if self._own.is_settled:
+                self.settled.set()
+            await self._changed.wait()
+
+    def _adjust(self) -> None:
+        for grant, (item, task) in list(self._ending.items()):
+            if not self._own.covers(grant):
+                item.confirm()
+            if task.done():
+                task.result()
+                if not self._own.covers(grant):
+                    del self._ending[grant]
+        lost, released, gained = [], [], []
+        for shard, item in list(self.division.works.items()):
+            if not self._own.covers(item.grant):
+                lost.append(shard)
+                self._end(item, item.lose())
+            elif shard in self._own.leaving:
+                released.append(shard)
+                self._end(item, self._release(item))
+        busy = {grant.shard for grant in self._ending}
+        for shard, grant in self._own.grants.items():
+            if shard in self.division.works or shard in busy:
+                continue
+            if shard in self._own.leaving:
+                self._surrender(grant)
+            else:
+                gained.append(shard)
+                self.division.begin(works.Works(
+                    self._env, grant, own=self._own, hub=self._hub,
+                    await_indexing=self.division.wait_indexed))
+        total = f"{len(self.division.works)} of {self._group.count} shards are held now."
+        if lost:
+            logger.warning(f"Lost the shards {_join(lost)}; {total}")
+            self._env.client.reset_writes()
+        if released:
+            logger.info(f"Releasing the shards {_join(released)}; {total}")
+        if gained:
+            logger.info(f"Gained the shards {_join(gained)}; {total}")
+
+    def _end(self, item: works.Works, work: Coroutine[None, None, None]) -> None:
+        self.division.end(item.grant)
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._changed.set())
+        self._ending[item.grant] = item, task
+
+    async def _release(self, item: works.Works) -> None:
+        await item.release(self._env.settings.sharding.handover_timeout)
+        self._surrender(item.grant)
+
+    def _surrender(self, grant: holdings.Grant) -> None:
+        """Give the shard away: all work in it has ended."""
+        participation = self._participation
+        assert participation is not None
+        self._outpost.call(lambda: participation.surrender(grant))
+
+    async def stop(self, patience: float) -> None:
+        """End the works of all shards in that time (seconds), as the operator exits."""
+        left = [*self.division.works.values(), *(item for item, _ in self._ending.values())]
+        await tasks.gather(*[item.finish(patience) for item in left])
+        await self.division.stop(asyncio.get_running_loop().time())
+
+    async def leave(self, deadline: float) -> None:
+        """
+        Leave the sharding by the deadline, which is a time of the event loop.
+
+        Call this after all other writes of the operator: from then on, others take its shards.
+        """
+        left = deadline - asyncio.get_running_loop().time()
+        await self._outpost.stop(release_in=max(left, MIN_RELEASE_TIME))
+        await tasks.cancel([task for _, task in self._ending.values()])
+
+
+def make_group(
+        settings: configuration.OperatorSettings, *, identity: str | None, namespace: str,
+) -> rosters.Group:
+    """Describe the replicas, and this one, with a unique identity."""
+    own, leadership = settings.sharding, settings.leadership
+    assert own.count is not None
+    name = identity if identity is not None else records.make_identity()
+    return rosters.Group(
+        name=own.name, count=own.count, by=own.by if isinstance(own.by, str) else 'custom',
+        namespace=namespace,
+        me=f'{name}/{"".join(random.choices(SUFFIX, k=5))}',
+        duration=int(leadership.lease_duration), deadline=leadership.renew_deadline)
+
+
+def make_finder(settings: configuration.OperatorSettings) -> divisions.FindShard:
+    """Make the function that finds the shard of an object."""
+    count, by = settings.sharding.count, settings.sharding.by
+    assert count is not None
+    if callable(by):
+        get_key: Callable[[Mapping[str, Any]], str] = by
+        return lambda body: hashing.find_shard_of_key(
+            _call(get_key, body) or body['metadata'].get('uid') or '', count)
+    if by == 'namespace':
+        return lambda body: hashing.find_shard_of_key(
+            body['metadata'].get('namespace') or '', count)
+    return lambda body: hashing.find_shard_of_uid(_find_uid(body['metadata']), count)
+
+
+def _call(get_key: Callable[[Mapping[str, Any]], str], body: bodies.RawBody) -> str | None:
+    """Call the author's function; None if it fails, which must not stop the watch."""
+    try:
+        return str(get_key(bodies.Body(body)))
+    except Exception as e:
+        metadata = body['metadata']
+        logger.error(
+            f"settings.sharding.by has failed for {metadata.get('namespace')}/{metadata['name']}, "
+            f"so the shard of this object is found by its uid: {e!r}", exc_info=True)
+        return None
+
+
+def _find_uid(metadata: Mapping[str, object]) -> str:
+    """Find the uid of the controller of the object, or else its own one."""
+    owners = metadata.get('ownerReferences')
+    if isinstance(owners, list):
+        for owner in owners:
+            if owner.get('controller'):
+                return str(owner.get('uid'))
+    return str(metadata.get('uid') or '')
+
+
+def verify(settings: configuration.OperatorSettings) -> None:
+    """
+    Check that the settings do not contradict each other.
+
+    :raises SettingsError: if they do.
+    """
+    own = settings.sharding
+    if settings.leadership.name is not None:
+        raise configuration.SettingsError(
+            "Sharding and leader election exclude each other: omit either --shards "
+            "(settings.sharding.count), or --leader-elect (settings.leadership.name).")
+    if leaderships.has_peering(settings):
+        raise configuration.SettingsError(
+            "Sharding and peering exclude each other: omit either --shards "
+            "(settings.sharding.count), or --peering, --priority, --dev (settings.peering).")
+    if own.by not in ('uid', 'namespace') and not callable(own.by):
+        raise configuration.SettingsError(
+            f"settings.sharding.by must be 'uid', 'namespace', or a function: not {own.by!r}.")
+    leaderships.verify_durations(settings.leadership)
+
+
+def _join(shards: Collection[int]) -> str:
+    return ', '.join(map(str, sorted(shards)))

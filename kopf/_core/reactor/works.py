@@ -1,0 +1,149 @@
+"""
+Works: all that handles the objects of one shard, from the informers to the daemons.
+
+They begin when the shard is acquired. They end when it is released, as an operator that exits; or
+when it is lost, as an operator that loses its Lease. All their writes are checked by the clock.
+"""
+import asyncio
+import dataclasses
+import functools
+from collections.abc import Awaitable, Callable
+
+from kopf._cogs.aiokits import tasks, wakeups
+from kopf._cogs.clients import api, errors
+from kopf._cogs.structs import bodies
+from kopf._core.engines.reconciling import applications, reconcilers
+from kopf._core.engines.sharding import holdings
+from kopf._core.intents import stopping
+from kopf._core.reactor import informers, items, processing, queueing, saving, switches
+
+WRITING_TIME = 2.0
+"""How long (seconds) the outcomes can be written after the time of the handlers."""
+
+AwaitIndexing = Callable[[items.Item], Awaitable[None]]
+"""Waits until the newest known state of an object is in the indices of the operator."""
+
+
+class Permission(api.Tenure):
+    """The permission to write about the objects of a shard: as long as it is held, by the clock."""
+
+    def __init__(self, own: holdings.Holdings, grant: holdings.Grant) -> None:
+        super().__init__()
+        self._own = own
+        self._grant = grant
+
+    @property
+    def term(self) -> int | None:
+        return self._grant.term if self._own.covers(self._grant) else None
+
+    def verify(self, term: int | None) -> None:
+        if term is None or not self._own.covers(self._grant):
+            raise errors.NotLeadingError(
+                f"Nothing is written: the operator does not hold the shard {self._grant.shard} "
+                f"any more.")
+
+
+class _Processor(processing.Processor):
+    """Processes the objects of one shard. Their indexing is done for all shards elsewhere."""
+
+    def __init__(
+            self,
+            env: saving.Environment,
+            *,
+            switch: switches.Switch,
+            alarms: wakeups.Wakeups,
+            hub: reconcilers.Hub,
+            await_indexing: AwaitIndexing,
+    ) -> None:
+        super().__init__(env, switch=switch, alarms=alarms, hub=hub)
+        self._await_indexing = await_indexing
+        self._applier = applications.Applier(env.client)
+
+    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
+        work = super().begin(item)
+        return None if work is None else functools.partial(self._enter, work)
+
+    async def _enter(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Work so that `kopf.apply` of the handlers is limited to the time of this shard."""
+        self._applier.enter()
+        await work()
+
+    async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
+        await self._await_indexing(item)
+        return None
+
+    def discard(self, item: items.Item) -> None:
+        """Leave the object in the indices: it only goes to another replica, maybe."""
+
+
+class Works:
+    """What handles the objects of one shard while it is held."""
+
+    def __init__(
+            self,
+            env: saving.Environment,
+            grant: holdings.Grant,
+            *,
+            own: holdings.Holdings,
+            hub: reconcilers.Hub,
+            await_indexing: AwaitIndexing,
+    ) -> None:
+        super().__init__()
+        self.grant = grant
+        self._own = own
+        self._is_lost = False
+        client = env.client.without_limits()
+        client.limit_writes(Permission(own, grant))
+        env = dataclasses.replace(env, client=client)
+        switch = switches.Switch(confirm=self.confirm)
+        alarms = wakeups.Wakeups()
+        processor = _Processor(
+            env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
+            await_indexing=await_indexing)
+        self._spawner = processor.spawner
+        self._queue = queueing.WorkQueue(
+            settings=env.settings, switch=switch, alarms=alarms, processor=processor)
+        self.informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether any object is being handled; read by other threads, too."""
+        return not self._queue.is_idle
+
+    def confirm(self) -> None:
+        """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
+        if not self._is_lost and not self._own.covers(self.grant):
+            self._is_lost = True
+            self.informers.stand_by()
+            self._spawner.stand_by()
+
+    async def finish(self, patience: float) -> None:
+        """
+        End all work within that time (seconds), then interrupt it. Threads are waited for.
+
+        Daemons in threads that do not stop are left behind.
+        """
+        deadline = asyncio.get_running_loop().time() + patience + WRITING_TIME
+        await tasks.gather(
+            self.informers.stop(deadline, patience=patience),
+            self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
+
+    async def release(self, patience: float) -> None:
+        """End all work as `finish` does, and wait for all daemons, too, however long it takes."""
+        await self.finish(patience)
+        await self._spawner.rest()
+        self._retire()
+
+    async def lose(self) -> None:
+        """End all work at once; nothing is written any more."""
+        self.confirm()
+        deadline = asyncio.get_running_loop().time() + WRITING_TIME
+        await tasks.gather(
+            self.informers.rest(),
+            self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
+        await self._queue.stop(deadline, [])
+        self._retire()
+
+    def _retire(self) -> None:
+        for informer in self.informers:
+            informer.retire()

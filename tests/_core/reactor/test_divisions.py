@@ -1,0 +1,417 @@
+"""
+Replicas that handle the objects of the shards they hold, while shards come and go; in a small world
+in virtual time.
+"""
+import asyncio
+import collections
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kopf
+from kopf import testing
+from kopf._core.intents.stopping import DaemonStoppingReason
+from tests._core.reactor.sharders import Replica, create, make_api, rest
+from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
+
+
+@testing.virtual_time
+async def test_only_objects_of_held_shards_are_handled(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    api = make_api(x=0, y=1)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await rest(replica)
+    create(api, 'z', 1)
+    create(api, 'w', 0)
+    await rest(replica)
+    assert set(calls) == {'x', 'w'}
+    assert {name for name, _ in api.writers} == {'x', 'w'}
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_replica_without_shards_handles_nothing(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    replica = Replica(make_api(x=0), 'a', registry)
+    await asyncio.sleep(10)
+    assert calls == []
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_resume_and_event_handlers_see_the_objects_of_a_shard_that_is_gained(
+        registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def see(name, type, **_):
+        calls.append((name, type))
+
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append((name, 'resume'))
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        pass
+
+    api = make_api(x=0, y=1)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await rest(replica)
+    calls.clear()
+    replica.gain(1)
+    await rest(replica)
+    assert [call for call in calls if call[0] == 'x'] == []
+    assert calls[0] == ('y', None)
+    assert ('y', 'resume') in calls
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_shard_is_released_after_its_handlers_and_their_outcomes_are_written(
+        registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(**_):
+        await asyncio.sleep(5)
+        calls.append('first')
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(**_):
+        calls.append('second')
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(1)
+    begun = asyncio.get_running_loop().time()
+    await a.release(0)
+    assert 4 <= asyncio.get_running_loop().time() - begun < 5
+    assert calls == ['first']
+    b.gain(0)
+    await rest(b)
+    assert calls == ['first', 'second']
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
+async def test_handlers_that_take_too_long_are_interrupted_before_a_handover(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def slow(retry, **_):
+        calls.append('begin')
+        await asyncio.sleep(100)
+        calls.append('end')
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.settings.sharding.handover_timeout = 20
+    a.gain(0)
+    await asyncio.sleep(1)
+    begun = asyncio.get_running_loop().time()
+    await a.release(0)
+    assert 19.9 < asyncio.get_running_loop().time() - begun < 21
+    b.gain(0)
+    await rest(b)
+    assert calls == ['begin', 'begin', 'end']
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
+async def test_nothing_is_handled_in_a_shard_after_its_release(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    @kopf.timer('kopfexamples', interval=3, registry=registry)
+    async def handle(**_):
+        calls.append('handled')
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(5)
+    await replica.release(0)
+    calls.clear()
+    api.edit({'spec': {'n': 1}}, 'x')
+    await asyncio.sleep(100)
+    assert calls == []
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_handlers_are_interrupted_and_nothing_is_written_when_a_shard_is_lost(
+        registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def slow(**_):
+        calls.append('begin')
+        await asyncio.sleep(10)
+        calls.append('end')
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(5)
+    a.lose_by_the_clock()
+    await a.lose()
+    b.gain(0)
+    await rest(b)
+    assert calls == ['begin', 'begin', 'end']
+    assert set(api.writers) == {('x', 'b')}
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
+async def test_nothing_is_written_if_the_loss_is_known_only_by_the_clock(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def slow(**_):
+        await asyncio.sleep(10)
+        calls.append('end')
+
+    @kopf.timer('kopfexamples', interval=7, initial_delay=8, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(5)
+    writes = len(api.writers)
+    replica.lose_by_the_clock()
+    await asyncio.sleep(100)
+    assert 'tick' not in calls
+    assert len(api.writers) == writes
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_daemons_stop_at_the_release_and_start_where_the_shard_goes(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, patch, **_):
+        calls.append('started')
+        await stopped.wait()
+        calls.append(stopped.reason & ~DaemonStoppingReason.DAEMON_SIGNALLED)
+        patch.status['by'] = len(calls)
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(5)
+    await a.release(0)
+    assert calls == ['started', DaemonStoppingReason.OPERATOR_PAUSING]
+    assert api.objects['x']['status']['by'] == 2
+    b.gain(0)
+    await asyncio.sleep(5)
+    assert calls[2:] == ['started']
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
+async def test_timers_tick_only_where_the_shard_is_held(registry, calls):
+    @kopf.timer('kopfexamples', interval=10, registry=registry)
+    async def tick(**_):
+        calls.append(round(asyncio.get_running_loop().time()))
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(15)
+    await a.release(0)
+    await asyncio.sleep(20)
+    b.gain(0)
+    await asyncio.sleep(15)
+    assert calls == [0, 10, 35, 45]
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
+async def test_indices_are_complete_whatever_is_held(registry, calls):
+    @kopf.index('kopfexamples', id='names', registry=registry)
+    async def names(name, spec, **_):
+        return {spec['n']: name}
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(names, spec, **_):
+        calls.append(sorted(names.get(spec['n'], [])))
+
+    api = make_api(x=0, y=1, z=2)
+    replica = Replica(api, 'a', registry)
+    assert len(replica.indexers['names']) == 0
+    replica.gain(0)
+    await rest(replica)
+    assert calls == [['x', 'y', 'z']]
+    api.edit({'spec': {'n': 1}}, 'y')
+    await asyncio.sleep(1)
+    api.delete('z')
+    await asyncio.sleep(1)
+    api.edit({'spec': {'n': 1}}, 'x')
+    await rest(replica)
+    assert calls[1:] == [['x', 'y']]
+    assert sorted(replica.indexers['names']) == [1]
+    await replica.release(0)
+    await asyncio.sleep(1)
+    assert sorted(replica.indexers['names'][1]) == ['x', 'y']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_handlers_wait_until_objects_of_foreign_shards_are_indexed(registry, calls):
+    @kopf.index('kopfexamples', id='names', registry=registry)
+    async def names(name, **_):
+        await asyncio.sleep(10 if name == 'y' else 0)
+        return name
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(names, **_):
+        calls.append((round(asyncio.get_running_loop().time()), sorted(names[None])))
+
+    api = make_api(x=0, y=1)
+    replica = Replica(api, 'a', registry, lists=False)
+    replica.gain(0)
+    replica.list()
+    await rest(replica, limit=100)
+    await asyncio.sleep(20)
+    assert calls == [(10, ['x', 'y'])]
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_state_is_indexed_before_it_is_handled(registry, calls):
+    @kopf.index('kopfexamples', id='sizes', registry=registry)
+    async def sizes(name, spec, **_):
+        await asyncio.sleep(2)
+        return {name: spec['n']}
+
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(name, sizes, spec, **_):
+        calls.append((spec['n'], list(sizes[name])))
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(10)
+    for n in (1, 2):
+        api.edit({'spec': {'n': n}}, 'x')
+        await asyncio.sleep(10)
+    assert calls == [(1, [1]), (2, [2])]
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_resource_that_cannot_be_listed_does_not_hold_the_handlers_back(registry, calls):
+    @kopf.index('kopfexamples', id='names', registry=registry)
+    async def names(name, **_):
+        return name
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry, lists=False)
+    replica.gain(0)
+    replica.feed.unavailable(Exception("forbidden"))
+    replica.list()
+    await rest(replica)
+    assert calls == ['x']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_object_whose_shard_changes_is_handled_where_it_belongs_now(registry, calls):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, **_):
+        calls.append('started')
+        await stopped.wait()
+        calls.append('stopped')
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0, 1)
+    await asyncio.sleep(1)
+    api.edit({'metadata': {'labels': {'shard': 1}}}, 'x')
+    await asyncio.sleep(1)
+    assert sorted(calls) == ['started', 'started', 'stopped']
+    api.edit({'metadata': {'labels': {'shard': 2}}}, 'x')
+    await asyncio.sleep(1)
+    assert sorted(calls) == ['started', 'started', 'stopped', 'stopped']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_deleted_objects_are_released_by_the_holder_of_their_shard_only(registry, calls):
+    @kopf.on.delete('kopfexamples', registry=registry)
+    async def delete(name, **_):
+        calls.append(name)
+
+    api = make_api(x=0, y=1)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    b.gain(1)
+    await rest(a, b)
+    for name in 'xy':
+        api.delete(name)
+    await rest(a, b)
+    assert sorted(calls) == ['x', 'y']
+    assert not api.objects
+    assert set(api.writers) == {('x', 'a'), ('y', 'b')}
+    await a.stop()
+    await b.stop()
+
+
+ACTIONS = st.lists(st.one_of(
+    st.tuples(st.just('edit'), st.sampled_from('abcd')),
+    st.tuples(st.just('move'), st.sampled_from([0, 1, 2])),
+    st.tuples(st.just('lose'), st.sampled_from([0, 1])),
+    st.tuples(st.just('wait'), st.sampled_from([0.001, 0.02, 0.3, 2, 8])),
+), max_size=25)
+
+
+@given(ACTIONS)
+@settings(max_examples=60, deadline=None)
+def test_every_state_that_lasts_is_handled_and_none_twice_unless_a_shard_was_lost(actions):
+    async def live():
+        api, done = make_api(a=0, b=1, c=2, d=0), collections.Counter()
+        replicas = [Replica(api, str(i), make_counting_registry(done)) for i in range(2)]
+        holders = {shard: shard % 2 for shard in range(3)}
+        for shard, who in holders.items():
+            replicas[who].gain(shard)
+        newest, n = dict.fromkeys('abcd', 0), 0
+        for what, value in actions:
+            match what:
+                case 'edit':
+                    n += 1
+                    newest[value] = n
+                    api.edit({'spec': {'n': n}}, value)
+                case 'wait':
+                    await asyncio.sleep(value)
+                case 'move':
+                    await replicas[holders[value]].release(value)
+                    holders[value] = 1 - holders[value]
+                    replicas[holders[value]].gain(value)
+                case 'lose':
+                    lost = [shard for shard, who in holders.items() if who == value]
+                    replicas[value].lose_by_the_clock()
+                    await replicas[value].lose()
+                    replicas[value].own.tenure.begin(float('inf'))
+                    for shard in lost:
+                        holders[shard] = 1 - value
+                        replicas[1 - value].gain(shard)
+        await rest(*replicas, limit=100)
+        assert_handled(newest, done)
+        if all(what != 'lose' for what, _ in actions):
+            assert set(done.values()) == {1}
+        for replica in replicas:
+            await replica.stop()
+
+    run_virtually(live())
