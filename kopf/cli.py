@@ -49,6 +49,9 @@ DEV_PRIORITY = 666
 LEASE = 'kopf-operator'
 """The Lease of ``--leader-elect`` without a name."""
 
+SHARDS = 32
+"""How many shards there are with ``--processes``."""
+
 logger: logging.Logger = logging.getLogger(__name__)
 
 
@@ -265,6 +268,11 @@ class RunCommand(helpscreens.SectionCommand):
 @helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
                     help=f"Of several replicas, let only one work: the one that holds the Lease of "
                          f"this name. [default: {LEASE}]")
+@helpscreens.option('--shards', type=click.IntRange(1, 4096), metavar='N', section='Sharding',
+                    help="Let all replicas work, each on its share of N shards of the objects.")
+@helpscreens.option('--processes', type=click.IntRange(1), metavar='N', section='Sharding',
+                    help=f"Run N processes as replicas, to use more than one CPU. It implies "
+                         f"--shards={SHARDS}.")
 @helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
                     help="Load this module with handlers, as `python -m` does. Can be repeated.")
 @helpscreens.option('--reload', is_flag=True, section='Handlers',
@@ -283,6 +291,8 @@ def run(
         dev: bool,
         standalone: bool | None,
         leader_elect: str | None,
+        shards: int | None,
+        processes: int | None,
         namespaces: Collection[str],
         clusterwide: bool,
         liveness_endpoint: str | None,
@@ -302,6 +312,8 @@ def run(
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
+    if processes is not None and processes > 1:
+        _supervise(processes, shards, sandboxing if sandbox else None, liveness_endpoint)
     loaded = _load(__controls.registry, paths, modules)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
@@ -314,7 +326,8 @@ def run(
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
     settings = __controls.settings
-    if leader_elect is not None or tracing or debug_endpoint is not None:
+    if leader_elect is not None or tracing or (
+            debug_endpoint is not None or shards is not None):
         settings = configuration.OperatorSettings() if settings is None else settings
     if settings is not None and leader_elect is not None:
         settings.leadership.name = leader_elect
@@ -322,6 +335,8 @@ def run(
         settings.tracing.enabled = True
     if settings is not None and debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
+    if settings is not None and shards is not None:
+        settings.sharding.count = shards
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
@@ -567,6 +582,24 @@ def _reload(
         if sandboxing is not None and is_alone:
             args.insert(1, '--standalone')
         code = reloading.run(args, folders=sorted(folder for folder in folders if folder.exists()))
+    raise click.exceptions.Exit(code)
+
+
+def _supervise(
+        number: int,
+        shards: int | None,
+        sandboxing: dict[str, Any] | None,
+        liveness_endpoint: str | None,
+) -> NoReturn:
+    """Run the same command in several processes, and exit with their code."""
+    from kopf._kits import supervising
+    args = ['run', '--processes=1', f'--shards={SHARDS if shards is None else shards}']
+    if sandboxing is not None:
+        args.append('--standalone')
+    args += helpscreens.get_args(click.get_current_context(), without={
+        'processes', 'shards', 'liveness_endpoint', 'sandbox', *(sandboxing or ())})
+    with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
+        code = supervising.run(args, number=number, liveness_endpoint=liveness_endpoint)
     raise click.exceptions.Exit(code)
 
 

@@ -12,7 +12,9 @@ from click.core import ParameterSource
 P = ParamSpec('P')
 R = TypeVar('R')
 
-ORDER = ('Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Health', 'Sandbox', 'Options')
+ORDER = (
+    'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health', 'Sandbox',
+    'Options')
 """The order of the sections. The last section is for options without a section."""
 
 

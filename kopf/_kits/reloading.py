@@ -1,19 +1,16 @@
 """
 Reloading: an operator in a child process, which is restarted when its files change.
 """
-import contextlib
 import pathlib
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from types import FrameType
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+from kopf._kits import supervising
 
 POLLING_MS = 200
 """How often to check whether the process has ended, in milliseconds."""
@@ -34,7 +31,7 @@ def run(args: Sequence[str], *, folders: Sequence[pathlib.Path]) -> int:
             "or `pip install watchfiles`.") from None
 
     supervisor = _Supervisor(args)
-    with supervisor.signals():
+    with supervising.forward_signals(supervisor.forward):
         supervisor.start()
         for changes in watchfiles.watch(
                 *folders, watch_filter=watchfiles.PythonFilter(), stop_event=supervisor.stopped,
@@ -82,24 +79,8 @@ class _Supervisor:
         code = self._process.wait()
         return code if code >= 0 else 128 - code
 
-    @contextlib.contextmanager
-    def signals(self) -> Iterator[None]:
-        """
-        Forward the signals to the process.
-
-        For Ctrl+C, the terminal signals the process too. Operators count both signals as one.
-        """
-        known: dict[signal.Signals, Any] = {}
-
-        def handle(number: int, _: FrameType | None) -> None:
-            self.stopped.set()
-            if self._process is not None and self._process.poll() is None:
-                self._process.send_signal(number)
-
-        for number in SIGNALS:
-            known[number] = signal.signal(number, handle)
-        try:
-            yield
-        finally:
-            for number, previous in known.items():
-                signal.signal(number, previous)
+    def forward(self, number: int) -> None:
+        """Stop restarting, and send the signal to the process."""
+        self.stopped.set()
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(number)

@@ -65,6 +65,8 @@ class Replicas:
         self.operators = {}
         self.proxies = {}
         self.lease = lease
+        self.option = f'--leader-elect={lease}'
+        """What makes the operators replicas of each other."""
         self._start = operator
         self._cluster = cluster
         self._kind = kind
@@ -86,7 +88,7 @@ class Replicas:
                 Proxy(self._cluster, agent=f'{who}-of-{self.lease}'))
         kubeconfig = self.proxies[who].write_kubeconfig(self._folder / f'{who}.config')
         self.operators[who] = self._start(
-            base + text, f'--leader-elect={self.lease}', *options, kind=self._kind,
+            base + text, self.option, *options, kind=self._kind,
             kubeconfig=kubeconfig, scope=('--namespace', 'default', '--verbose'),
             env={'POD_ID': who, **(env or {})})
         return self.operators[who]

@@ -1,0 +1,103 @@
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from kopf._kits import supervising
+
+CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
+HANDLERS = '''
+import os
+import kopf
+
+@kopf.on.startup()
+def configure(settings, **_):
+    print(f"STARTED {os.getpid()}", flush=True)
+
+@kopf.on.cleanup()
+def clean_up(**_):
+    print(f"CLEANED {os.getpid()}", flush=True)
+'''
+
+
+@pytest.fixture()
+def start(tmp_path):
+    """Run the handlers by the command line with these options."""
+    processes = []
+
+    def run(*options):
+        (tmp_path / 'handlers.py').write_text(HANDLERS)
+        process = subprocess.Popen(
+            [sys.executable, '-m', 'kopf', 'run', '-A', '--sandbox', f'--load={CRD}', *options,
+             'handlers.py'],
+            cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def read_until(process, *texts):
+    """Read the output until it contains all the texts; return it."""
+    found = ''
+    while not all(text in found for text in texts):
+        line = process.stdout.readline()
+        assert line, found
+        found += line
+    return found
+
+
+def read_pids(process, number):
+    found = []
+    while len(found) < number:
+        line = read_until(process, 'STARTED').splitlines()[-1]
+        found.append(int(line.split()[-1]))
+    return found
+
+
+@pytest.mark.parametrize('number', [signal.SIGTERM, signal.SIGINT])
+def test_signals_stop_all_processes(start, number):
+    process = start('--processes=2')
+    pids = read_pids(process, 2)
+    read_until(process, 'Joined the sharding', 'Joined the sharding')
+    process.send_signal(number)
+    rest = process.stdout.read()
+    assert process.wait(40) == 0
+    assert all(f'CLEANED {pid}' in rest for pid in pids)
+
+
+def test_process_that_dies_ends_all(start):
+    process = start('--processes=2')
+    one, other = read_pids(process, 2)
+    read_until(process, 'Joined the sharding')
+    subprocess.run(['kill', '-KILL', str(one)], check=True)
+    rest = process.stdout.read()
+    assert process.wait(40) == 128 + signal.SIGKILL
+    assert f'CLEANED {other}' in rest
+    assert 'A process of the operator has ended: -9' in rest
+
+
+def test_processes_have_their_own_ports_of_health_checks():
+    assert supervising.shift('http://0.0.0.0:8080/healthz', 0) == 'http://0.0.0.0:8080/healthz'
+    assert supervising.shift('http://0.0.0.0:8080/healthz', 2) == 'http://0.0.0.0:8082/healthz'
+    assert supervising.shift('http://[::1]:8080', 1) == 'http://[::1]:8081'
+    assert supervising.shift('http://localhost/x', 1) == 'http://localhost:81/x'
+
+
+def test_all_shards_are_shared_by_the_processes(start):
+    process = start('--processes=2', '--shards=6')
+    found = read_until(process, '3 of 6 shards are held now', '3 of 6 shards are held now')
+    begun = time.monotonic()
+    while found.count('3 of 6 shards are held now') < 2:
+        found += read_until(process, '3 of 6 shards are held now')
+        assert time.monotonic() < begun + 40
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(40) == 0

@@ -1,0 +1,349 @@
+"""
+Replicas that share the objects by shards, through rounds of what happens to processes and networks,
+while objects are changed all the time: who handles and who writes what is recorded and counted.
+
+``$KOPF_SHARDING_ROUNDS`` is how many rounds there are, ``$KOPF_SHARDING_SHARDS`` how many shards,
+and ``$KOPF_SHARDING_OBJECTS`` how many objects. The counts are printed at the end: ``pytest -s``.
+"""
+import asyncio
+import collections
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+import random
+import signal
+import time
+import uuid
+
+import aiohttp
+import pytest
+
+from kopf._core.engines.sharding import hashing
+from tests.e2e.conftest import find_free_ports
+from tests.e2e.kubes import CONFIGMAPS
+from tests.e2e.replicas import DURATION, LEASES, SETTINGS, Replicas, is_lease, is_write
+
+ROUNDS = int(os.environ.get('KOPF_SHARDING_ROUNDS', '6'))
+SHARDS = int(os.environ.get('KOPF_SHARDING_SHARDS', '6'))
+OBJECTS = int(os.environ.get('KOPF_SHARDING_OBJECTS', '60'))
+
+FAULTS = ['add', 'exit', 'kill', 'partition', 'half-open', 'freeze']
+
+SLACK = 15.0
+"""How much longer (seconds) anything can take on a busy machine."""
+
+TEXT = '''
+import asyncio, json, os, time
+WHO = os.environ['POD_ID']
+JOURNAL = open(os.environ['JOURNAL'], 'a', buffering=1)
+
+def note(what, name, n):
+    JOURNAL.write(json.dumps([time.time(), WHO, what, name, n]) + chr(10))
+
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.networking.request_timeout = 5
+    settings.networking.error_backoffs = [0.5, 0.5, 1]
+    settings.sharding.name = os.environ['SHARDING']
+    settings.sharding.handover_timeout = 10
+
+@kopf.on.create(*KIND)
+@kopf.on.update(*KIND, id='create')
+async def handle(name, spec, **_):
+    note('begin', name, spec['n'])
+    what = 'break'
+    try:
+        await asyncio.sleep(float(os.environ.get('PACE', '0.05')))
+        what = 'end'
+    finally:
+        note(what, name, spec['n'])
+''' + SETTINGS
+
+
+@dataclasses.dataclass
+class Call:
+    who: str
+    name: str
+    n: int
+    begin: float
+    end: float | None = None
+    is_done: bool = False
+
+
+class Journal:
+    """The calls of the handlers of all replicas."""
+
+    def __init__(self, path):
+        self._path = path
+        path.touch()
+
+    def read(self):
+        calls, running = [], {}
+        for line in self._path.read_text().splitlines():
+            moment, who, what, name, n = json.loads(line)
+            if what == 'begin':
+                running[who, name, n] = Call(who, name, n, moment)
+                calls.append(running[who, name, n])
+            else:
+                call = running[who, name, n]
+                call.end, call.is_done = moment, what == 'end'
+        return calls
+
+    async def wait_handled(self, newest, *, timeout):
+        """Wait until the newest states are handled; return those that are not in that time."""
+        deadline = time.monotonic() + timeout
+        while True:
+            handled = {(call.name, call.n) for call in self.read() if call.is_done}
+            lost = set(newest.items()) - handled
+            if not lost or time.monotonic() > deadline:
+                return lost
+            await asyncio.sleep(0.5)
+
+
+def find_overlaps(calls, frozen):
+    """
+    Find calls for one object by two replicas at once.
+
+    The calls of processes that are suspended or dead end when they are; ``frozen`` is when.
+    """
+    found, by_name = [], collections.defaultdict(list)
+    for call in calls:
+        stops = [when for when in frozen.get(call.who, ()) if when >= call.begin]
+        ends = [when for when in (call.end, *stops[:1]) if when is not None]
+        by_name[call.name].append((call.begin, min(ends, default=call.begin), call))
+    for items in by_name.values():
+        items.sort(key=lambda item: item[:2])
+        for (_, end, one), (begin, _, other) in itertools.pairwise(items):
+            if one.who != other.who and begin < end:
+                found.append((one, other))
+    return found
+
+
+def find_repeats(calls):
+    """Find the calls about what was handled completely by another call before."""
+    seen = set()
+    return [call for call in calls if call.is_done and (
+        (call.name, call.n) in seen or seen.add((call.name, call.n)))]
+
+
+class Load:
+    """Changes the objects, one after another, all the time."""
+
+    def __init__(self, kube, kind):
+        self.newest = {}
+        self.uids = {}
+        self._kube = kube
+        self._kind = kind
+
+    async def create(self, number):
+        limit = asyncio.Semaphore(8)
+
+        async def create(name):
+            async with limit:
+                obj = await self._kube.create(self._kind, name, spec={'n': 0})
+                self.newest[name] = 0
+                self.uids[name] = obj['metadata']['uid']
+
+        await asyncio.gather(*[create(f'obj{i}') for i in range(number)])
+
+    async def run(self):
+        for n in itertools.count(1):
+            name = random.choice(list(self.newest))
+            await self._kube.patch(self._kind, name, {'spec': {'n': n}})
+            self.newest[name] = n
+            await asyncio.sleep(0.04)
+
+
+class ShardedReplicas(Replicas):
+    """The replicas of a sharded operator; what they do is recorded by their proxies."""
+
+    def __init__(self, kube, operator, cluster, kind, folder, *, shards):
+        super().__init__(operator, cluster, kind, folder, f's{uuid.uuid4().hex[:8]}')
+        self.journal = Journal(folder / 'journal')
+        self.shards = shards
+        self.option = f'--shards={shards}'
+        self.frozen = collections.defaultdict(list)
+        """When the processes were killed or suspended, by their names."""
+        self._kube = kube
+        self.env = {'JOURNAL': str(folder / 'journal'), 'SHARDING': self.lease}
+
+    def begin(self, who, text='', *, env=None):
+        return self.start(who, text, base=TEXT, env={**self.env, **(env or {})})
+
+    async def list_leases(self, role):
+        found = await self._kube.list_objects(LEASES)
+        return [obj for obj in found if obj['metadata'].get('labels', {}).get(
+            'kopf.dev/sharding') == self.lease and (
+                obj['metadata']['labels']['kopf.dev/sharding-role'] == role)]
+
+    async def count_shares(self):
+        """Count the shards by their holders."""
+        holders = [obj['spec'].get('holderIdentity') for obj in await self.list_leases('shard')]
+        return collections.Counter(holder.split('/')[0] for holder in holders if holder)
+
+    async def wait_fair(self, *names, timeout=DURATION + SLACK):
+        """Wait until exactly these replicas hold all shards in fair shares; return how long."""
+        begun = time.monotonic()
+        while True:
+            shares = await self.count_shares()
+            if set(shares) == set(names) and sum(shares.values()) == self.shards and (
+                    max(shares.values()) - min(shares.values()) <= 1):
+                return time.monotonic() - begun
+            assert time.monotonic() < begun + timeout, shares
+            await asyncio.sleep(0.1)
+
+    def find_shard_intruders(self, uids):
+        """Find the writes by replicas that did not hold the shard of the object at that time."""
+        requests = sorted(
+            ((request.time, who, request) for who, proxy in self.proxies.items()
+             for request in list(proxy.requests)), key=lambda item: item[:2])
+        holders, intruders = {}, []
+        for when, who, request in requests:
+            if is_lease(request):
+                if request.method in ('POST', 'PUT') and request.status in (200, 201):
+                    lease = json.loads(request.body)
+                    shard = lease['metadata']['labels'].get('kopf.dev/shard')
+                    if shard is not None:
+                        holders[int(shard)] = lease['spec']['holderIdentity'].split('/')[0]
+            elif is_write(request) and not request.faulty:
+                name = next(part for part in request.path.split('/') if part in uids)
+                shard = hashing.find_shard_of_uid(uids[name], self.shards)
+                if holders.get(shard) != who:
+                    intruders.append((when, who, request.path, shard, holders.get(shard)))
+        return intruders
+
+    async def delete_leases(self):
+        for role in ('member', 'shard', 'scheme'):
+            for obj in await self.list_leases(role):
+                await self._kube.delete(LEASES, obj['metadata']['name'])
+
+
+@contextlib.asynccontextmanager
+async def share(kube, operator, cluster, kind, folder, *, shards):
+    with ShardedReplicas(kube, operator, cluster, kind, folder, shards=shards) as replicas:
+        yield replicas
+    await replicas.delete_leases()
+
+
+@pytest.fixture()
+async def replicas(kube, operator, cluster, kind, tmp_path):
+    async with share(kube, operator, cluster, kind, tmp_path, shards=SHARDS) as replicas:
+        yield replicas
+
+
+async def pass_round(replicas, fault, names):
+    """Let it happen to one replica, and wait for fair shares; return how long these took."""
+    who = random.choice(names)
+    op, proxy = replicas.operators[who], replicas.proxies[who]
+    others = [name for name in names if name != who]
+    match fault:
+        case 'add':
+            replicas.begin('new')
+            took = await replicas.wait_fair(*names, 'new', timeout=60)
+            replicas.operators['new'].send(signal.SIGTERM)
+            assert await replicas.operators['new'].wait() == 0
+        case 'exit':
+            op.send(signal.SIGTERM)
+            took = await replicas.wait_fair(*others)
+            assert await op.wait() == 0
+            replicas.begin(who)
+        case 'kill':
+            op.kill()
+            replicas.frozen[who].append(time.time())
+            took = await replicas.wait_fair(*others)
+            replicas.begin(who)
+        case 'freeze':
+            op.send(signal.SIGSTOP)
+            replicas.frozen[who].append(time.time())
+            took = await replicas.wait_fair(*others)
+            await asyncio.sleep(random.uniform(0, 2))
+            op.send(signal.SIGCONT)
+        case _:
+            outage = proxy.refuse() if fault == 'partition' else proxy.hang(times=None)
+            proxy.cut_streams() if fault == 'partition' else proxy.stall_streams()
+            took = await replicas.wait_fair(*others)
+            await asyncio.sleep(random.uniform(0, 2))
+            outage.end()
+    await replicas.wait_fair(*names, timeout=60)
+    return took
+
+
+@pytest.mark.timeout(180 + 60 * ROUNDS + OBJECTS // 20)
+async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
+        kube, kind, replicas):
+    random.seed(int(os.environ.get('KOPF_SHARDING_SEED', '0')))
+    names, load = ['a', 'b', 'c'], Load(kube, kind)
+    for who in names:
+        replicas.begin(who)
+    took = await replicas.wait_fair(*names, timeout=60)
+    print(f"start: fair shares of {SHARDS} shards after {took:.1f} s")
+    begun = time.monotonic()
+    await load.create(OBJECTS)
+    assert not await replicas.journal.wait_handled(load.newest, timeout=60 + OBJECTS / 20)
+    print(f"{OBJECTS} objects are created and handled in {time.monotonic() - begun:.1f} s")
+    handled = collections.Counter(call.who for call in replicas.journal.read())
+    print(f"by {dict(handled)}")
+    changing = asyncio.create_task(load.run())
+    try:
+        for fault in (FAULTS * ROUNDS)[:ROUNDS]:
+            took = await pass_round(replicas, fault, names)
+            print(f"{fault}: all shards are held by the others after {took:.1f} s")
+    finally:
+        changing.cancel()
+        await asyncio.wait([changing])
+    lost = await replicas.journal.wait_handled(load.newest, timeout=40)
+    calls = replicas.journal.read()
+    overlaps = find_overlaps(calls, replicas.frozen)
+    intruders = replicas.find_shard_intruders(load.uids)
+    print(f"{len(calls)} calls; {len(find_repeats(calls))} repeats; {len(lost)} states lost; "
+          f"{len(overlaps)} overlaps; {len(intruders)} writes without the shard")
+    assert overlaps == []
+    assert intruders == []
+    assert not lost
+
+
+async def test_leader_election_at_the_same_time_is_refused_in_one_line(replicas):
+    op = replicas.start('a', '', '--leader-elect=lease', base=TEXT, env=replicas.env)
+    assert await op.wait() == 1
+    assert op.lines[-1].startswith("Error: Sharding and leader election exclude each other")
+
+
+async def test_health_checks_tell_the_number_of_shards(replicas):
+    port = find_free_ports(1)
+    url = f'http://127.0.0.1:{port}/healthz'
+    replicas.start('a', '', f'--liveness={url}', base=TEXT, env=replicas.env)
+    await replicas.wait_fair('a')
+    async with aiohttp.ClientSession() as session, session.get(url) as response:
+        assert response.status == 200
+        assert (await response.json())['shards'] == f'{SHARDS} of {SHARDS}'
+
+
+async def test_owned_resources_are_made_by_the_holders_of_their_parents(kube, kind, replicas):
+    text = '''
+@kopf.reconcile(*KIND, owns=[('v1', 'configmaps')])
+def reconcile(name, spec, **_):
+    note('begin', name, spec['n'])
+    note('end', name, spec['n'])
+    return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
+             'data': {'n': str(spec['n'])}}]
+'''
+    base = TEXT.split('@kopf.on.create')[0] + SETTINGS
+    for who in 'ab':
+        replicas.start(who, text, base=base, env=replicas.env)
+    await replicas.wait_fair('a', 'b', timeout=60)
+    names = [f'obj{i}' for i in range(20)]
+    for name in names:
+        await kube.create(kind, name, spec={'n': 0})
+    for name in names:
+        await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data'])
+    assert {call.who for call in replicas.journal.read()} == {'a', 'b'}
+    replicas.operators['a'].send(signal.SIGTERM)
+    await replicas.wait_fair('b')
+    await kube.delete(CONFIGMAPS, names[0])
+    for name in names:
+        await kube.patch(kind, name, {'spec': {'n': 1}})
+    for name in names:
+        await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data']['n'] == '1')
+    assert not find_overlaps(replicas.journal.read(), {})
