@@ -38,6 +38,30 @@ Work = Callable[[], Awaitable[None]]
 """The remaining work for an item. It raises no errors: an error throttles only its object."""
 
 
+class Crew:
+    """The workers of all queues of an operator, which ``settings.queueing.worker_limit`` limits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._queues: dict[WorkQueue, None] = {}
+
+    def join(self, queue: 'WorkQueue') -> None:
+        self._queues[queue] = None
+
+    def leave(self, queue: 'WorkQueue') -> None:
+        self._queues.pop(queue, None)
+
+    def has_room(self, limit: int | None) -> bool:
+        """Whether one more worker can start."""
+        return limit is None or sum(queue.size for queue in self._queues) < limit
+
+    def note_end(self, limit: int | None) -> None:
+        """Let others start after the end of a worker, if they could not before."""
+        if limit is not None:
+            for queue in list(self._queues):
+                queue.pump()
+
+
 class WorkQueue:
     """
     Decides which items are processed, and when.
@@ -54,13 +78,19 @@ class WorkQueue:
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
             processor: processing.Processor,
+            crew: Crew | None = None,
     ) -> None:
-        """The alarms schedule the items that wait until some time."""
+        """
+        The alarms schedule the items that wait until some time. The crew are the workers that this
+        queue shares with others.
+        """
         super().__init__()
         self.settings = settings
         self.switch = switch
         self.alarms = alarms
         self._processor = processor
+        self._crew = crew if crew is not None else Crew()
+        self._crew.join(self)
         self.gate = gates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
         self._live: collections.deque[Item] = collections.deque()
@@ -84,6 +114,11 @@ class WorkQueue:
         """Whether no workers run."""
         return not self._workers
 
+    @property
+    def size(self) -> int:
+        """How many workers run."""
+        return len(self._workers)
+
     def add(self, item: Item, *, urgent: bool = True) -> None:
         """Queue the item, unless it is queued or processed already, or has to wait."""
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
@@ -101,7 +136,7 @@ class WorkQueue:
         queue.append(item)
         if len(queue) > PATIENT_STEP:
             item.postpone()
-        self._pump()
+        self.pump()
 
     def _release(self, item: Item, urgent: bool) -> None:
         """Take an item from the gate: the indices are filled, or the item is just indexed."""
@@ -151,10 +186,11 @@ class WorkQueue:
         """Wait until no workers run."""
         while self._workers:
             await asyncio.wait(list(self._workers))
+        self._crew.note_end(self.settings.queueing.worker_limit)
 
     def resume(self) -> None:
         """Start the queued items."""
-        self._pump()
+        self.pump()
 
     def _is_postponed(self, item: Item) -> bool:
         """Whether the item is throttled, or waits for the echo of its own write."""
@@ -167,10 +203,10 @@ class WorkQueue:
             self.alarms.sleep(item, patience)
         return patience is not None
 
-    def _pump(self) -> None:
+    def pump(self) -> None:
+        """Start what is queued, as far as there is room for more workers."""
         limit = self.settings.queueing.worker_limit
-        while self._live and not self.switch.is_paused and (
-                limit is None or len(self._workers) < limit):
+        while self._live and not self.switch.is_paused and self._crew.has_room(limit):
             self._start(self._live.popleft())
         if (self._patient or self._backlog) and (
                 self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
@@ -186,7 +222,7 @@ class WorkQueue:
         for _ in range(PATIENT_STEP):
             queue = self._patient or self._backlog
             if not queue or self.switch.is_stopping or self.switch.is_paused or (
-                    limit is not None and len(self._workers) >= limit):
+                    not self._crew.has_room(limit)):
                 return
             if self._live or self._processor.is_congested():
                 self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
@@ -219,7 +255,8 @@ class WorkQueue:
             self._forget_worker()
             self._finish(item)
         if not self.switch.is_stopping:
-            self._pump()
+            self.pump()
+            self._crew.note_end(self.settings.queueing.worker_limit)
 
     def _finish(self, item: Item) -> None:
         if item.gone:
@@ -299,6 +336,8 @@ class WorkQueue:
             hanging = self._get_writing()  # including those whose threads have just returned
             await asyncio.wait(running, timeout=LAST_ATTEMPT)
         self.alarms.close()
+        self._crew.leave(self)
+        self._crew.note_end(self.settings.queueing.worker_limit)
 
     async def _run_saving(self, item: Item) -> None:
         try:

@@ -20,7 +20,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
-from kopf._core.reactor import divisions, leaderships, saving, works
+from kopf._core.reactor import divisions, leaderships, queueing, saving, works
 
 logger = logging.getLogger('kopf._core.engines.sharding')
 
@@ -52,6 +52,7 @@ class Sharding:
         settings = env.settings
         verify(settings)
         self._env, self._hub = env, hub
+        self._crew = queueing.Crew()
         self._changed = asyncio.Event()
         self.settled = asyncio.Event()
         """Set when the first share of the shards is known."""
@@ -121,7 +122,7 @@ class Sharding:
             else:
                 gained.append(shard)
                 self.division.begin(works.Works(
-                    self._env, grant, own=self._own, hub=self._hub,
+                    self._env, grant, own=self._own, hub=self._hub, crew=self._crew,
                     await_indexing=self.division.wait_indexed))
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:

@@ -86,6 +86,7 @@ class Works:
             *,
             own: holdings.Holdings,
             hub: reconcilers.Hub,
+            crew: queueing.Crew,
             await_indexing: AwaitIndexing,
     ) -> None:
         super().__init__()
@@ -102,7 +103,7 @@ class Works:
             await_indexing=await_indexing)
         self._spawner = processor.spawner
         self._queue = queueing.WorkQueue(
-            settings=env.settings, switch=switch, alarms=alarms, processor=processor)
+            settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)
         self.informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
 
     @property

@@ -15,7 +15,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
-from kopf._core.reactor import divisions, reconciliation, saving, works
+from kopf._core.reactor import divisions, queueing, reconciliation, saving, works
 from tests._core.reactor import worlds
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -73,6 +73,7 @@ class Replica:
         binding = registries.resolve(registry, [RESOURCE])
         self.feed = self.division.open(RESOURCE, None, binding.handlers[RESOURCE])
         self.division.seal()
+        self.crew = queueing.Crew()
         self._watching = None
         if lists:
             self.list()
@@ -101,7 +102,7 @@ class Replica:
             grant = Grant(shard, self.own.tenure.term)
             self.own.add(grant)
             self.division.begin(works.Works(
-                self.env, grant, own=self.own, hub=self.hub,
+                self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
                 await_indexing=self.division.wait_indexed))
         if self.division.take_relisting() and self._watching is not None:
             self.list()

@@ -369,6 +369,27 @@ async def test_deleted_objects_are_released_by_the_holder_of_their_shard_only(re
     await b.stop()
 
 
+@testing.virtual_time
+async def test_limit_of_workers_is_for_all_shards(registry, calls):
+    running = set()
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        running.add(name)
+        calls.append(len(running))
+        await asyncio.sleep(1)
+        running.remove(name)
+
+    api = make_api(x=0, y=1, z=2, w=0, v=1, u=2)
+    replica = Replica(api, 'a', registry)
+    replica.settings.queueing.worker_limit = 2
+    replica.gain(0, 1, 2)
+    await asyncio.sleep(3.9)
+    assert len(calls) == 6
+    assert max(calls) == 2
+    await replica.stop()
+
+
 ACTIONS = st.lists(st.one_of(
     st.tuples(st.just('edit'), st.sampled_from('abcd')),
     st.tuples(st.just('move'), st.sampled_from([0, 1, 2])),
