@@ -347,3 +347,20 @@ def reconcile(name, spec, **_):
     for name in names:
         await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data']['n'] == '1')
     assert not find_overlaps(replicas.journal.read(), {})
+
+
+async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, kind, replicas):
+    a = replicas.begin('a', env={'PACE': '60'})
+    await replicas.wait_fair('a')
+    for i in range(20):
+        await kube.create(kind, f'obj{i}', spec={'n': 0})
+    await asyncio.sleep(1)
+    b = replicas.begin('b')
+    await a.wait_for('Releasing the shards')
+    begun = time.monotonic()
+    a.send(signal.SIGTERM)
+    assert await a.wait() == 0
+    assert time.monotonic() - begun < 5 + SLACK / 3
+    await b.wait_for("Gained the shards")
+    assert not await replicas.journal.wait_handled({f'obj{i}': 0 for i in range(20)}, timeout=30)
+    assert not find_overlaps(replicas.journal.read(), {})

@@ -151,8 +151,9 @@ class Sharding:
 
     async def stop(self, patience: float) -> None:
         """End the works of all shards in that time (seconds), as the operator exits."""
-        left = [*self.division.works.values(), *(item for item, _ in self._ending.values())]
-        await tasks.gather(*[item.finish(patience) for item in left])
+        await tasks.gather(
+            *[item.finish(patience) for item in self.division.works.values()],
+            *[_hurry(item, task, patience) for item, task in self._ending.values()])
         await self.division.stop(asyncio.get_running_loop().time())
 
     async def leave(self, deadline: float) -> None:
@@ -164,6 +165,13 @@ class Sharding:
         left = deadline - asyncio.get_running_loop().time()
         await self._outpost.stop(release_in=max(left, MIN_RELEASE_TIME))
         await tasks.cancel([task for _, task in self._ending.values()])
+
+
+async def _hurry(item: works.Works, ending: asyncio.Task[None], patience: float) -> None:
+    """Wait for works that are being ended already, but not longer than this (seconds)."""
+    await asyncio.wait([ending], timeout=patience)
+    if not ending.done():
+        await item.finish(0)
 
 
 def make_group(

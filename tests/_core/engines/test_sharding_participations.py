@@ -2,6 +2,10 @@
 Replicas that share shards, in virtual time: they come and go, are suspended, and are cut off.
 """
 import asyncio
+import collections
+import os
+import random
+import uuid
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +13,7 @@ from hypothesis import strategies as st
 
 from kopf import testing
 from kopf._cogs.clients import errors
-from kopf._core.engines.sharding import rosters
+from kopf._core.engines.sharding import hashing, rosters
 from tests._core.engines.sharders import (
     DEADLINE,
     DURATION,
@@ -235,3 +239,55 @@ async def test_many_replicas_list_rarely_enough():
         before = dict(world.api.sent)
         await asyncio.sleep(100)
         assert world.api.sent['GET'] - before['GET'] < 20 * 100 / 3
+
+
+@testing.virtual_time
+async def test_many_replicas_rehome_soon_with_few_moves_and_requests():
+    """
+    ``$KOPF_SHARDING_REPLICAS`` is how many there are. With ``pytest -s``, the figures are printed.
+    """
+    number = int(os.environ.get('KOPF_SHARDING_REPLICAS', '20'))
+    count, objects, tenth = 10 * number, 10_000 * number, number // 10
+    source = random.Random(0)
+    sizes = collections.Counter(
+        hashing.find_shard_of_uid(str(uuid.UUID(int=source.getrandbits(128), version=4)), count)
+        for _ in range(objects))
+
+    async def measure(what, act, *, at_most):
+        api, begun = world.api, now()
+        moves, sent = api.moves, sum(api.sent.values())
+        await act()
+        alive = [replica for replica in world.replicas if not replica.task.done()]
+        took = await wait_fair(alive, count)
+        moved, rate = api.moves - moves, (sum(api.sent.values()) - sent) / (now() - begun)
+        shares = [sum(sizes[shard] for shard in replica.held) for replica in alive]
+        print(f"{what}: {moved} of {count} shards move, fair after {took:.1f} s, "
+              f"{rate:.0f} requests/s; objects of a replica: {min(shares)} to {max(shares)} "
+              f"({objects / len(alive):.0f} would be fair)")
+        assert moved <= at_most
+        assert took < DURATION + 6 * PERIOD
+        await asyncio.sleep(3 * DURATION)
+        assert api.moves - moves == moved
+
+    async def kill(number):
+        alive = [replica for replica in world.replicas if not replica.task.done()]
+        for replica in alive[:number]:
+            await replica.kill()
+
+    async def leave():
+        for replica in world.replicas[-tenth:]:
+            await replica.stop()
+
+    async def add():
+        world.add(tenth)
+
+    async with World(number, count=count) as world:
+        before = sum(world.api.sent.values())
+        await asyncio.sleep(100)
+        rate = (sum(world.api.sent.values()) - before) / 100
+        print(f"\n{number} replicas at rest: {rate:.0f} requests/s")
+        assert rate < number
+        await measure("1 is killed", lambda: kill(1), at_most=10)
+        await measure(f"{tenth} exit", leave, at_most=11 * tenth)
+        await measure(f"{tenth} are added", add, at_most=11 * tenth)
+        await measure(f"{2 * tenth} are killed", lambda: kill(2 * tenth), at_most=21 * tenth)
