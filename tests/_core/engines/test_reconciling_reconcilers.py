@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf import testing
 from kopf._cogs.clients.errors import APIError
+from kopf._core.engines.reconciling.reconcilers import Hub
 from kopf._kits.testing import virtual
 from kopf.testing import virtual_time
 
@@ -234,3 +235,9 @@ async def test_the_field_manager_has_the_name_of_the_operator(registry):
             await api.client.create('things', 'parent')
             child = await api.client.wait('configmaps', 'parent')
     assert [entry['manager'] for entry in child['metadata']['managedFields']] == ['example/fn']
+
+
+def test_objects_that_other_replicas_can_handle_count_as_known():
+    hub = Hub(client=None, context=None, get_memo=None)
+    assert not hub.is_known('uid')
+    assert hub.for_shard(None).is_known('uid')
