@@ -15,7 +15,7 @@ import logging
 import os
 import pathlib
 import sys
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import click
@@ -313,7 +313,9 @@ def run(
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
     if processes is not None and processes > 1:
-        _supervise(processes, shards, sandboxing if sandbox else None, liveness_endpoint)
+        _supervise(processes, shards, sandboxing if sandbox else None, {
+            '--liveness': liveness_endpoint, '--metrics': metrics_endpoint,
+            '--debug-endpoint': debug_endpoint})
     loaded = _load(__controls.registry, paths, modules)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
@@ -589,7 +591,7 @@ def _supervise(
         number: int,
         shards: int | None,
         sandboxing: dict[str, Any] | None,
-        liveness_endpoint: str | None,
+        served: Mapping[str, str | None],
 ) -> NoReturn:
     """Run the same command in several processes, and exit with their code."""
     from kopf._kits import supervising
@@ -597,9 +599,11 @@ def _supervise(
     if sandboxing is not None:
         args.append('--standalone')
     args += helpscreens.get_args(click.get_current_context(), without={
-        'processes', 'shards', 'liveness_endpoint', 'sandbox', *(sandboxing or ())})
+        'processes', 'shards', 'liveness_endpoint', 'metrics_endpoint', 'debug_endpoint', 'sandbox',
+        *(sandboxing or ())})
     with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
-        code = supervising.run(args, number=number, liveness_endpoint=liveness_endpoint)
+        code = supervising.run(args, number=number, served={
+            option: url for option, url in served.items() if url is not None})
     raise click.exceptions.Exit(code)
 
 

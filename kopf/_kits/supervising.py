@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
@@ -19,12 +19,15 @@ from kopf._core.engines.liveness import endpoints
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
-def run(args: Sequence[str], *, number: int, liveness_endpoint: str | None) -> int:
+def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     """
     Run so many processes of ``kopf`` with these arguments, until they end; return the exit code.
 
     If a process ends by itself, the others are stopped, too: whoever has started all of them can
     start them again. The exit code is that of the process which has ended first.
+
+    ``served`` are the URLs at which the processes serve something, by their options. The ports of
+    the first process are these; those of the next ones are higher by 1 each.
     """
     processes: list[subprocess.Popen[bytes]] = []
 
@@ -35,7 +38,8 @@ def run(args: Sequence[str], *, number: int, liveness_endpoint: str | None) -> i
 
     ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
     with forward_signals(send) as forwarded:
-        for options in _iter_options(number, liveness_endpoint):
+        for i in range(number):
+            options = [f'{option}={shift(url, i)}' for option, url in served.items()]
             process = subprocess.Popen([sys.executable, '-m', 'kopf', *args, *options])
             processes.append(process)
             threading.Thread(target=_wait, args=[process, ended], daemon=True).start()
@@ -58,12 +62,6 @@ def _wait(
 ) -> None:
     process.wait()
     ended.put(process)
-
-
-def _iter_options(number: int, liveness_endpoint: str | None) -> Iterator[Sequence[str]]:
-    """Make the options in which the processes differ: the ports of their health checks."""
-    for i in range(number):
-        yield [] if liveness_endpoint is None else [f'--liveness={shift(liveness_endpoint, i)}']
 
 
 def shift(url: str, offset: int) -> str:

@@ -23,7 +23,7 @@ import pytest
 from kopf._core.engines.sharding import hashing
 from tests.e2e.conftest import find_free_ports
 from tests.e2e.kubes import CONFIGMAPS
-from tests.e2e.replicas import DURATION, LEASES, SETTINGS, Replicas, is_lease, is_write
+from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write
 
 ROUNDS = int(os.environ.get('KOPF_SHARDING_ROUNDS', '6'))
 SHARDS = int(os.environ.get('KOPF_SHARDING_SHARDS', '6'))
@@ -31,8 +31,8 @@ OBJECTS = int(os.environ.get('KOPF_SHARDING_OBJECTS', '60'))
 
 FAULTS = ['add', 'exit', 'kill', 'partition', 'half-open', 'freeze']
 
-SLACK = 15.0
-"""How much longer (seconds) anything can take on a busy machine."""
+LIMIT = 60.0
+"""How long (seconds) it can take until all shards are held again, on a busy machine."""
 
 TEXT = '''
 import asyncio, json, os, time
@@ -47,7 +47,7 @@ def configure(settings, **_):
     settings.networking.request_timeout = 5
     settings.networking.error_backoffs = [0.5, 0.5, 1]
     settings.sharding.name = os.environ['SHARDING']
-    settings.sharding.handover_timeout = 10
+    settings.sharding.handover_timeout = float(os.environ.get('HANDOVER', '10'))
 
 @kopf.on.create(*KIND)
 @kopf.on.update(*KIND, id='create')
@@ -183,7 +183,7 @@ class ShardedReplicas(Replicas):
         holders = [obj['spec'].get('holderIdentity') for obj in await self.list_leases('shard')]
         return collections.Counter(holder.split('/')[0] for holder in holders if holder)
 
-    async def wait_fair(self, *names, timeout=DURATION + SLACK):
+    async def wait_fair(self, *names):
         """Wait until exactly these replicas hold all shards in fair shares; return how long."""
         begun = time.monotonic()
         while True:
@@ -191,7 +191,7 @@ class ShardedReplicas(Replicas):
             if set(shares) == set(names) and sum(shares.values()) == self.shards and (
                     max(shares.values()) - min(shares.values()) <= 1):
                 return time.monotonic() - begun
-            assert time.monotonic() < begun + timeout, shares
+            assert time.monotonic() < begun + LIMIT, shares
             await asyncio.sleep(0.1)
 
     def find_shard_intruders(self, uids):
@@ -241,7 +241,7 @@ async def pass_round(replicas, fault, names):
     match fault:
         case 'add':
             replicas.begin('new')
-            took = await replicas.wait_fair(*names, 'new', timeout=60)
+            took = await replicas.wait_fair(*names, 'new')
             replicas.operators['new'].send(signal.SIGTERM)
             assert await replicas.operators['new'].wait() == 0
         case 'exit':
@@ -266,7 +266,7 @@ async def pass_round(replicas, fault, names):
             took = await replicas.wait_fair(*others)
             await asyncio.sleep(random.uniform(0, 2))
             outage.end()
-    await replicas.wait_fair(*names, timeout=60)
+    await replicas.wait_fair(*names)
     return took
 
 
@@ -277,7 +277,7 @@ async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
     names, load = ['a', 'b', 'c'], Load(kube, kind)
     for who in names:
         replicas.begin(who)
-    took = await replicas.wait_fair(*names, timeout=60)
+    took = await replicas.wait_fair(*names)
     print(f"start: fair shares of {SHARDS} shards after {took:.1f} s")
     begun = time.monotonic()
     await load.create(OBJECTS)
@@ -332,7 +332,7 @@ def reconcile(name, spec, **_):
     base = TEXT.split('@kopf.on.create')[0] + SETTINGS
     for who in 'ab':
         replicas.start(who, text, base=base, env=replicas.env)
-    await replicas.wait_fair('a', 'b', timeout=60)
+    await replicas.wait_fair('a', 'b')
     names = [f'obj{i}' for i in range(20)]
     for name in names:
         await kube.create(kind, name, spec={'n': 0})
@@ -350,7 +350,7 @@ def reconcile(name, spec, **_):
 
 
 async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, kind, replicas):
-    a = replicas.begin('a', env={'PACE': '60'})
+    a = replicas.begin('a', env={'PACE': '100', 'HANDOVER': '100'})
     await replicas.wait_fair('a')
     for i in range(20):
         await kube.create(kind, f'obj{i}', spec={'n': 0})
@@ -360,7 +360,7 @@ async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, k
     begun = time.monotonic()
     a.send(signal.SIGTERM)
     assert await a.wait() == 0
-    assert time.monotonic() - begun < 5 + SLACK / 3
+    assert time.monotonic() - begun < 30  # not the time of the handover, nor of the handlers
     await b.wait_for("Gained the shards")
     assert not await replicas.journal.wait_handled({f'obj{i}': 0 for i in range(20)}, timeout=30)
     assert not find_overlaps(replicas.journal.read(), {})

@@ -129,7 +129,7 @@ async def describe(inspector: inspecting.Inspector, *, now: clocks.Clock) -> Map
                 'restarts': max(0, watch.pulse.begun - 1),
                 'last_event_seconds_ago': None if heard is None else round(moment.mono - heard, 3),
             })
-    switch = inspector.queue.switch
+    switch = inspector.switch
     return {
         'version': versions.version,
         'time': moment.wall.isoformat(),

@@ -5,12 +5,14 @@ Nothing is counted in advance: all is found when somebody asks. The objects can 
 event loop gets the control back again and again.
 """
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+import itertools
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
+from typing import NamedTuple, Protocol
 
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
-from kopf._core.engines.daemons import spawning
-from kopf._core.reactor import informers, items, ownedwatches, queueing
+from kopf._core.engines.daemons import companions, spawning
+from kopf._core.reactor import informers, items, ownedwatches, queueing, switches
 
 TOUR_STEP = 1000
 """How many objects are looked at in one iteration of the event loop."""
@@ -20,24 +22,42 @@ REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
 """What resting objects can wait for, see `find_reason`."""
 
 
+class Works(Protocol):
+    """What handles objects: those of a shard, or all of them."""
+
+    @property
+    def queue(self) -> queueing.WorkQueue: ...
+
+    @property
+    def informers(self) -> informers.InformerFactory: ...
+
+    @property
+    def spawner(self) -> spawning.Spawner: ...
+
+
+class OnlyWorks(NamedTuple):
+    """What handles all objects of an operator without shards."""
+    queue: queueing.WorkQueue
+    informers: informers.InformerFactory
+    spawner: spawning.Spawner
+
+
 class Inspector:
     """Looks at the parts of an operator; changes nothing."""
 
     def __init__(
             self,
             *,
-            queue: queueing.WorkQueue,
-            informers: informers.InformerFactory,
-            spawner: spawning.Spawner,
+            list_works: Callable[[], Collection[Works]],
+            switch: switches.Switch,
             indices: indexing.OperatorIndexers,
             underway: calls.Calls,
             describe_leadership: Callable[[], str | None],
     ) -> None:
         """``describe_leadership`` returns the role of the replica; None without an election."""
         super().__init__()
-        self.queue = queue
-        self.informers = informers
-        self.spawner = spawner
+        self._list_works = list_works
+        self.switch = switch
         self.indices: Mapping[str, indexing.OperatorIndex] = indices
         self.underway = underway
         self.describe_leadership = describe_leadership
@@ -48,6 +68,20 @@ class Inspector:
     ) -> None:
         """Use this function to list the watches from now on."""
         self._list_watches = list_watches
+
+    @property
+    def queues(self) -> list[queueing.WorkQueue]:
+        return [each.queue for each in self._list_works()]
+
+    @property
+    def informers(self) -> Iterator[informers.Informer]:
+        return itertools.chain.from_iterable(each.informers for each in self._list_works())
+
+    @property
+    def companions(self) -> Iterator[companions.Companion]:
+        """The daemons and timers."""
+        return itertools.chain.from_iterable(
+            list(each.spawner.alive) for each in self._list_works())
 
     @property
     def watches(self) -> Collection[ownedwatches.WatchState]:

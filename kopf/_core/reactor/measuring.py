@@ -167,7 +167,8 @@ def _read_queue(
     own: tuple[str, ...] = ('controller',)
     both = ('name', 'controller')
     active = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
-    active.update((_get_kind(item),) for item in inspector.queue.at_work)
+    queues = inspector.queues
+    active.update((_get_kind(item),) for queue in queues for item in queue.at_work)
     readings = [
         meters.Reading(
             'controller_runtime_active_workers',
@@ -177,13 +178,15 @@ def _read_queue(
             "How many objects are processed at once at most", own,
             {(kind,): float('inf') if limit is None else limit for kind in kinds}),
     ]
-    if isinstance(inspector.queue, MeteredQueue):
-        inspector.queue.prune()
+    if metered := [queue for queue in queues if isinstance(queue, MeteredQueue)]:
         depth = collections.Counter[Labels]({(kind, kind): 0 for kind in kinds})
-        depth.update((kind, kind) for kind in map(_get_kind, inspector.queue.waiting))
+        for queue in metered:
+            queue.prune()
+            depth.update((kind, kind) for kind in map(_get_kind, queue.waiting))
         total: dict[Labels, float] = {(kind, kind): 0.0 for kind in kinds}
         longest = dict(total)
-        for item, began in inspector.queue.working.items():
+        for item, began in itertools.chain.from_iterable(
+                queue.working.items() for queue in metered):
             kind = _get_kind(item)
             total[kind, kind] = total.get((kind, kind), 0.0) + now - began
             longest[kind, kind] = max(longest.get((kind, kind), 0.0), now - began)
@@ -236,7 +239,7 @@ def _read_companions(inspector: inspecting.Inspector) -> list[meters.Reading]:
             is_daemon = isinstance(handler, handlers.DaemonHandler)
             key = handler.id, meters.get_controller(informer.resource)
             (running if is_daemon else timers)[key] += 0
-    for companion in list(inspector.spawner.alive):
+    for companion in inspector.companions:
         key = companion.handler.id, meters.get_controller(companion.companions.resource)
         (running if isinstance(companion, daemons.Daemon) else timers)[key] += 1
     labels = ('handler', 'kind')

@@ -118,10 +118,10 @@ class Operator:
         """
         settings, measures = self._settings, self._measures
         told = list(self._observers)
-        make_queue: Callable[..., queueing.WorkQueue] = queueing.WorkQueue
+        self._make_queue: Callable[..., queueing.WorkQueue] = queueing.WorkQueue
         if measures is not None:
             told.append(measures.meter)
-            make_queue = measures.make_queue
+            self._make_queue = measures.make_queue
         env = self._env = saving.Environment(
             client=self._client, settings=settings, clock=self._clock, memo=self._memo,
             indices=self._indices, lifecycle=self._lifecycle,
@@ -132,7 +132,7 @@ class Operator:
             env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
         self._hub = processor.hub
-        self._queue = make_queue(
+        self._queue = self._make_queue(
             settings=settings, switch=switch, alarms=alarms, processor=processor)
         self._informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
         self._peers = peerings.Peerings(
@@ -163,8 +163,11 @@ class Operator:
             self._assemble()
         if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
             from kopf._core.reactor import inspecting  # only if it is used
+            whole = inspecting.OnlyWorks(self._queue, self._informers, self._spawner)
             inspector = inspecting.Inspector(
-                queue=self._queue, informers=self._informers, spawner=self._spawner,
+                list_works=lambda: (
+                    [whole] if self._sharding is None else self._sharding.division.works.values()),
+                switch=self._queue.switch,
                 indices=self._indices, underway=self._underway,
                 describe_leadership=lambda: (
                     None if self._leadership is None else self._leadership.describe()))
@@ -281,7 +284,7 @@ class Operator:
         from kopf._core.reactor import shardings  # only if it is used
         self._sharding = shardings.Sharding(
             env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
-            identity=self._identity)
+            make_queue=self._make_queue, identity=self._identity)
 
     def _find(self, resource: references.Resource, uid: str) -> items.Item | None:
         """Find the item of an object; None if the object is not known, or not handled here."""

@@ -41,6 +41,7 @@ class Sharding:
             vault: vaults.Vault,
             hub: reconcilers.Hub,
             indexers: indexing.OperatorIndexers,
+            make_queue: Callable[..., queueing.WorkQueue],
             identity: str | None,
     ) -> None:
         """
@@ -52,7 +53,7 @@ class Sharding:
         settings = env.settings
         verify(settings)
         self._env, self._hub = env, hub
-        self._crew = queueing.Crew()
+        self._make_queue, self._crew = make_queue, queueing.Crew()
         self._changed = asyncio.Event()
         self.settled = asyncio.Event()
         """Set when the first share of the shards is known."""
@@ -122,7 +123,8 @@ class Sharding:
             else:
                 gained.append(shard)
                 self.division.begin(works.Works(
-                    self._env, grant, own=self._own, hub=self._hub, crew=self._crew,
+                    self._env, grant, own=self._own, hub=self._hub,
+                    make_queue=self._make_queue, crew=self._crew,
                     await_indexing=self.division.wait_indexed))
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:

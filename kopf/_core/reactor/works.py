@@ -86,6 +86,7 @@ class Works:
             *,
             own: holdings.Holdings,
             hub: reconcilers.Hub,
+            make_queue: Callable[..., queueing.WorkQueue],
             crew: queueing.Crew,
             await_indexing: AwaitIndexing,
     ) -> None:
@@ -101,22 +102,22 @@ class Works:
         processor = _Processor(
             env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
             await_indexing=await_indexing)
-        self._spawner = processor.spawner
-        self._queue = queueing.WorkQueue(
+        self.spawner = processor.spawner
+        self.queue = make_queue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)
-        self.informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
+        self.informers = informers.InformerFactory(self.queue, reconsider=processor.reconsider)
 
     @property
     def is_busy(self) -> bool:
         """Whether any object is being handled; read by other threads, too."""
-        return not self._queue.is_idle
+        return not self.queue.is_idle
 
     def confirm(self) -> None:
         """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
         if not self._is_lost and not self._own.covers(self.grant):
             self._is_lost = True
             self.informers.stand_by()
-            self._spawner.stand_by()
+            self.spawner.stand_by()
 
     async def finish(self, patience: float) -> None:
         """
@@ -127,12 +128,12 @@ class Works:
         deadline = asyncio.get_running_loop().time() + patience + WRITING_TIME
         await tasks.gather(
             self.informers.stop(deadline, patience=patience),
-            self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
+            self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
 
     async def release(self, patience: float) -> None:
         """End all work as `finish` does, and wait for all daemons, too, however long it takes."""
         await self.finish(patience)
-        await self._spawner.rest()
+        await self.spawner.rest()
         self._retire()
 
     async def lose(self) -> None:
@@ -141,8 +142,8 @@ class Works:
         deadline = asyncio.get_running_loop().time() + WRITING_TIME
         await tasks.gather(
             self.informers.rest(),
-            self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
-        await self._queue.stop(deadline, [])
+            self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
+        await self.queue.stop(deadline, [])
         self._retire()
 
     def _retire(self) -> None:

@@ -26,9 +26,9 @@ class Measured:
         self.underway = calls.Calls()
         calls.calls_var.set(self.underway)
         self.inspector = inspecting.Inspector(
-            queue=self.operator.queue, informers=self.operator.informers,
-            spawner=self.operator.spawner, indices=self.operator.indexers,
-            underway=self.underway, describe_leadership=lambda: role)
+            list_works=lambda: [self.operator], switch=self.operator.switch,
+            indices=self.operator.indexers, underway=self.underway,
+            describe_leadership=lambda: role)
         self.measures.inspect(self.inspector)
         self.pulse = pulses.Pulse()
         self.inspector.follow_watches(lambda: [ownedwatches.WatchState(

@@ -102,7 +102,8 @@ class Replica:
             grant = Grant(shard, self.own.tenure.term)
             self.own.add(grant)
             self.division.begin(works.Works(
-                self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
+                self.env, grant, own=self.own, hub=self.hub,
+                make_queue=queueing.WorkQueue, crew=self.crew,
                 await_indexing=self.division.wait_indexed))
         if self.division.take_relisting() and self._watching is not None:
             self.list()

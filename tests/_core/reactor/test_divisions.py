@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf import testing
 from kopf._core.intents.stopping import DaemonStoppingReason
+from kopf._core.reactor import inspecting, switches
 from tests._core.reactor.sharders import Replica, create, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
 
@@ -387,6 +388,24 @@ async def test_limit_of_workers_is_for_all_shards(registry, calls):
     await asyncio.sleep(3.9)
     assert len(calls) == 6
     assert max(calls) == 2
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_inspection_shows_the_objects_of_all_held_shards(registry):
+    @kopf.daemon('kopfexamples', registry=registry)
+    async def daemon(stopped, **_):
+        await stopped.wait()
+
+    replica = Replica(make_api(x=0, y=1, z=2), 'a', registry)
+    replica.gain(0, 1)
+    await rest(replica)
+    inspector = inspecting.Inspector(
+        list_works=replica.division.works.values, switch=switches.Switch(),
+        indices=replica.indexers, underway=(), describe_leadership=lambda: None)
+    assert len([item async for item in inspector.tour()]) == 2
+    assert len(list(inspector.companions)) == 2
+    assert len(inspector.queues) == 2
     await replica.stop()
 
 
