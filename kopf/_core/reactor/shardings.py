@@ -6,6 +6,7 @@ shards begin and end accordingly. A shard that is to be released is given away o
 have ended. A shard that comes back waits until its former works have ended.
 """
 import asyncio
+import contextvars
 import logging
 import random
 import string
@@ -122,8 +123,8 @@ class Sharding:
                 self._surrender(grant)
             else:
                 gained.append(shard)
-                self.division.begin(works.Works(
-                    self._env, grant, own=self._own, hub=self._hub,
+                self.division.begin(contextvars.copy_context().run(
+                    works.Works, self._env, grant, own=self._own, hub=self._hub,
                     make_queue=self._make_queue, crew=self._crew,
                     await_indexing=self.division.wait_indexed))
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."

@@ -53,18 +53,23 @@ class _Processor(processing.Processor):
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
             hub: reconcilers.Hub,
+            applier: applications.Applier,
             await_indexing: AwaitIndexing,
     ) -> None:
         super().__init__(env, switch=switch, alarms=alarms, hub=hub)
         self._await_indexing = await_indexing
-        self._applier = applications.Applier(env.client)
+        self._applier = applier
 
     def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
         work = super().begin(item)
         return None if work is None else functools.partial(self._enter, work)
 
     async def _enter(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Work so that `kopf.apply` of the handlers is limited to the time of this shard."""
+        """
+        Work so that `kopf.apply` of the handlers is limited to the time of this shard.
+
+        The context can be that of the watches: e.g. they wake up the parents of owned resources.
+        """
         self._applier.enter()
         await work()
 
@@ -77,7 +82,12 @@ class _Processor(processing.Processor):
 
 
 class Works:
-    """What handles the objects of one shard while it is held."""
+    """
+    What handles the objects of one shard while it is held.
+
+    Make the instance in a context (`contextvars`) of its own: what it wakes up later runs there,
+    and the constructor limits `kopf.apply` in this context to the time of this shard.
+    """
 
     def __init__(
             self,
@@ -96,12 +106,14 @@ class Works:
         self._is_lost = False
         client = env.client.without_limits()
         client.limit_writes(Permission(own, grant))
+        applier = applications.Applier(client)
+        applier.enter()
         env = dataclasses.replace(env, client=client)
         switch = switches.Switch(confirm=self.confirm)
         alarms = wakeups.Wakeups()
         processor = _Processor(
             env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
-            await_indexing=await_indexing)
+            applier=applier, await_indexing=await_indexing)
         self.spawner = processor.spawner
         self.queue = make_queue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)

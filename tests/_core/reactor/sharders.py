@@ -4,6 +4,7 @@ A small world of replicas that handle the objects of the shards which they hold,
 The Leases are not a part of it: shards are granted and taken away by hand.
 """
 import asyncio
+import contextvars
 import copy
 
 from kopf._cogs.aiokits.clocks import Clock
@@ -33,6 +34,10 @@ class Client(worlds.Client):
         super().__init__(api, settings)
         self.who = who
         self._tenure = None
+
+    @property
+    def is_limited(self):
+        return self._tenure is not None
 
     def without_limits(self):
         return copy.copy(self)
@@ -101,8 +106,8 @@ class Replica:
         for shard in shards:
             grant = Grant(shard, self.own.tenure.term)
             self.own.add(grant)
-            self.division.begin(works.Works(
-                self.env, grant, own=self.own, hub=self.hub,
+            self.division.begin(contextvars.copy_context().run(
+                works.Works, self.env, grant, own=self.own, hub=self.hub,
                 make_queue=queueing.WorkQueue, crew=self.crew,
                 await_indexing=self.division.wait_indexed))
         if self.division.take_relisting() and self._watching is not None:

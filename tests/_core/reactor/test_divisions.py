@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf import testing
+from kopf._core.engines.reconciling import applications
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor import inspecting, switches
 from tests._core.reactor.sharders import Replica, create, make_api, rest
@@ -368,6 +369,34 @@ async def test_deleted_objects_are_released_by_the_holder_of_their_shard_only(re
     assert set(api.writers) == {('x', 'a'), ('y', 'b')}
     await a.stop()
     await b.stop()
+
+
+@testing.virtual_time
+async def test_apply_is_limited_to_the_time_of_the_shard_also_after_delays(registry, calls):
+    def note(what):
+        calls.append((what, applications.applier_var.get().client.is_limited))
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(retry, **_):
+        note('create')
+        if retry < 1:
+            raise kopf.TemporaryError("not yet", delay=5)
+
+    @kopf.timer('kopfexamples', interval=10, registry=registry)
+    async def tick(**_):
+        note('tick')
+
+    @kopf.daemon('kopfexamples', initial_delay=7, registry=registry)
+    async def daemon(**_):
+        note('daemon')
+
+    replica = Replica(make_api(x=0), 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(25)
+    assert sorted(calls) == [
+        ('create', True), ('create', True), ('daemon', True),
+        ('tick', True), ('tick', True), ('tick', True)]
+    await replica.stop()
 
 
 @testing.virtual_time
