@@ -65,8 +65,9 @@ def _wait(
 
 
 def shift(url: str, offset: int) -> str:
-    """Get the URL with a port that is so much higher."""
-    port = endpoints.Endpoint.parse(url).port + offset
+    """Get the URL with a port that is so much higher; 0 stays, as it is any free port."""
+    port = endpoints.Endpoint.parse(url).port
+    port = port and port + offset
     parts = urllib.parse.urlsplit(url)
     host = parts.netloc.rpartition(':')[0] if parts.port is not None else parts.netloc
     return parts._replace(netloc=f'{host}:{port}').geturl()

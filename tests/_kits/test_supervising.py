@@ -89,6 +89,7 @@ def test_processes_have_their_own_ports_of_health_checks():
     assert supervising.shift('http://0.0.0.0:8080/healthz', 2) == 'http://0.0.0.0:8082/healthz'
     assert supervising.shift('http://[::1]:8080', 1) == 'http://[::1]:8081'
     assert supervising.shift('http://localhost/x', 1) == 'http://localhost:81/x'
+    assert supervising.shift('http://localhost:0', 1) == 'http://localhost:0'
 
 
 def test_all_shards_are_shared_by_the_processes(start):
