@@ -27,9 +27,11 @@ class Pipe(asyncio.Transport):
             protocol: asyncio.BaseProtocol,
             context: contextvars.Context,
             extra: dict[str, Any],
+            delay: Callable[[], float],
     ) -> None:
         super().__init__(extra)
         self.other: Pipe | None = None
+        self._delay = delay
         self._loop = loop
         self._protocol: Any = protocol
         self._context = context
@@ -95,6 +97,24 @@ class Pipe(asyncio.Transport):
     def abort(self) -> None:
         self.close()
 
+    def sever(self, *, lossy: bool) -> None:
+        """
+        Break the connection without a word to this end, as when its process is killed.
+
+        The other end gets what is in transit, unless it is lost, and then the end of the data.
+        """
+        self._closing = True
+        if self.other is not None:
+            if lossy:
+                self.other._incoming.clear()
+                self.other._size = 0
+            self.other._eof_coming = True
+            self.other._schedule()
+
+    def lose(self) -> None:
+        """Notify the protocol of a severed connection, unless it is notified already."""
+        self._loop.call_soon(self._lose, context=self._context)
+
     def begin(self) -> None:
         """Notify the protocol of the connection."""
         self._protocol.connection_made(self)
@@ -108,7 +128,11 @@ class Pipe(asyncio.Transport):
     def _schedule(self) -> None:
         if not self._scheduled and not self._closing:
             self._scheduled = True
-            self._loop.call_soon(self._deliver, context=self._context)
+            delay = self._delay()
+            if delay > 0:
+                self._loop.call_later(delay, self._deliver, context=self._context)
+            else:
+                self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
         self._scheduled = False
@@ -139,13 +163,18 @@ def connect(
         *,
         address: tuple[str, int],
         context: contextvars.Context,
-) -> tuple[Pipe, asyncio.BaseProtocol]:
-    """Connect a new client to a new server, which runs in its own context; return the client."""
+        delay: Callable[[], float] = lambda: 0.0,
+) -> Pipe:
+    """
+    Connect a new client to a new server, which runs in its own context; return the client's end.
+
+    ``delay`` is called for each piece of data: after how many seconds it reaches the other end.
+    """
     peer = (address[0], 0)
     near = Pipe(loop, client(), contextvars.copy_context(), {
-        'peername': address, 'sockname': peer})
-    far = Pipe(loop, server(), context, {'peername': peer, 'sockname': address})
+        'peername': address, 'sockname': peer}, delay)
+    far = Pipe(loop, server(), context, {'peername': peer, 'sockname': address}, delay)
     near.other, far.other = far, near
     loop.call_soon(far.begin, context=context)
     near.begin()
-    return near, near.get_protocol()
+    return near

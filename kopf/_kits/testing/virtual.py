@@ -159,8 +159,18 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             return await super().create_connection(protocol_factory, host, port, **kwargs)
         if sock is not None:
             sock.close()
-        return pipes.connect(
-            self, protocol_factory, server.factory, address=address, context=server.context)
+        near = self.join(protocol_factory, server.factory, address, server.context)
+        return near, near.get_protocol()
+
+    def join(
+            self,
+            client: pipes.Factory,
+            server: pipes.Factory,
+            address: tuple[str, int],
+            context: contextvars.Context,
+    ) -> pipes.Pipe:
+        """Connect a new client to a new server in this loop; return the end of the client."""
+        return pipes.connect(self, client, server, address=address, context=context)
 
     def _find_server(self, address: Any) -> '_Server | None':
         server = self._servers.get(tuple(address[:2])) if isinstance(address, tuple) else None

@@ -1,0 +1,229 @@
+"""
+Simulated processes: several operators and an API server in one event loop, in virtual time.
+
+A seed decides everything that is arbitrary in reality: which task runs next, and how long each
+piece of data is on its way. So, a run can be repeated exactly. A process can be killed at any
+moment, as by ``kill -9``: no code of it runs any more, and its connections break.
+"""
+import asyncio
+import contextvars
+import datetime
+import heapq
+import itertools
+import random
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from kopf._kits.testing import pipes, virtual
+
+R = TypeVar('R')
+
+ORIGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+"""The wall time at the beginning of a run: the same for each run."""
+
+current: contextvars.ContextVar['Process | None'] = contextvars.ContextVar(
+    'current_process', default=None)
+"""The process to which the running code belongs; None for the API server and for the test."""
+
+peer: contextvars.ContextVar['Process | None'] = contextvars.ContextVar(
+    'peer_process', default=None)
+"""In the API server: the process whose request is served; None if the request is of the test."""
+
+
+class Process:
+    """
+    What runs in a context of its own: tasks, callbacks, connections. `run` starts something in it.
+    """
+
+    def __init__(self, name: str, loop: 'SeededLoop') -> None:
+        super().__init__()
+        self.name = name
+        self.loop = loop
+        self.alive = True
+        self.cut_until = 0.0
+        """Until when (the time of the loop) nothing gets through its connections."""
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._many = 100
+        self._links: list[pipes.Pipe] = []
+        self._frozen: list[asyncio.Handle] = []
+        self._context = contextvars.copy_context()
+        self._context.run(current.set, self)
+
+    def run(self, fn: Callable[..., R], *args: Any) -> R:
+        """Call a function in the context of the process."""
+        return self._context.copy().run(fn, *args)
+
+    def own(self, task: asyncio.Task[Any]) -> None:
+        """Note a task of the process."""
+        self._tasks.append(task)
+        if len(self._tasks) > self._many:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._many = 2 * len(self._tasks) + 100
+
+    def owns(self, task: object) -> bool:
+        """Whether the task was started in this process."""
+        return isinstance(task, SeededTask) and task.process is self
+
+    def link(self, near: pipes.Pipe) -> None:
+        """Note a connection of the process, by its near end."""
+        self._links = [pipe for pipe in self._links if not pipe.is_closing()]
+        self._links.append(near)
+
+    def kill(self, *, lossy: bool = False) -> None:
+        """
+        End the process as ``kill -9`` does: none of its code runs any more.
+
+        What it has sent is still delivered, unless the end is ``lossy``, as at a loss of its node.
+        """
+        self.alive = False
+        for pipe in self._links:
+            if not pipe.is_closing():
+                pipe.sever(lossy=lossy)
+        self.loop.freeze(self)
+
+    def freeze(self, handle: asyncio.Handle) -> None:
+        """Keep a callback of the killed process, so that its tasks can be ended later."""
+        self._frozen.append(handle)
+
+    async def bury(self) -> None:
+        """End the tasks of the killed process. They have no connections, and get none."""
+        self.loop.unfreeze(self, self._frozen)
+        self._frozen.clear()
+        for pipe in self._links:
+            pipe.lose()
+        self._links.clear()
+        while left := [task for task in self._tasks if not task.done()]:
+            for task in left:
+                task.cancel()
+            await asyncio.wait(left, timeout=1)
+            for task in left:
+                if task.done() and not task.cancelled():
+                    task.exception()  # or asyncio complains that nobody has looked at it
+
+
+class SeededTask(asyncio.Task[Any]):
+    """A task with a reproducible hash, so that sets of tasks have the same order in each run."""
+
+    def __init__(
+            self, number: int, process: Process | None, *args: Any, **kwargs: Any) -> None:
+        self.number = number
+        self.process = process
+        super().__init__(*args, **kwargs)
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class SeededLoop(virtual.VirtualLoop):
+    """
+    An event loop with virtual time, whose arbitrary decisions follow from a seed.
+
+    ``disorder`` is the probability that the tasks which can run are run in another order than that
+    in which they were woken up. ``latency`` is the range of the delays of data, in seconds.
+    """
+
+    def __init__(
+            self, seed: int | str, *,
+            disorder: float = 0.0, latency: tuple[float, float] = (0.0, 0.0),
+    ) -> None:
+        self.random = random.Random(seed)
+        self.disorder = disorder
+        self.latency = latency
+        self._numbers = itertools.count()
+        self._dead: set[Process] = set()
+        super().__init__()
+        self._origin = ORIGIN
+        self.set_task_factory(self._make_task)
+
+    def _make_task(
+            self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        context: contextvars.Context | None = options.get('context')
+        process = current.get() if context is None else context.get(current)
+        task = SeededTask(next(self._numbers), process, coro, loop=loop, **options)
+        if process is not None:
+            process.own(task)
+        return task
+
+    # The order.
+
+    def _run_once(self) -> None:
+        if self._dead or self.disorder:
+            self._arrange()
+        super()._run_once()  # type: ignore[misc]
+
+    def _arrange(self) -> None:
+        ready: Any = self._ready  # type: ignore[attr-defined]
+        if self._dead:
+            self._sift(ready)
+        if len(ready) > 1 and self.random.random() < self.disorder:
+            places = [i for i, handle in enumerate(ready) if _is_step(handle)]
+            steps = [ready[i] for i in places]
+            self.random.shuffle(steps)
+            for i, handle in zip(places, steps, strict=True):
+                ready[i] = handle
+
+    def _sift(self, ready: Any) -> None:
+        kept = [handle for handle in ready if not self._is_frozen(handle)]
+        ready.clear()
+        ready.extend(kept)
+
+    def _is_frozen(self, handle: Any) -> bool:
+        process: Process | None = handle._context.get(current)
+        if process not in self._dead or process is None:
+            return False
+        process.freeze(handle)
+        return True
+
+    def freeze(self, process: Process) -> None:
+        """Run no callbacks of this process any more."""
+        self._dead.add(process)
+        self._sift(self._ready)  # type: ignore[attr-defined]
+        kept = []
+        for handle in self._scheduled:  # type: ignore[attr-defined]
+            if handle.cancelled() or not self._is_frozen(handle):
+                kept.append(handle)
+            else:
+                handle._scheduled = False
+        heapq.heapify(kept)
+        self._scheduled[:] = kept  # type: ignore[attr-defined]
+
+    def unfreeze(self, process: Process, handles: list[asyncio.Handle]) -> None:
+        """Run the callbacks of this process again, beginning with these."""
+        self._dead.discard(process)
+        self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    # The connections.
+
+    def get_delay(self, process: Process | None) -> float:
+        """Return after how many seconds data of the process arrives that is sent now."""
+        low, high = self.latency
+        delay = self.random.uniform(low, high) if high else 0.0
+        cut = 0.0 if process is None else process.cut_until - self.time()
+        return max(cut, 0.0) + delay
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        process = current.get()
+        if process is not None:
+            await asyncio.sleep(self.get_delay(process))
+            if not process.alive:
+                raise ConnectionRefusedError("The process is killed.")
+        await super().sock_connect(sock, address)
+
+    def join(
+            self, client: pipes.Factory, server: pipes.Factory, address: tuple[str, int],
+            context: contextvars.Context,
+    ) -> pipes.Pipe:
+        process = current.get()
+        context = context.copy()
+        context.run(peer.set, process)
+        near = pipes.connect(
+            self, client, server, address=address, context=context,
+            delay=lambda: self.get_delay(process))
+        if process is not None:
+            process.link(near)
+        return near
+
+
+def _is_step(handle: Any) -> bool:
+    """Whether the callback is a step of a task."""
+    return isinstance(getattr(handle._callback, '__self__', None), asyncio.Task)

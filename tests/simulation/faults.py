@@ -1,0 +1,173 @@
+"""
+The planted faults: what a careless change could break, each in one place.
+"""
+from tests.simulation.planting import Fault
+
+SEEN = "Every handler handles every lasting state that concerns it."
+ONCE = "Kopf calls a handler exactly once per cause, unless the process is killed."
+ONE = "No two attempts run at the same time for one object."
+GONE = "Deleted objects leave nothing behind."
+WATCH = "A watch survives every response of the API server."
+HELD = "A finalizer never remains without a reason, and is there before its handlers begin."
+OWN = "A write reaches the intended object, and never overwrites the work of others."
+LEAVE = "After a stop by a signal, no handler is repeated, and nothing is left running."
+DELAY = "Handlers that wait for a retry wait for their delay, also over restarts."
+INDEX = "Indices are complete before Kopf calls any handler of objects."
+DAEMON = "A daemon runs while its object exists and matches, and never twice."
+RESUME = "Resuming handlers see each object once in each process."
+LEVEL = "The owned resources are as the handler has returned them."
+PEER = "Only the operator with the highest priority works."
+ECHO = "Event handlers see the newest state, and the states in their order."
+
+FAULTS = (
+    # Inboxes and informers.
+    Fault('the echo guard is forgotten', '_core.reactor.inboxes:Inbox.offer',
+          "if self.version is not None and not bodies.is_newer(version, self.version):",
+          "if False:", ONCE),
+    Fault('a response is not taken as the newest state', '_core.reactor.inboxes:Inbox.accept',
+          "if isinstance(version, int) and not isinstance(self.version, str):",
+          "if True:\n        return True\n    if False:", ONCE),
+    Fault('a state is dropped when an older response comes', '_core.reactor.inboxes:Inbox.accept',
+          "if self.pending is not None and bodies.is_newer(\n"
+          "            bodies.parse_version(self.pending), version):\n        return False",
+          "pass", SEEN),
+    Fault('a reminder is lost', '_core.reactor.inboxes:Inbox.remind',
+          "self.is_due = True", "pass", SEEN),
+    Fault('what a new list lacks is kept', '_core.reactor.informers:Informer.end',
+          "self._leave(item, None)", "pass", GONE),
+    Fault('the daemons of a gone object go on', '_core.reactor.informers:Informer._end',
+          "item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)", "pass", GONE),
+    Fault('an index entry is left', '_core.reactor.gates:Gate.forget',
+          "self._discard(item)", "pass", GONE),
+    Fault('namesakes do not wait for each other',
+          '_core.reactor.informers:Informer._yield_to_namesake',
+          "if older is not None:", "if False:", ONE),
+    Fault('objects are known by their names', '_core.reactor.items:get_uid',
+          "return meta.get('uid') or f", "return f", OWN),
+    Fault('deletions are not shown to event handlers', '_core.reactor.informers:Informer._leave',
+          "if self.handlers.watching:", "if False:", ECHO),
+    Fault('echoes are not shown to event handlers', '_core.reactor.informers:Informer.changed',
+          "    if self.handlers.watching:\n", "    if self.handlers.watching and is_new_state:\n",
+          ECHO),
+    Fault('all is new after a pause', '_core.reactor.informers:InformerFactory.resume',
+          "informer.distrust()", "pass", PEER),
+
+    # The queue, the throttling, and the wake-ups.
+    Fault('two passes at once', '_core.reactor.queueing:WorkQueue.add',
+          "item.phase is not Phase.RESTING", "item.phase is Phase.QUEUED", ONE),
+    Fault('news during a pass are forgotten', '_core.reactor.queueing:WorkQueue._finish',
+          "if item.inbox.has_news and not self.switch.is_stopping:", "if False:", SEEN),
+    Fault('a wake-up is lost', '_cogs.aiokits.wakeups:Wakeups._wake_up',
+          "        if self._heap:\n", "        if False:\n", SEEN),
+    Fault('a throttled object is not tried again', '_core.reactor.processing:Processor._throttle',
+          "self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)", "pass", SEEN),
+    Fault('outcomes are not written at exit', '_core.reactor.processing:Processor.save',
+          "if item.cycle is None or not", "if True or not", LEAVE),
+    Fault('outcomes are never written in time', '_core.reactor.saving:Saver.arm',
+          "if self._timer is None and", "if False and", ONCE),
+
+    # Decisions and cycles.
+    Fault('the finalizer is removed early', '_core.actions.decisions:_end',
+          "if situation.view.blocked and not situation.accompanied:",
+          "if situation.view.blocked:", DAEMON),
+    Fault('handlers are called before the finalizer', '_core.actions.decisions:decide',
+          "elif is_needed != view.blocked:", "elif view.blocked and not is_needed:", HELD),
+    Fault('daemons need no finalizer', '_core.actions.decisions:decide',
+          "is_needed = situation.accompanied or selection.needs_finalizer",
+          "is_needed = selection.needs_finalizer", HELD),
+    Fault('an unneeded finalizer stays', '_core.actions.decisions:decide',
+          "elif is_needed != view.blocked:", "elif is_needed and not view.blocked:", HELD),
+    Fault('the deletion is released without its handlers', '_core.actions.decisions:decide',
+          "if not view.blocked and (is_needed or not selection.handlers):",
+          "if view.blocked and not situation.accompanied:\n"
+          "            return Decision(Release(RELEASING), cycle or cycles.Cycle(reason))\n"
+          "        if not view.blocked and (is_needed or not selection.handlers):", HELD),
+    Fault('the present state counts as handled', '_core.actions.cycles:Cycle.conclude',
+          "base = base if base is not None else essence", "base = essence", SEEN),
+    Fault('the base is forgotten at a restart', '_core.actions.recording:restore',
+          "base=sighting.base if is_any_finished else None,", "base=None,", SEEN),
+    Fault('the progress is forgotten at a restart', '_core.actions.recording:restore',
+          "if not found and sighting is None and (", "if True or (", ONCE),
+    Fault('the progress is not written', '_core.actions.recording:make_progress',
+          "elif handler_id in cycle.unsaved or not state.retries:", "elif False:", ONCE),
+    Fault('the progress is not removed', '_core.actions.recording:make_closing',
+          "if cycle.stored:\n", "if False:\n", GONE),
+    Fault('a retry is dropped', '_core.actions.progression:HandlerState.after',
+          "failure=outcome.final and outcome.exception is not None,",
+          "failure=outcome.exception is not None,", SEEN),
+    Fault('retries do not wait', '_core.actions.progression:find_due',
+          "if state.due <= now + clocks.PRECISION:", "if True:", DELAY),
+    Fault('delays are forgotten at a restart', '_core.actions.progression:HandlerState.from_record',
+          "due=now.at(delayed) if delayed is not None else float('-inf'),",
+          "due=float('-inf'),", DELAY),
+    Fault('attempts are not counted', '_core.actions.progression:HandlerState.after',
+          "retries=self.retries if outcome.waiting else self.retries + 1,",
+          "retries=self.retries,", DELAY),
+    Fault('resuming is forgotten', '_core.actions.decisions:detect',
+          "causes.Reason.RESUME if initial else causes.Reason.NOOP", "causes.Reason.NOOP", RESUME),
+    Fault('objects are resumed again', '_core.reactor.items:Item.resume',
+          "self.initial = False", "pass", RESUME),
+    Fault('finished sub-handlers are called again',
+          '_core.reactor.reconciliation:Reconciliation._execute_family',
+          "selection.handlers, recall=self._recall,", "selection.handlers, "
+          "recall=lambda _: None,", ONCE),
+
+    # Writing.
+    Fault('a namesake is patched', '_core.actions.application:_merge',
+          "guard = {key: meta[key]} if key in meta else {}", "guard = {}", OWN),
+    Fault('a JSON patch does not test the version', '_core.actions.application:exchange',
+          "raw, [test, *ops],", "raw, ops,", OWN),
+    Fault('the closing is sent before the patches', '_core.actions.application:apply',
+          "parts = [status, rest] if rest else [status]",
+          "parts = [rest, status] if rest else [status]", SEEN),
+    Fault('lost answers are errors of the object', '_cogs.clients.api:Client.fetch',
+          "if pause is None:", "raise errors.APIForbiddenError('no', status=403)\n"
+          "                if pause is None:", SEEN),
+
+    # Watching.
+    Fault('an expired watch is tried again and again',
+          '_cogs.clients.watching:_Watcher.list_and_watch',
+          "except errors.APIGoneError as e:\n            self._relisting = True",
+          "except errors.APIGoneError as e:\n            pass", WATCH),
+    Fault('a broken watch goes on from its beginning', '_cogs.clients.watching:_Watcher._handle',
+          "self._reached = version or self._reached", "pass", ECHO),
+    Fault('an interrupted watch begins with now', '_cogs.clients.watching:_Watcher._open',
+          "params.update(resourceVersion=self._reached)", "pass", SEEN),
+    Fault('a refused watch ends', '_cogs.clients.watching:_Watcher.list_and_watch',
+          "return self._streak.fail(e)", "return 1e9", WATCH),
+
+    # Indices, daemons, timers.
+    Fault('a changed object stays under its old keys',
+          '_core.engines.indexing:OperatorIndex.replace',
+          "if key not in values:", "if False:", INDEX),
+    Fault('the gate opens before the indices are filled', '_core.reactor.gates:Gate._check',
+          "(self._is_sealed and not self._unfilled)", "self._is_sealed", INDEX),
+    Fault('a daemon is started twice', '_core.engines.daemons.spawning:Companions.adjust',
+          "if handler.key not in keys and", "if", DAEMON),
+    Fault('a daemon that was stopped is done', '_core.engines.daemons.companions:Companion._run',
+          "self._end(done=False)", "self._end(done=True)", DAEMON),
+    Fault('the end of a daemon wakes up nobody',
+          '_core.engines.daemons.spawning:Companions.forget',
+          "self.host.wake_up()", "pass", HELD),
+    Fault('daemons go on for other labels', '_core.engines.daemons.spawning:Companions.adjust',
+          "companion.stop(Reason.FILTERS_MISMATCH)", "pass", DAEMON),
+    Fault('daemons go on during the deletion', '_core.reactor.processing:Processor._accompany',
+          "companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)", "pass", HELD),
+    Fault('daemons go on at exit', '_core.engines.daemons.spawning:Spawner.stop',
+          "companion.stop(reason)", "pass", LEAVE),
+
+    # Owned resources.
+    Fault('changed children are left', '_core.engines.reconciling.planning:plan',
+          "if child is None or not (", "if child is None and not (", LEVEL),
+    Fault('unwanted children are left', '_core.engines.reconciling.planning:plan',
+          "if prune:", "if False:", LEVEL),
+
+    # Peering.
+    Fault('a stronger peer is ignored', '_core.engines.peering.judging:judge',
+          "sighting.peer.priority >= priority", "sighting.peer.priority > priority + 100", PEER),
+    Fault('a dead peer is trusted for ever', '_core.engines.peering.judging:judge',
+          "if sighting.until > now and", "if", PEER),
+    Fault('nobody waits for a peer that yields',
+          '_core.engines.peering.judging:get_yielding_end',
+          "return max((end for end in ends if end > now), default=None)", "return None", PEER),
+)

@@ -1,0 +1,308 @@
+"""
+The guarantees of the documentation as invariants: checked at each step, and when all is at rest.
+"""
+import collections
+import json
+from typing import Any
+
+from tests.simulation.specimens import CHANGING, Call, make_children
+
+FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
+PREFIX = 'kopf.zalando.org/'
+LAST_HANDLED = 'kopf.zalando.org/last-handled-configuration'
+SERIAL = ('change', 'event', 'parent')
+"""The kinds of handlers of which only one runs at a time for an object."""
+
+TOLERANCE = 0.01
+
+
+class Violation(Exception):
+    """A guarantee does not hold."""
+
+    def __init__(self, guarantee: str, text: str) -> None:
+        super().__init__(f"{guarantee}: {text}")
+        self.guarantee = guarantee
+
+
+def get_essence(raw: Any) -> Any:
+    """The spec and the labels: what the handlers of changes are for."""
+    return {'spec': raw.get('spec') or {}, 'labels': raw['metadata'].get('labels') or {}}
+
+
+def get_handled(raw: Any) -> Any:
+    """The last-handled state of an object, as its essence; None if there is none."""
+    text = (raw['metadata'].get('annotations') or {}).get(LAST_HANDLED)
+    if text is None:
+        return None
+    stored = json.loads(text)
+    return {'spec': stored.get('spec') or {},
+            'labels': (stored.get('metadata') or {}).get('labels') or {}}
+
+
+def get_progress(raw: Any) -> dict[str, Any]:
+    """The annotations with the progress of handlers."""
+    return {key.removeprefix(PREFIX): json.loads(value)
+            for key, value in (raw['metadata'].get('annotations') or {}).items()
+            if key.startswith(PREFIX) and key != LAST_HANDLED}
+
+
+def without_own(essence: Any) -> Any:
+    """Without what a handler itself has patched."""
+    return essence and {**essence, 'spec': {
+        key: value for key, value in essence['spec'].items() if key != 'own'}}
+
+
+class Guarantees:
+    """Hears of all commits and calls, and raises `Violation`."""
+
+    def __init__(self, features: frozenset[str], *, exclusive: bool) -> None:
+        """``exclusive`` means that there is never more than one operator."""
+        self.features = features
+        self.exclusive = exclusive
+        self.objects: dict[str, Any] = {}
+        """The existing objects as stored, by their uids."""
+        self.names: dict[str, str] = {}
+        self.calls: collections.defaultdict[str, list[Call]] = collections.defaultdict(list)
+        self.running: collections.defaultdict[str, list[Call]] = collections.defaultdict(list)
+        self.shown: dict[Any, dict[str, tuple[str | None, str]]] = collections.defaultdict(dict)
+        """What the event handlers of each process were shown last: the type and the version."""
+        self.edited: dict[str, float] = {}
+        """When the essence was changed last by others."""
+        self.children: dict[str, Any] = {}
+        self.resumed: dict[Any, set[str]] = {}
+
+    # At each step.
+
+    def start(self, process: Any) -> None:
+        """Note which objects are resumed already in the cycles that the process continues."""
+        self.resumed[process] = {
+            uid for uid, raw in self.objects.items() if 'resuming' in get_progress(raw)}
+
+    def begin(self, call: Call, kwargs: Any, now: float) -> None:
+        body = kwargs.get('body')
+        others = [other for other in self.running[call.uid] if other.process.alive]
+        if call.kind in SERIAL:
+            clashing = [
+                other for other in others if other.kind in SERIAL
+                and not (other.kind == 'parent' and call.id.startswith('parent/'))
+                and (self.exclusive or other.process is call.process)]
+        else:
+            clashing = [other for other in others if other.id == call.id
+                        and (self.exclusive or other.process is call.process)]
+        self.running[call.uid].append(call)
+        if clashing:
+            raise Violation('one at a time', f"{call} begins while {clashing[0]} runs")
+        if call.kind == 'event':
+            event, known = kwargs['event'], self.shown[call.process].get(call.uid)
+            version = event['object']['metadata']['resourceVersion']
+            if known is not None and int(version) < int(known[1]):
+                raise Violation('events', f"{call.uid} is shown as of {version} after {known[1]}")
+            self.shown[call.process][call.uid] = event['type'], version
+            return
+        if self.needs_finalizer(body) and call.id not in ('children', 'timer') and (
+                FINALIZER not in (body['metadata'].get('finalizers') or ())) and (
+                call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')):
+            raise Violation('finalizer first', f"{call} begins without the finalizer")
+        if call.kind == 'change' and call.id != 'children':
+            self._check_repetition(call)
+            self._check_delay(call, now)
+            self.calls[call.uid].append(call)
+        if 'index' in self.features and call.id != 'children':
+            self._check_index(call, kwargs['known'])
+
+    def _check_repetition(self, call: Call) -> None:
+        if not self.exclusive or call.id == 'resuming':
+            return
+        stored = self.objects.get(call.uid)
+        call.handled = stored and get_handled(stored)
+        for earlier in self.calls[call.uid]:
+            if earlier.id == call.id and earlier.finished and earlier.reason == call.reason and (
+                    earlier.handled == call.handled and earlier.new == call.new):
+                if earlier.persisted:
+                    raise Violation('not repeated', f"{call} begins again, its end is stored")
+                if earlier.process is call.process:
+                    raise Violation('not repeated', f"{call} begins again, it has finished")
+                if not earlier.process.killed:
+                    raise Violation('not repeated', f"{call} begins again after a regular stop")
+
+    def _check_delay(self, call: Call, now: float) -> None:
+        previous = [other for other in self.calls[call.uid] if other.id == call.id]
+        last = previous[-1] if previous else None
+        if last is None or last.reason != call.reason or last.ended is None:
+            return
+        if last.outcome == 'retry' and call.retry == last.retry + 1 and (
+                now < last.ended + last.delay - TOLERANCE):
+            raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
+        if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
+                call.retry != last.retry + 1):
+            raise Violation('retries', f"{call} follows retry {last.retry} of the same")
+
+    def _check_index(self, call: Call, known: Any) -> None:
+        for uid in self.objects:
+            if self.edited.get(uid, 0.0) < call.process.started and uid not in known:
+                raise Violation('full indices', f"{call} begins without {uid} in the index")
+
+    def end(self, call: Call, now: float) -> None:
+        self.running[call.uid].remove(call)
+
+    def commit(self, type: str, old: Any, new: Any, writer: Any, now: float) -> None:
+        """Take a change of an object, and who has made it; None for others than the operator."""
+        meta = new['metadata']
+        uid = meta['uid']
+        self.names[uid] = meta['name']
+        if type == 'DELETED':
+            self.objects.pop(uid, None)
+        else:
+            self.objects[uid] = new
+        if old is None or (get_essence(old) != get_essence(new) and writer is None):
+            self.edited[uid] = now
+        if writer is None or old is None:
+            return
+        self._check_identity(new, uid)
+        self._check_foreign(old, new)
+        self._check_release(type, old, new, uid)
+        self._note_persisted(old, new, uid)
+
+    def _check_identity(self, new: Any, uid: str) -> None:
+        for key, value in (new.get('status') or {}).items():
+            if isinstance(value, dict) and value.get('uid', uid) != uid:
+                raise Violation('the intended object', f"status.{key} of {uid} is of another one")
+
+    def _check_foreign(self, old: Any, new: Any) -> None:
+        for part in ('labels', 'ownerReferences', 'deletionTimestamp'):
+            if old['metadata'].get(part) != new['metadata'].get(part):
+                raise Violation('the work of others', f"{part} is changed by the operator")
+        if without_own(get_essence(old)) != without_own(get_essence(new)):
+            raise Violation('the work of others', "the spec is changed by the operator")
+        before, after = (
+            [key for key in raw['metadata'].get('finalizers') or () if key != FINALIZER]
+            for raw in (old, new))
+        if before != after:
+            raise Violation('the work of others', f"finalizers {before} become {after}")
+        before, after = (
+            {key: value for key, value in (raw['metadata'].get('annotations') or {}).items()
+             if not key.startswith(PREFIX)} for raw in (old, new))
+        if before != after:
+            raise Violation('the work of others', f"annotations {before} become {after}")
+
+    def _check_release(self, type: str, old: Any, new: Any, uid: str) -> None:
+        had = FINALIZER in (old['metadata'].get('finalizers') or ())
+        has = type != 'DELETED' and FINALIZER in (new['metadata'].get('finalizers') or ())
+        if not had or has:
+            return
+        if self.exclusive and any(
+                call.id == 'daemon' and call.process.alive for call in self.running[uid]):
+            raise Violation('daemons first', f"{uid} is released while its daemon runs")
+        if old['metadata'].get('deletionTimestamp') and 'deletion' in self.features and (
+                self.is_on(old)) and not any(
+                call.id == 'deletion' and call.finished for call in self.calls[uid]):
+            raise Violation('deletions are handled', f"{uid} is released unhandled")
+
+    def _note_persisted(self, old: Any, new: Any, uid: str) -> None:
+        progress = get_progress(new)
+        is_closed = get_handled(old) != get_handled(new)
+        latest: dict[str, Call] = {}
+        for call in self.calls[uid]:
+            if call.ended is not None:
+                latest[call.id] = call
+        for id, call in latest.items():
+            record = progress.get(id.replace('/', '.'), {})
+            if call.finished and (is_closed or record.get('success') or record.get('failure')):
+                call.persisted = True
+
+    def is_on(self, raw: Any) -> bool:
+        return (raw['metadata'].get('labels') or {}).get('on') == 'yes'
+
+    def needs_finalizer(self, raw: Any) -> bool:
+        return self.is_on(raw) and bool(self.features & {'deletion', 'daemon', 'timer'})
+
+    # At rest.
+
+    def check_rest(self, processes: list[Any], indices: dict[Any, Any]) -> None:
+        """Check what must hold when nothing happens any more; all faults have ended."""
+        for uid, raw in self.objects.items():
+            self._check_object(uid, raw)
+        self._check_running(processes)
+        for process in processes:
+            if process.working:
+                self._check_process(process, indices.get(process))
+        self._check_children()
+
+    def _check_object(self, uid: str, raw: Any) -> None:
+        meta = raw['metadata']
+        name = meta['name']
+        if meta.get('deletionTimestamp'):
+            raise Violation('nothing is held', f"{name} is still there: {meta['finalizers']}")
+        has = FINALIZER in (meta.get('finalizers') or ())
+        if has != self.needs_finalizer(raw):
+            raise Violation('finalizers', f"{name} {'has' if has else 'lacks'} the finalizer")
+        if get_progress(raw):
+            raise Violation('nothing is left', f"{name} has the progress of {get_progress(raw)}")
+        if self.features & {'main', 'patching', 'parent'}:
+            handled, essence = get_handled(raw), get_essence(raw)
+            if handled != essence:
+                raise Violation('all is handled', f"{name} is {essence}, handled is {handled}")
+        for id in CHANGING:
+            if id.split('/')[0] not in self.features:
+                continue
+            done = [call for call in self.calls[uid] if call.id == id and call.finished]
+            if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
+                seen = done[-1].new if done else None
+                raise Violation('all is handled', f"{id} of {name} has seen {seen} last")
+        if 'field' in self.features and raw['spec'].get('f') is not None:
+            done = [call for call in self.calls[uid] if call.id == 'field/spec.f' and call.finished]
+            if not done or done[-1].new['spec'].get('f') != raw['spec']['f']:
+                raise Violation('all is handled', f"field of {name} has missed a change")
+
+    def _check_running(self, processes: list[Any]) -> None:
+        running = [call for calls in self.running.values() for call in calls
+                   if call.process.alive and call.id != 'timer']
+        for call in running:
+            if call.kind != 'daemon':
+                raise Violation('rest', f"{call} still runs")
+        if 'daemon' in self.features:
+            daemons = sorted(call.uid for call in running if call.kind == 'daemon')
+            wanted = sorted(uid for uid, raw in self.objects.items() if self.is_on(raw))
+            if daemons != wanted:
+                raise Violation('daemons', f"they run for {daemons}, not for {wanted}")
+
+    def _check_process(self, process: Any, known: Any) -> None:
+        shown = self.shown[process]
+        if 'event' in self.features:
+            for uid, raw in self.objects.items():
+                version = raw['metadata']['resourceVersion']
+                if shown.get(uid, (None, ''))[1] != version:
+                    raise Violation('events', f"{uid} is shown as {shown.get(uid)}, not {version}")
+            for uid, (type, _) in shown.items():
+                if uid not in self.objects and type != 'DELETED':
+                    raise Violation('events', f"the deletion of {uid} is not shown")
+        if 'index' in self.features:
+            actual = {key: list(values) for key, values in known.items()}
+            numbers = {uid: raw['spec']['n'] for uid, raw in self.objects.items()}
+            wanted = {**{uid: [n] for uid, n in numbers.items()},
+                      **{n: [uid] for uid, n in numbers.items()}}
+            if actual != wanted:
+                raise Violation('indices', f"the index is {actual}, not {wanted}")
+        if 'resuming' in self.features and self.exclusive:  # peers resume objects for each other
+            for uid, raw in self.objects.items():
+                is_old = self.created_before(raw, process)
+                done = [call for call in self.calls[uid]
+                        if call.id == 'resuming' and call.process is process and call.finished]
+                if is_old and not done and uid not in self.resumed[process]:
+                    raise Violation('resuming', f"{uid} is not resumed")
+                if len(done) > 1:
+                    raise Violation('resuming', f"{uid} is resumed {len(done)} times")
+
+    def created_before(self, raw: Any, process: Any) -> bool:
+        return bool(raw['metadata']['creationTimestamp'] < process.started_at)
+
+    def _check_children(self) -> None:
+        if 'children' not in self.features:
+            return
+        wanted = {}
+        for uid, raw in self.objects.items():
+            for child in make_children(raw['metadata']['name'], uid, raw['spec']):
+                wanted[child['metadata']['name']] = child['data']
+        actual = {name: raw.get('data') for name, raw in self.children.items()}
+        if actual != wanted:
+            raise Violation('children', f"there are {actual}, not {wanted}")

@@ -1,0 +1,128 @@
+"""
+Plans: what happens to the objects, to the operator, and to the network, and when; made of a seed.
+"""
+import dataclasses
+import json
+import random
+from typing import Any
+
+NAMES = ('a', 'b', 'c')
+FEATURES = (
+    'event', 'main', 'patching', 'field', 'parent', 'deletion', 'resuming', 'daemon', 'timer',
+    'index', 'children')
+
+DURATION = 60.0
+"""How long (seconds) the steps of a plan take at most; then, all faults end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    at: float
+    """The time, in seconds since the start of the operator."""
+    action: str
+    args: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.action} {json.dumps(self.args)}" if self.args else self.action
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    seed: int
+    features: frozenset[str]
+    """The handlers that the operator has."""
+    separate: bool
+    """Whether the status is a subresource."""
+    flush_delay: float
+    disorder: float
+    latency: tuple[float, float]
+    replicas: int
+    steps: tuple[Step, ...]
+
+    def keep(self, numbers: Any) -> 'Plan':
+        """The same with these steps only, by their numbers."""
+        return dataclasses.replace(
+            self, steps=tuple(self.steps[i] for i in sorted(numbers)))
+
+
+def make(seed: int) -> Plan:
+    rng = random.Random(seed)
+    features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
+    replicas = 2 if rng.random() < 0.15 else 1
+    count = rng.choice((4, 8, 15, 25))
+    times = sorted(_make_time(rng) for _ in range(count))
+    numbers = iter(range(100, 1000))
+    steps = [Step(rng.choice((-1.0, 0.1)), 'create', _make_object(rng, 'a', next(numbers)))]
+    steps += [_make_step(rng, at, next(numbers), replicas) for at in times]
+    return Plan(
+        seed=seed,
+        features=features,
+        separate=rng.random() < 0.5,
+        flush_delay=rng.choice((0.0, 1.0, 1.0)),
+        disorder=rng.choice((0.0, 0.2, 0.8)),
+        latency=rng.choice(((0.0, 0.0), (0.0, 0.01), (0.0, 0.1), (0.02, 0.6))),
+        replicas=replicas,
+        steps=tuple(sorted(steps, key=lambda step: step.at)),
+    )
+
+
+def _make_time(rng: random.Random) -> float:
+    """Mostly soon after the start or close to others: that is where the races are."""
+    return round(rng.choice((rng.uniform(0, 3), rng.uniform(0, 15), rng.uniform(0, DURATION))), 3)
+
+
+def _make_object(rng: random.Random, name: str, n: int) -> dict[str, Any]:
+    return {'name': name, 'n': n, 'on': rng.random() < 0.5, 'k': rng.randrange(3)}
+
+
+def _make_step(rng: random.Random, at: float, n: int, replicas: int) -> Step:
+    name = rng.choice(NAMES[:2] if rng.random() < 0.8 else NAMES)
+    who = rng.randrange(replicas)
+    choices = {
+        'create': 20, 'edit': 30, 'touch': 6, 'label': 8, 'delete': 16, 'recreate': 6, 'hold': 3,
+        'fault': 30, 'kill': 12, 'stop': 8, 'cut': 5, 'gap': 5, 'compact': 3, 'meddle': 4,
+    }
+    action = rng.choices(list(choices), list(choices.values()))[0]
+    args: dict[str, Any]
+    match action:
+        case 'create' | 'recreate':
+            args = _make_object(rng, name, n)
+        case 'edit':
+            args = {'name': name, 'n': n}
+            if rng.random() < 0.3:
+                args['f'] = rng.randrange(3)
+            if rng.random() < 0.3:
+                args['k'] = rng.randrange(3)
+        case 'touch' | 'delete' | 'meddle':
+            args = {'name': name, 'n': n}
+        case 'label':
+            args = {'name': name, 'on': rng.random() < 0.5}
+        case 'hold':
+            args = {'name': name, 'seconds': rng.choice((1, 10))}
+        case 'fault':
+            args = _make_fault(rng)
+        case 'kill':
+            args = {'who': who, 'lossy': rng.random() < 0.3, 'down': rng.choice((0.1, 1, 10))}
+        case 'stop':
+            args = {'who': who, 'down': rng.choice((0, 1, 10))}
+        case 'cut':
+            args = {'who': who, 'seconds': rng.choice((0.5, 3, 20))}
+        case _:
+            args = {}
+    return Step(at, action, args)
+
+
+def _make_fault(rng: random.Random) -> dict[str, Any]:
+    action = rng.choice((
+        'refuse', 'refuse', 'delay', 'drop', 'lose', 'lose', 'cut', 'slow', 'expire', 'compact'))
+    verb = rng.choice(('patch', 'patch', 'watch', 'watch', 'list', '*'))
+    args: dict[str, Any] = {
+        'action': action, 'verb': verb, 'count': rng.choice((1, 1, 2, 5)),
+        'skip': rng.choice((0, 0, 1, 3))}
+    if rng.random() < 0.8:
+        args['resource'] = 'kopfexamples*'
+    if action == 'refuse':
+        args['status'] = rng.choice((404, 409, 429, 500, 503, 504))
+    if action in ('delay', 'slow'):
+        args['seconds'] = rng.choice((0.2, 2.0, 8.0))
+    return args

@@ -1,0 +1,200 @@
+"""
+The operator that is simulated: handlers of all kinds, which record their calls.
+
+How a handler behaves (for how long it runs, how often it fails) follows from the seed and from what
+it is called for. So, dropping a step of a plan does not change the rest of the run.
+"""
+import asyncio
+import dataclasses
+import functools
+import random
+from collections.abc import Callable
+from typing import Any
+
+import kopf
+
+KIND = 'kopfexamples'
+ON = {'on': 'yes'}
+CHANGING = ('main', 'patching', 'parent/one', 'parent/two')
+"""The handlers of all changes of the essence."""
+
+
+class Unexpected(Exception):
+    """An arbitrary error of a handler."""
+
+
+@dataclasses.dataclass(eq=False)
+class Call:
+    """One call of a handler."""
+    id: str
+    kind: str
+    process: Any
+    uid: str
+    name: str
+    began: float
+    retry: int
+    reason: str
+    old: Any
+    new: Any
+    """The spec and the labels, before and after the change."""
+    ended: float | None = None
+    outcome: str = ''
+    delay: float = 0.0
+    """When the next attempt may begin, in seconds after the end of this one."""
+    handled: Any = None
+    """The last-handled state of the object when the call began."""
+    persisted: bool = False
+
+    @property
+    def finished(self) -> bool:
+        return self.outcome in ('done', 'failed')
+
+    def __str__(self) -> str:
+        spec = (self.new or {}).get('spec') or {}
+        return f"{self.id} of {self.name} ({self.uid}), {self.reason} n={spec.get('n')}" + (
+            f", retry {self.retry}" if self.retry else '')
+
+
+def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) -> Any:
+    """Make the registry of one process. The recorder is notified of the calls."""
+    registry = kopf.OperatorRegistry()
+    common: dict[str, Any] = {'registry': registry}
+    on: dict[str, Any] = {'labels': ON, **common}
+
+    def recorded(id: str, kind: str) -> Callable[[Any], Any]:
+        def decorate(fn: Any) -> Any:
+            @functools.wraps(fn)
+            async def wrapper(**kwargs: Any) -> Any:
+                call = recorder.begin(process, id, kind, kwargs)
+                try:
+                    result = await fn(call=call, **kwargs)
+                except kopf.TemporaryError as e:
+                    recorder.end(call, 'retry', e.delay or 0.0)
+                    raise
+                except kopf.PermanentError:
+                    recorder.end(call, 'failed')
+                    raise
+                except Unexpected:
+                    recorder.end(call, 'retry', BACKOFF)
+                    raise
+                except asyncio.CancelledError:
+                    recorder.end(call, 'interrupted')
+                    raise
+                except BaseException as e:
+                    recorder.end(call, f'raised {type(e).__name__}')
+                    raise
+                recorder.end(call, 'done')
+                return result
+            return wrapper
+        return decorate
+
+    async def behave(call: Call, n: Any) -> None:
+        rng = random.Random(f'{seed} {call.id} {call.name} {n}')
+        fails = rng.choice((0, 0, 0, 1, 2))
+        is_temporary, delay = rng.random() < 0.6, rng.choice((0.5, 2.0, 6.0))
+        is_hopeless = rng.random() < 0.05
+        await asyncio.sleep(random.Random(f'{seed} {call.id} {n} {call.retry}').choice(
+            (0, 0, 0.01, 0.3, 1.2, 3.0)))
+        if call.retry < fails:
+            if is_temporary:
+                raise kopf.TemporaryError("not yet", delay=delay)
+            raise Unexpected("not yet")
+        if is_hopeless:
+            raise kopf.PermanentError("never")
+
+    def mark(call: Call, n: Any) -> dict[str, Any]:
+        return {'uid': call.uid, 'n': n}
+
+    if 'event' in features:
+        @kopf.on.event(KIND, **common)
+        @recorded('event', 'event')
+        async def event(**_: Any) -> None:
+            pass
+
+    if 'main' in features:
+        @kopf.on.create(KIND, id='main', **common)
+        @kopf.on.update(KIND, id='main', **common)
+        @recorded('main', 'change')
+        async def main(call: Call, spec: Any, **_: Any) -> Any:
+            await behave(call, spec['n'])
+            return mark(call, spec['n'])
+
+    if 'patching' in features:
+        @kopf.on.create(KIND, id='patching', **common)
+        @kopf.on.update(KIND, id='patching', **common)
+        @recorded('patching', 'change')
+        async def patching(call: Call, spec: Any, patch: Any, **_: Any) -> None:
+            await behave(call, spec['n'])
+            patch.spec['own'] = spec['n']
+
+    if 'field' in features:
+        @kopf.on.field(KIND, id='field', field='spec.f', **common)
+        @recorded('field/spec.f', 'change')
+        async def field(call: Call, spec: Any, **_: Any) -> None:
+            await behave(call, spec['n'])
+
+    if 'parent' in features:
+        @kopf.on.create(KIND, id='parent', **common)
+        @kopf.on.update(KIND, id='parent', **common)
+        @recorded('parent', 'parent')
+        async def parent(**_: Any) -> None:
+            @kopf.subhandler(id='one')
+            @recorded('parent/one', 'change')
+            async def one(call: Call, spec: Any, **_: Any) -> Any:
+                await behave(call, spec['n'])
+                return mark(call, spec['n'])
+
+            @kopf.subhandler(id='two')
+            @recorded('parent/two', 'change')
+            async def two(call: Call, spec: Any, **_: Any) -> None:
+                await behave(call, spec['n'])
+
+    if 'deletion' in features:
+        @kopf.on.delete(KIND, id='deletion', **on)
+        @recorded('deletion', 'change')
+        async def deletion(call: Call, spec: Any, **_: Any) -> None:
+            await behave(call, spec['n'])
+
+    if 'resuming' in features:
+        @kopf.on.resume(KIND, id='resuming', **common)
+        @recorded('resuming', 'change')
+        async def resuming(call: Call, spec: Any, **_: Any) -> None:
+            await behave(call, 'resuming')
+
+    if 'daemon' in features:
+        @kopf.daemon(KIND, id='daemon', cancellation_timeout=2, **on)
+        @recorded('daemon', 'daemon')
+        async def daemon(stopped: Any, **_: Any) -> None:
+            await stopped.wait()
+
+    if 'timer' in features:
+        @kopf.timer(KIND, id='timer', interval=7, **on)
+        @recorded('timer', 'timer')
+        async def timer(call: Call, spec: Any, status: Any, patch: Any, **_: Any) -> None:
+            await asyncio.sleep(0.5)
+            if status.get('timer') != mark(call, spec['n']):
+                patch.status['timer'] = mark(call, spec['n'])
+
+    if 'index' in features:
+        @kopf.index(KIND, id='known', **common)
+        async def known(uid: str, spec: Any, **_: Any) -> Any:
+            return {uid: spec['n'], spec['n']: uid}
+
+    if 'children' in features:
+        @kopf.reconcile(KIND, id='children', owns=['configmaps'], **common)
+        @recorded('children', 'change')
+        async def children(name: str, uid: str, spec: Any, **_: Any) -> Any:
+            return make_children(name, uid, spec)
+
+    return registry
+
+
+BACKOFF = 1.5
+"""The backoff after arbitrary errors, in seconds."""
+
+
+def make_children(name: str, uid: str, spec: Any) -> list[dict[str, Any]]:
+    return [
+        {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': f'{name}-{i}'},
+         'data': {'uid': uid, 'k': str(spec.get('k'))}}
+        for i in range(spec.get('k') or 0)]

@@ -1,0 +1,63 @@
+"""
+The simulation of the whole operator: some of the seeds; ``python -m tests.simulation`` runs more.
+"""
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation import __main__ as command
+from tests.simulation import plans, shrinking, worlds
+from tests.simulation.guarantees import Violation
+
+BATCHES = 8
+SEEDS = 12
+"""How many seeds each batch has: as many as fit into some seconds."""
+
+
+@pytest.mark.parametrize('batch', range(BATCHES))
+def test_all_guarantees_hold_whatever_happens(batch):
+    for seed in range(batch * SEEDS, (batch + 1) * SEEDS):
+        report = worlds.run(plans.make(seed))
+        if report.violation is not None:
+            report = command.shrink(report)
+            story = '\n'.join(report.story)
+            pytest.fail(f"{story}\n\nRun it again: {command.make_command(report.plan)}")
+
+
+def test_the_same_seed_is_the_same_story():
+    """It holds also over processes, where the hashes of objects and strings differ."""
+    seed = 7
+    story = worlds.run(plans.make(seed)).digest
+    assert worlds.run(plans.make(seed)).digest == story
+    process = subprocess.run(
+        [sys.executable, '-m', 'tests.simulation', '--seed', str(seed)],
+        capture_output=True, text=True, check=True)
+    again = subprocess.run(
+        [sys.executable, '-m', 'tests.simulation', '--seed', str(seed)],
+        env={**os.environ, 'PYTHONHASHSEED': '0'}, capture_output=True, text=True, check=True)
+    assert process.stdout == again.stdout
+
+
+def test_other_seeds_are_other_stories():
+    assert worlds.run(plans.make(1)).digest != worlds.run(plans.make(2)).digest
+
+
+def test_a_failing_plan_is_shrunk_to_what_it_fails_by():
+    plan = plans.make(5)
+    culprit = plan.steps[len(plan.steps) // 2]
+    shrunk = shrinking.shrink(plan, lambda candidate: culprit in candidate.steps)
+    assert shrunk.steps == (culprit,)
+    assert len(shrunk.features) == 1
+    assert (shrunk.disorder, shrunk.latency) == (0.0, (0.0, 0.0))
+
+
+def test_a_shrunk_plan_is_made_again_of_its_command():
+    plan = plans.make(5)
+    shrunk = plan.keep([0, 2])
+    assert command.apply_changes(plan, command.get_changes(shrunk)) == shrunk
+
+
+def test_a_violation_names_its_guarantee():
+    assert str(Violation('rest', "something still runs")) == "rest: something still runs"

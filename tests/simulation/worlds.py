@@ -1,0 +1,580 @@
+"""
+The simulated world: an API server, operators, and others who edit objects, in one event loop.
+"""
+import asyncio
+import collections
+import contextlib
+import contextvars
+import dataclasses
+import hashlib
+import itertools
+import logging
+import random
+import traceback
+import uuid
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import kopf
+from kopf._cogs.clients import errors, vaults
+from kopf._cogs.structs import credentials
+from kopf._core.engines import indexing
+from kopf._core.intents import handlererrors
+from kopf._core.reactor import running
+from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.faults import Fault
+from kopf._kits.sandbox.server import Sandbox
+from kopf._kits.testing import processes
+from tests.simulation import plans, specimens
+from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
+from tests.simulation.specimens import Call
+
+KIND = specimens.KIND
+RESOURCE = ('kopf.dev', KIND)
+CHILDREN = ('', 'configmaps')
+
+SILENCE = 45.0
+"""How long (seconds) nothing must happen, so that it is rest."""
+
+EXPIRY = 90.0
+"""The same for replicas: until the record of a killed one has expired."""
+
+PATIENCE = 900.0
+"""How long (seconds) it may take until there is rest."""
+
+EXIT_LIMIT = 15.0
+"""How long (seconds) the exit of an operator may take."""
+
+EXPECTED = (
+    errors.APIError, handlererrors.TemporaryError, handlererrors.PermanentError,
+    specimens.Unexpected, asyncio.CancelledError)
+"""The errors that may be in the log."""
+
+
+@dataclasses.dataclass
+class Report:
+    """What has come out of a run."""
+    plan: plans.Plan
+    violation: Violation | None
+    story: list[str]
+    faults: collections.Counter[str]
+    seconds: float
+    """The virtual time at the end."""
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256('\n'.join(self.story).encode()).hexdigest()[:16]
+
+
+def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
+    """Run a plan in a loop of its own. With ``verbose``, the story has the whole log."""
+    world = World(plan, verbose=verbose)
+
+    def make_loop() -> processes.SeededLoop:
+        return processes.SeededLoop(plan.seed)  # the order and latencies: see `World.live`
+
+    with _seeded(plan.seed), _logging(world):
+        with asyncio.Runner(loop_factory=make_loop) as runner:
+            runner.run(world.live())
+    return Report(plan, world.violation, world.story, world.faults, world.seconds)
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    state = random.getstate()
+    random.seed(seed)
+    rng, known = random.Random(seed), uuid.uuid4
+    uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        uuid.uuid4 = known
+
+
+@contextlib.contextmanager
+def _logging(world: 'World') -> Iterator[None]:
+    handler, root, own = _LogHandler(world), logging.getLogger(), logging.getLogger('kopf')
+    levels = root.level, own.level
+    known = root.handlers[:]
+    own_level = logging.DEBUG if world.verbose else logging.INFO
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    own.setLevel(own_level)
+    try:
+        yield
+    finally:
+        root.handlers[:] = known
+        root.setLevel(levels[0])
+        own.setLevel(levels[1])
+
+
+class _LogHandler(logging.Handler):
+
+    def __init__(self, world: 'World') -> None:
+        super().__init__()
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._world.log(record)
+
+
+class Life(processes.Process):
+    """One life of an operator: from its start until it is killed or stopped."""
+
+    def __init__(self, world: 'World', who: int, number: int, loop: processes.SeededLoop) -> None:
+        super().__init__(f"operator {'AB'[who]}{number}", loop)
+        self.who = who
+        self.killed = False
+        self.stopping = False
+        self.started = loop.time()
+        self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
+        self.stop_flag = asyncio.Event()
+        self.indexers = indexing.OperatorIndexers()
+        self.task: asyncio.Task[None] | None = None
+        self._world = world
+
+    @property
+    def working(self) -> bool:
+        return self.alive and not self.stopping
+
+    def start(self) -> None:
+        context = contextvars.copy_context()
+        context.run(processes.current.set, self)
+        self.task = self.loop.create_task(self._run(), context=context)
+
+    async def _run(self) -> None:
+        world, plan = self._world, self._world.plan
+        settings = kopf.OperatorSettings()
+        settings.posting.enabled = False
+        settings.execution.default_backoff = specimens.BACKOFF
+        settings.persistence.flush_delay = plan.flush_delay
+        settings.queueing.error_delays = (1, 2, 3)
+        settings.networking.error_backoffs = (0.5, 1, 2)
+        settings.reconciling.max_error_delay = 5
+        registry = specimens.declare(world, self, plan.features, plan.seed)
+        roots = await running.spawn_tasks(
+            registry=registry, settings=settings, indexers=self.indexers,
+            vault=vaults.Vault({'': world.credentials}), clusterwide=True,
+            standalone=plan.replicas == 1, priority=10 - self.who, identity=self.name,
+            stop_flag=self.stop_flag)
+        await running.run_tasks(roots, ignored=_Others(self))
+
+    async def stop(self) -> None:
+        """Stop as by a signal."""
+        self.stopping = True
+        self.stop_flag.set()
+        assert self.task is not None
+        await asyncio.wait([self.task], timeout=EXIT_LIMIT)
+        if not self.alive:
+            return
+        if not self.task.done():
+            raise Violation('clean shutdown', f"{self.name} has not left in {EXIT_LIMIT:g}s")
+        self.alive = False
+
+
+class _Others(Collection[asyncio.Task[Any]]):
+    """The tasks of the loop that do not belong to the process."""
+
+    def __init__(self, process: Life) -> None:
+        self._process = process
+
+    def __contains__(self, task: object) -> bool:
+        return not self._process.owns(task)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(task for task in asyncio.all_tasks() if task in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class World:
+    """Carries out a plan, notes the story, and lets the guarantees be checked."""
+
+    def __init__(self, plan: plans.Plan, *, verbose: bool = False) -> None:
+        self.plan = plan
+        self.verbose = verbose
+        self.story: list[str] = []
+        self.violation: Violation | None = None
+        self.faults: collections.Counter[str] = collections.Counter()
+        self.guarantees = Guarantees(plan.features, exclusive=plan.replicas == 1)
+        self.seconds = 0.0
+        self.lives: list[Life | None] = [None] * plan.replicas
+        self._past: list[Life] = []
+        self._numbers = [itertools.count(1) for _ in range(plan.replicas)]
+        self._latest = 0.0
+        self._due: list[asyncio.Task[None]] = []
+        self._failed = asyncio.Event()
+        self._uids: dict[str, str] = {}
+        self._is_over = False
+
+    # Noting.
+
+    def note(self, text: str, *, who: Any = None) -> None:
+        loop = asyncio.get_running_loop()
+        actor = 'world' if who is None else who.name
+        self.story.append(f"{loop.time():9.3f}  {actor:12}  {text}")
+
+    def fail(self, violation: Violation) -> None:
+        if self.violation is None and not self._is_over:
+            self.violation = violation
+            self.note(f"VIOLATION of {violation}")
+            self._failed.set()
+
+    def log(self, record: logging.LogRecord) -> None:
+        process = processes.current.get()
+        if self._is_over or process is None or not process.alive:
+            return
+        text = record.getMessage()
+        if self.verbose or record.levelno >= logging.WARNING:
+            self.note(f"{record.levelname}: {text}", who=process)
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and record.levelno >= logging.ERROR and (
+                not isinstance(error, EXPECTED)):
+            where = ''.join(traceback.format_exception(error)[-3:])
+            self.fail(Violation('no crashes', f"{text}\n{where}"))
+
+    def handle_exception(self, loop: Any, context: dict[str, Any]) -> None:
+        if not self._is_over:
+            error = context.get('exception')
+            where = ''.join(traceback.format_exception(error)[-3:]) if error else ''
+            self.fail(Violation('no crashes', f"{context['message']}: {error!r}\n{where}"))
+
+    def touch(self) -> None:
+        self._latest = asyncio.get_running_loop().time()
+
+    # Called by the handlers.
+
+    def begin(self, process: Life, id: str, kind: str, kwargs: dict[str, Any]) -> Call:
+        now = asyncio.get_running_loop().time()
+        body, old = kwargs['body'], kwargs.get('old')
+        call = Call(
+            id=id, kind=kind, process=process, uid=body['metadata']['uid'],
+            name=body['metadata']['name'], began=now, retry=kwargs.get('retry') or 0,
+            reason=str(kwargs.get('reason') or kind),
+            old=reduce(old) if isinstance(old, Mapping) else old, new=reduce(body))
+        if process.alive and not self._is_over:
+            if kind != 'timer':
+                self.touch()
+                self.note(f"{call} begins", who=process)
+            self._check(lambda: self.guarantees.begin(call, kwargs, now))
+        return call
+
+    def end(self, call: Call, outcome: str, delay: float = 0.0) -> None:
+        now = asyncio.get_running_loop().time()
+        if not call.process.alive or self._is_over:
+            return
+        call.ended, call.outcome, call.delay = now, outcome, delay
+        if call.kind != 'timer':
+            self.touch()
+            if call.kind != 'event':
+                self.note(f"{call}: {outcome}", who=call.process)
+        self._check(lambda: self.guarantees.end(call, now))
+
+    def _check(self, check: Any) -> None:
+        try:
+            check()
+        except Violation as e:
+            self.fail(e)
+
+    # Called by the API server.
+
+    def hear(self, change: Any) -> None:
+        if change.resource not in (RESOURCE, CHILDREN) or self._is_over:
+            return
+        now = asyncio.get_running_loop().time()
+        writer = processes.peer.get()
+        new, old = change.new.decode(), change.old.decode() if change.old else None
+        self.touch()
+        meta = new['metadata']
+        if change.resource == CHILDREN:
+            children = self.guarantees.children
+            if change.type == 'DELETED':
+                children.pop(meta['name'], None)
+            else:
+                children[meta['name']] = new
+            self.note(f"{change.type} child {meta['name']}", who=writer)
+            return
+        self.note(f"{change.type} {meta['name']} ({meta['uid']}) v{meta['resourceVersion']} "
+                  f"{_describe(old, new)}", who=writer)
+        self._check(lambda: self.guarantees.commit(change.type, old, new, writer, now))
+
+    # The course of things.
+
+    async def live(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, processes.SeededLoop)
+        loop.set_exception_handler(self.handle_exception)
+        async with Sandbox() as sandbox:
+            self.sandbox = sandbox
+            numbers = itertools.count(1)
+            sandbox._cluster.new_uid = lambda: f'u{next(numbers)}'
+            await sandbox.load(_make_crd(separate=self.plan.separate))
+            if self.plan.replicas > 1:
+                await sandbox.load(*PEERING)
+            sandbox._cluster.store.listeners.append(self.hear)
+            self.credentials = read_sandbox(sandbox)
+            loop.disorder, loop.latency = self.plan.disorder, self.plan.latency
+            main = loop.create_task(self._act())
+            failed = loop.create_task(self._failed.wait())
+            await asyncio.wait([main, failed], return_when=asyncio.FIRST_COMPLETED)
+            self.seconds = loop.time()
+            self._is_over = True
+            for task in (main, failed, *self._due):
+                task.cancel()
+            results = await asyncio.gather(main, failed, *self._due, return_exceptions=True)
+            for result in results:
+                if isinstance(result, Exception):
+                    raise result
+            for fault in sandbox.faults:
+                self.faults[fault.action] += fault.hits
+            sandbox.faults.clear()
+            loop.disorder, loop.latency = 0.0, (0.0, 0.0)
+            for life in [*self.lives, *self._past]:
+                if life is not None:
+                    if life.alive:
+                        life.kill()
+                    await life.bury()
+
+    async def _act(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            steps = list(self.plan.steps)
+            while steps and steps[0].at < 0:
+                await self._do(steps.pop(0))
+            for who in range(self.plan.replicas):
+                self._start(who)
+            began = loop.time()
+            for step in steps:
+                await asyncio.sleep(max(0.0, began + step.at - loop.time()))
+                await self._do(step)
+            await self._heal()
+            await self._rest()
+            self._check_rest()
+            for who, life in enumerate(self.lives):
+                if life is not None:
+                    self.note("is told to stop", who=life)
+                    await life.stop()
+            self._check_end()
+        except Violation as e:
+            self.fail(e)
+
+    def _start(self, who: int) -> None:
+        life = self.lives[who] = Life(
+            self, who, next(self._numbers[who]), asyncio.get_running_loop())
+        self.guarantees.start(life)
+        life.start()
+        self.note("starts", who=life)
+        assert life.task is not None
+        life.task.add_done_callback(lambda task: self._ended(life, task))
+
+    def _ended(self, life: Life, task: asyncio.Task[None]) -> None:
+        if life.stopping or self._is_over or not life.alive:
+            return
+        error = None if task.cancelled() else task.exception()
+        self.fail(Violation('it survives', f"{life.name} has ended by itself: {error!r}"))
+
+    async def _do(self, step: plans.Step) -> None:
+        self.note(str(step))
+        try:
+            await getattr(self, f'_do_{step.action}')(**step.args)
+        except statuses.APIError as e:
+            self.story.pop()  # e.g. there is no such object
+            del e
+
+    async def _do_create(self, name: str, n: int, on: bool, k: int) -> None:
+        await self.sandbox.create({
+            'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample',
+            'metadata': {'name': name, 'labels': {'on': 'yes' if on else 'no'}},
+            'spec': {'n': n, 'k': k}})
+
+    async def _do_edit(self, name: str, **spec: Any) -> None:
+        await self.sandbox.patch(KIND, name, {'spec': spec})
+
+    async def _do_touch(self, name: str, n: int) -> None:
+        await self.sandbox.patch(
+            KIND, name, {'status': {'touched': n}},
+            subresource='status' if self.plan.separate else '')
+
+    async def _do_label(self, name: str, on: bool) -> None:
+        await self.sandbox.patch(
+            KIND, name, {'metadata': {'labels': {'on': 'yes' if on else 'no'}}})
+
+    async def _do_delete(self, name: str, n: int) -> None:
+        await self.sandbox.delete(KIND, name)
+
+    async def _do_recreate(self, name: str, **fields: Any) -> None:
+        with contextlib.suppress(statuses.APIError):
+            await self.sandbox.delete(KIND, name)
+        await self._do_create(name, **fields)
+
+    async def _do_hold(self, name: str, seconds: float) -> None:
+        """Another operator holds the object by its own finalizer for a while."""
+        await self._change_finalizers(name, lambda known: [*known, 'example.com/other'])
+
+        async def release() -> None:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(statuses.APIError):
+                await self._change_finalizers(
+                    name, lambda known: [key for key in known if key != 'example.com/other'])
+
+        self._due.append(asyncio.create_task(release()))
+
+    async def _change_finalizers(self, name: str, change: Any) -> None:
+        known = (await self.sandbox.get(KIND, name))['metadata'].get('finalizers') or []
+        await self.sandbox.patch(KIND, name, {'metadata': {'finalizers': change(known) or None}})
+
+    async def _do_meddle(self, name: str, n: int) -> None:
+        """Somebody edits or deletes the owned resources."""
+        if n % 2:
+            await self.sandbox.delete('configmaps', f'{name}-0', 'default')
+        else:
+            await self.sandbox.patch('configmaps', f'{name}-0', {'data': {'k': 'x'}}, 'default')
+
+    async def _do_fault(self, **args: Any) -> None:
+        self.sandbox.faults.add(Fault(**args, seed=0))
+
+    async def _do_gap(self) -> None:
+        self.sandbox._watches.end()
+
+    async def _do_compact(self) -> None:
+        self.sandbox._cluster.store.compact()
+        self.sandbox._watches.end()
+
+    async def _do_kill(self, who: int, lossy: bool, down: float) -> None:
+        life = self.lives[who]
+        if life is None or not life.working:
+            return
+        life.killed = True
+        life.kill(lossy=lossy)
+        self._bring_back(life, down)
+
+    async def _do_stop(self, who: int, down: float) -> None:
+        life = self.lives[who]
+        if life is None or not life.working:
+            return
+
+        async def stop() -> None:
+            try:
+                await life.stop()
+            except Violation as e:
+                if not any(True for _ in self.sandbox.faults) and life.cut_until == 0:
+                    self.fail(e)
+                life.killed = True
+                life.kill()
+            self._bring_back(life, down)
+
+        if any(True for _ in self.sandbox.faults) or life.cut_until:
+            life.killed = True  # what is done can be lost if the API cannot be reached
+        self._due.append(asyncio.create_task(stop()))
+
+    def _bring_back(self, life: Life, down: float) -> None:
+        self.note("is gone", who=life)
+        self._past.append(life)
+        self.lives[life.who] = None
+
+        async def start() -> None:
+            await asyncio.sleep(down)
+            self._start(life.who)
+
+        self._due.append(asyncio.create_task(start()))
+
+    async def _do_cut(self, who: int, seconds: float) -> None:
+        life = self.lives[who]
+        if life is not None and life.alive:
+            life.cut_until = asyncio.get_running_loop().time() + seconds
+
+    async def _heal(self) -> None:
+        """End all faults, and wait until the operators are back."""
+        for fault in self.sandbox.faults:
+            self.faults[fault.action] += fault.hits
+        self.sandbox.faults.clear()
+        self.note("all faults have ended")
+        while any(not task.done() for task in self._due):
+            await asyncio.sleep(1)
+
+    async def _rest(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.touch()
+        deadline = loop.time() + PATIENCE
+        silence = SILENCE if self.plan.replicas == 1 else EXPIRY
+        while loop.time() < self._latest + silence:
+            if loop.time() > deadline:
+                raise Violation('rest', f"there is no end to it in {PATIENCE:g}s")
+            await asyncio.sleep(self._latest + silence - loop.time() + 0.1)
+
+    def _check_rest(self) -> None:
+        lives = [life for life in self.lives if life is not None]
+        if self.plan.replicas == 1:
+            working = lives
+        else:
+            working = lives[:1]
+        self.guarantees.check_rest(working, {
+            life: life.indexers.get('known', {}) for life in lives})
+
+    def _check_end(self) -> None:
+        left = [call for calls in self.guarantees.running.values() for call in calls
+                if not call.process.killed]
+        if left:
+            raise Violation('clean shutdown', f"{left[0]} has not ended")
+
+
+def read_sandbox(sandbox: Sandbox) -> credentials.ConnectionInfo:
+    return credentials.ConnectionInfo(server=sandbox.url, default_namespace='default')
+
+
+def reduce(raw: Any) -> Any:
+    """The essence of a body, or of an essence as handlers get it."""
+    meta = raw.get('metadata') or {}
+    return {'spec': dict(raw.get('spec') or {}), 'labels': dict(meta.get('labels') or {})}
+
+
+def _describe(old: Any, new: Any) -> str:
+    """What has changed, in short."""
+    meta = new['metadata']
+    parts = [f"n={new['spec'].get('n')}"]
+    if 'own' in new['spec']:
+        parts.append(f"own={new['spec']['own']}")
+    if FINALIZER in (meta.get('finalizers') or ()):
+        parts.append('finalizer')
+    if meta.get('deletionTimestamp'):
+        parts.append('deleting')
+    parts += sorted(key.split('/')[1] for key in meta.get('annotations') or () if '/' in key)
+    return ' '.join(parts)
+
+
+def _make_crd(*, separate: bool) -> dict[str, Any]:
+    return {
+        'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
+        'metadata': {'name': f'{KIND}.kopf.dev'},
+        'spec': {
+            'group': 'kopf.dev', 'scope': 'Namespaced',
+            'names': {'plural': KIND, 'singular': 'kopfexample', 'kind': 'KopfExample'},
+            'versions': [{
+                'name': 'v1', 'served': True, 'storage': True,
+                'subresources': {'status': {}} if separate else {},
+                'schema': {'openAPIV3Schema': {
+                    'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}},
+            }],
+        },
+    }
+
+
+PEERING: list[Any] = [
+    {
+        'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
+        'metadata': {'name': 'clusterkopfpeerings.kopf.dev'},
+        'spec': {
+            'group': 'kopf.dev', 'scope': 'Cluster',
+            'names': {'plural': 'clusterkopfpeerings', 'singular': 'clusterkopfpeering',
+                      'kind': 'ClusterKopfPeering'},
+            'versions': [{
+                'name': 'v1', 'served': True, 'storage': True,
+                'schema': {'openAPIV3Schema': {
+                    'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}},
+            }],
+        },
+    },
+    {'apiVersion': 'kopf.dev/v1', 'kind': 'ClusterKopfPeering', 'metadata': {'name': 'default'}},
+]
