@@ -336,6 +336,7 @@ class World:
                     if life.alive:
                         life.kill()
                     await life.bury()
+                    life.task = None
 
     async def _act(self) -> None:
         loop = asyncio.get_running_loop()

@@ -99,6 +99,7 @@ class Process:
             for task in left:
                 if task.done() and not task.cancelled():
                     task.exception()  # or asyncio complains that nobody has looked at it
+        self._tasks.clear()  # some of them are keys of weak dicts whose values refer to the loop
 
 
 class SeededTask(asyncio.Task[Any]):
