@@ -8,6 +8,7 @@ from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing.apis import API, open_api
 from kopf._kits.testing.clients import Client, SyncClient
+from kopf._kits.testing.exploring import Exploration, ExplorationError, Finding, Strike, explore
 from kopf._kits.testing.invoking import Invocation, invoke, invoke_sync
 from kopf._kits.testing.operators import Operator
 from kopf._kits.testing.sandboxthreads import SandboxThread, run_sandbox
@@ -21,7 +22,10 @@ __all__ = [
     'APIError',
     'Client',
     'Explanation',
+    'Exploration',
+    'ExplorationError',
     'Fault',
+    'Finding',
     'Invocation',
     'KopfRunner',
     'Operator',
@@ -29,10 +33,12 @@ __all__ = [
     'Sandbox',
     'SandboxThread',
     'Session',
+    'Strike',
     'SyncClient',
     'SyncOperator',
     'Time',
     'explain',
+    'explore',
     'invoke',
     'invoke_sync',
     'open_api',

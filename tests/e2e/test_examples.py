@@ -546,6 +546,13 @@ async def test_hours_of_an_operator_are_tested_before_a_test_times_out(check):
     assert '2 passed in ' in output
 
 
+# 22-exploring
+
+async def test_all_faults_are_explored_and_a_mistake_is_found(check):
+    output = await check('22-exploring')
+    assert '2 passed in ' in output
+
+
 # 20-reconcile
 
 SERVICES = Kind('', 'v1', 'services', 'Service')

@@ -125,7 +125,7 @@ def get_changes(plan: Plan) -> dict[str, Any]:
         changes['steps'] = [i for i, step in enumerate(origin.steps) if step in plan.steps]
     if plan.features != origin.features:
         changes['features'] = sorted(plan.features)
-    for key in ('disorder', 'latency'):
+    for key in ('disorder', 'lag', 'latency'):
         if getattr(plan, key) != getattr(origin, key):
             changes[key] = getattr(plan, key)
     return changes
@@ -134,7 +134,7 @@ def get_changes(plan: Plan) -> dict[str, Any]:
 def apply_changes(plan: Plan, changes: dict[str, Any]) -> Plan:
     if 'steps' in changes:
         plan = plan.keep(changes['steps'])
-    values = {key: changes[key] for key in ('disorder',) if key in changes}
+    values = {key: changes[key] for key in ('disorder', 'lag') if key in changes}
     if 'features' in changes:
         values['features'] = frozenset(changes['features'])
     if 'latency' in changes:

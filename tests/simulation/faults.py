@@ -27,10 +27,6 @@ FAULTS = (
     Fault('a response is not taken as the newest state', '_core.reactor.inboxes:Inbox.accept',
           "if isinstance(version, int) and not isinstance(self.version, str):",
           "if True:\n        return True\n    if False:", ONCE),
-    Fault('a state is dropped when an older response comes', '_core.reactor.inboxes:Inbox.accept',
-          "if self.pending is not None and bodies.is_newer(\n"
-          "            bodies.parse_version(self.pending), version):\n        return False",
-          "pass", SEEN),
     Fault('a reminder is lost', '_core.reactor.inboxes:Inbox.remind',
           "self.is_due = True", "pass", SEEN),
     Fault('what a new list lacks is kept', '_core.reactor.informers:Informer.end',
@@ -55,8 +51,6 @@ FAULTS = (
     # The queue, the throttling, and the wake-ups.
     Fault('two passes at once', '_core.reactor.queueing:WorkQueue.add',
           "item.phase is not Phase.RESTING", "item.phase is Phase.QUEUED", ONE),
-    Fault('news during a pass are forgotten', '_core.reactor.queueing:WorkQueue._finish',
-          "if item.inbox.has_news and not self.switch.is_stopping:", "if False:", SEEN),
     Fault('a wake-up is lost', '_cogs.aiokits.wakeups:Wakeups._wake_up',
           "        if self._heap:\n", "        if False:\n", SEEN),
     Fault('a throttled object is not tried again', '_core.reactor.processing:Processor._throttle',
@@ -85,7 +79,7 @@ FAULTS = (
     Fault('the present state counts as handled', '_core.actions.cycles:Cycle.conclude',
           "base = base if base is not None else essence", "base = essence", SEEN),
     Fault('the base is forgotten at a restart', '_core.actions.recording:restore',
-          "base=sighting.base if is_any_finished else None,", "base=None,", SEEN),
+          "base=sighting.base if found else None,", "base=None,", SEEN),
     Fault('the progress is forgotten at a restart', '_core.actions.recording:restore',
           "if not found and sighting is None and (", "if True or (", ONCE),
     Fault('the progress is not written', '_core.actions.recording:make_progress',
@@ -120,9 +114,6 @@ FAULTS = (
     Fault('the closing is sent before the patches', '_core.actions.application:apply',
           "parts = [status, rest] if rest else [status]",
           "parts = [rest, status] if rest else [status]", SEEN),
-    Fault('lost answers are errors of the object', '_cogs.clients.api:Client.fetch',
-          "if pause is None:", "raise errors.APIForbiddenError('no', status=403)\n"
-          "                if pause is None:", SEEN),
 
     # Watching.
     Fault('an expired watch is tried again and again',
@@ -153,6 +144,11 @@ FAULTS = (
           "companion.stop(Reason.FILTERS_MISMATCH)", "pass", DAEMON),
     Fault('daemons go on during the deletion', '_core.reactor.processing:Processor._accompany',
           "companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)", "pass", HELD),
+    Fault('a timer is called once', '_core.engines.daemons.timers:get_next',
+          "return ended + handler.interval", "return NEVER", DAEMON),
+    Fault('the patch of a timer is lost with its request',
+          '_core.engines.daemons.companions:Companion._save',
+          "merged = patches.combine(taken, patches.Patch(patch))", "return True", DAEMON),
     Fault('daemons go on at exit', '_core.engines.daemons.spawning:Spawner.stop',
           "companion.stop(reason)", "pass", LEAVE),
 

@@ -5,6 +5,7 @@ import collections
 import json
 from typing import Any
 
+from tests.simulation.plans import Plan
 from tests.simulation.specimens import CHANGING, Call, make_children
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
@@ -14,6 +15,9 @@ SERIAL = ('change', 'event', 'parent')
 """The kinds of handlers of which only one runs at a time for an object."""
 
 TOLERANCE = 0.01
+
+FLUSHING = 2.5
+"""How long (seconds) it can take to store an outcome, with the latency."""
 
 
 class Violation(Exception):
@@ -55,10 +59,12 @@ def without_own(essence: Any) -> Any:
 class Guarantees:
     """Hears of all commits and calls, and raises `Violation`."""
 
-    def __init__(self, features: frozenset[str], *, exclusive: bool) -> None:
-        """``exclusive`` means that there is never more than one operator."""
-        self.features = features
-        self.exclusive = exclusive
+    def __init__(self, plan: Plan) -> None:
+        self.features = plan.features
+        self.exclusive = plan.replicas == 1
+        """Whether there is never more than one operator."""
+        self.period = FLUSHING + plan.flush_delay if plan.is_calm else None
+        """After how many seconds an outcome must be stored; None if the API fails sometimes."""
         self.objects: dict[str, Any] = {}
         """The existing objects as stored, by their uids."""
         self.names: dict[str, str] = {}
@@ -89,6 +95,10 @@ class Guarantees:
         else:
             clashing = [other for other in others if other.id == call.id
                         and (self.exclusive or other.process is call.process)]
+        clashing += [
+            other for uid, calls in self.running.items() if uid != call.uid
+            for other in calls if other.name == call.name and other.process is call.process
+            and other.kind in SERIAL and call.kind in SERIAL]
         self.running[call.uid].append(call)
         if clashing:
             raise Violation('one at a time', f"{call} begins while {clashing[0]} runs")
@@ -122,6 +132,9 @@ class Guarantees:
                     raise Violation('not repeated', f"{call} begins again, its end is stored")
                 if earlier.process is call.process:
                     raise Violation('not repeated', f"{call} begins again, it has finished")
+                if self.period is not None and earlier.ended is not None and (
+                        earlier.ended + self.period < earlier.process.gone_at):
+                    raise Violation('not repeated', f"{call} begins again, it was not stored")
                 if not earlier.process.killed:
                     raise Violation('not repeated', f"{call} begins again after a regular stop")
 
@@ -249,6 +262,15 @@ class Guarantees:
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")
+        if 'timer' in self.features and self.is_on(raw):
+            status = (raw.get('status') or {}).get('timer') or {}
+            if status.get('n') != raw['spec']['n']:
+                raise Violation('timers', f"the timer of {name} has seen {status} last")
+        if 'main' in self.features:
+            done = [call for call in self.calls[uid] if call.id == 'main' and call.finished]
+            result = (raw.get('status') or {}).get('main')
+            if done[-1].outcome == 'done' and (result or {}).get('n') != raw['spec']['n']:
+                raise Violation('results', f"the result of main of {name} is {result}")
         if 'field' in self.features and raw['spec'].get('f') is not None:
             done = [call for call in self.calls[uid] if call.id == 'field/spec.f' and call.finished]
             if not done or done[-1].new['spec'].get('f') != raw['spec']['f']:

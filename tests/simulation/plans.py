@@ -11,6 +11,9 @@ FEATURES = (
     'event', 'main', 'patching', 'field', 'parent', 'deletion', 'resuming', 'daemon', 'timer',
     'index', 'children')
 
+TROUBLES = ('fault', 'cut', 'blind')
+"""The steps after which requests can fail, or be late."""
+
 DURATION = 60.0
 """How long (seconds) the steps of a plan take at most; then, all faults end."""
 
@@ -36,8 +39,15 @@ class Plan:
     flush_delay: float
     disorder: float
     latency: tuple[float, float]
+    lag: float
+    """How much later (seconds) some of the events come by the watch."""
     replicas: int
     steps: tuple[Step, ...]
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether no request fails or is late."""
+        return not any(step.action in TROUBLES for step in self.steps)
 
     def keep(self, numbers: Any) -> 'Plan':
         """The same with these steps only, by their numbers."""
@@ -50,10 +60,14 @@ def make(seed: int) -> Plan:
     features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
     replicas = 2 if rng.random() < 0.15 else 1
     count = rng.choice((4, 8, 15, 25))
-    times = sorted(_make_time(rng) for _ in range(count))
+    times: list[float] = []
+    while len(times) < count:
+        times.append(_make_time(rng, times))
+    times.sort()
     numbers = iter(range(100, 1000))
     steps = [Step(rng.choice((-1.0, 0.1)), 'create', _make_object(rng, 'a', next(numbers)))]
-    steps += [_make_step(rng, at, next(numbers), replicas) for at in times]
+    is_calm = rng.random() < 0.3
+    steps += [_make_step(rng, at, next(numbers), replicas, is_calm=is_calm) for at in times]
     return Plan(
         seed=seed,
         features=features,
@@ -61,13 +75,16 @@ def make(seed: int) -> Plan:
         flush_delay=rng.choice((0.0, 1.0, 1.0)),
         disorder=rng.choice((0.0, 0.2, 0.8)),
         latency=rng.choice(((0.0, 0.0), (0.0, 0.01), (0.0, 0.1), (0.02, 0.6))),
+        lag=rng.choice((0.0, 0.0, 0.1, 0.7, 3.0)),
         replicas=replicas,
         steps=tuple(sorted(steps, key=lambda step: step.at)),
     )
 
 
-def _make_time(rng: random.Random) -> float:
+def _make_time(rng: random.Random, others: list[float]) -> float:
     """Mostly soon after the start or close to others: that is where the races are."""
+    if others and rng.random() < 0.4:
+        return round(rng.choice(others) + rng.choice((0.0, 0.01, 0.1, 1.0)) * rng.random(), 3)
     return round(rng.choice((rng.uniform(0, 3), rng.uniform(0, 15), rng.uniform(0, DURATION))), 3)
 
 
@@ -75,13 +92,18 @@ def _make_object(rng: random.Random, name: str, n: int) -> dict[str, Any]:
     return {'name': name, 'n': n, 'on': rng.random() < 0.5, 'k': rng.randrange(3)}
 
 
-def _make_step(rng: random.Random, at: float, n: int, replicas: int) -> Step:
+def _make_step(
+        rng: random.Random, at: float, n: int, replicas: int, *, is_calm: bool) -> Step:
+    """A step; in calm plans, the API works as it should."""
     name = rng.choice(NAMES[:2] if rng.random() < 0.8 else NAMES)
     who = rng.randrange(replicas)
     choices = {
-        'create': 20, 'edit': 30, 'touch': 6, 'label': 8, 'delete': 16, 'recreate': 6, 'hold': 3,
-        'fault': 30, 'kill': 12, 'stop': 8, 'cut': 5, 'gap': 5, 'compact': 3, 'meddle': 4,
+        'create': 20, 'edit': 30, 'touch': 6, 'label': 10, 'delete': 16, 'recreate': 10, 'hold': 5,
+        'strip': 4, 'fault': 30, 'kill': 12, 'stop': 10, 'cut': 5, 'gap': 4, 'blind': 9,
+        'meddle': 4,
     }
+    if is_calm:
+        choices = {key: value for key, value in choices.items() if key not in TROUBLES}
     action = rng.choices(list(choices), list(choices.values()))[0]
     args: dict[str, Any]
     match action:
@@ -93,7 +115,7 @@ def _make_step(rng: random.Random, at: float, n: int, replicas: int) -> Step:
                 args['f'] = rng.randrange(3)
             if rng.random() < 0.3:
                 args['k'] = rng.randrange(3)
-        case 'touch' | 'delete' | 'meddle':
+        case 'touch' | 'delete' | 'meddle' | 'strip':
             args = {'name': name, 'n': n}
         case 'label':
             args = {'name': name, 'on': rng.random() < 0.5}
@@ -105,6 +127,8 @@ def _make_step(rng: random.Random, at: float, n: int, replicas: int) -> Step:
             args = {'who': who, 'lossy': rng.random() < 0.3, 'down': rng.choice((0.1, 1, 10))}
         case 'stop':
             args = {'who': who, 'down': rng.choice((0, 1, 10))}
+        case 'blind':
+            args = {'seconds': rng.choice((0.5, 3, 10))}
         case 'cut':
             args = {'who': who, 'seconds': rng.choice((0.5, 3, 20))}
         case _:

@@ -35,6 +35,8 @@ def iter_simpler(plan: Plan) -> Iterator[Plan]:
     if len(plan.features) > 1:
         for feature in sorted(plan.features):
             yield dataclasses.replace(plan, features=plan.features - {feature})
+    if plan.lag:
+        yield dataclasses.replace(plan, lag=0.0)
     if plan.disorder:
         yield dataclasses.replace(plan, disorder=0.0)
     if plan.latency[1]:

@@ -162,10 +162,12 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             await behave(call, 'resuming')
 
     if 'daemon' in features:
-        @kopf.daemon(KIND, id='daemon', cancellation_timeout=2, **on)
+        @kopf.daemon(
+            KIND, id='daemon', cancellation_backoff=3, cancellation_timeout=2, **on)
         @recorded('daemon', 'daemon')
         async def daemon(stopped: Any, **_: Any) -> None:
             await stopped.wait()
+            await asyncio.sleep(0.7)
 
     if 'timer' in features:
         @kopf.timer(KIND, id='timer', interval=7, **on)

@@ -39,7 +39,7 @@ SILENCE = 45.0
 EXPIRY = 90.0
 """The same for replicas: until the record of a killed one has expired."""
 
-PATIENCE = 900.0
+PATIENCE = 400.0
 """How long (seconds) it may take until there is rest."""
 
 EXIT_LIMIT = 15.0
@@ -126,6 +126,7 @@ class Life(processes.Process):
         super().__init__(f"operator {'AB'[who]}{number}", loop)
         self.who = who
         self.killed = False
+        self.gone_at = 0.0
         self.stopping = False
         self.started = loop.time()
         self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
@@ -198,7 +199,7 @@ class World:
         self.story: list[str] = []
         self.violation: Violation | None = None
         self.faults: collections.Counter[str] = collections.Counter()
-        self.guarantees = Guarantees(plan.features, exclusive=plan.replicas == 1)
+        self.guarantees = Guarantees(plan)
         self.seconds = 0.0
         self.lives: list[Life | None] = [None] * plan.replicas
         self._past: list[Life] = []
@@ -316,6 +317,10 @@ class World:
             sandbox._cluster.store.listeners.append(self.hear)
             self.credentials = read_sandbox(sandbox)
             loop.disorder, loop.latency = self.plan.disorder, self.plan.latency
+            if self.plan.lag:
+                sandbox.faults.add(Fault(
+                    action='slow', verb='watch', resource=f'{KIND}*', seconds=self.plan.lag,
+                    chance=0.5, seed=self.plan.seed))
             main = loop.create_task(self._act())
             failed = loop.create_task(self._failed.wait())
             await asyncio.wait([main, failed], return_when=asyncio.FIRST_COMPLETED)
@@ -410,6 +415,13 @@ class World:
             await self.sandbox.delete(KIND, name)
         await self._do_create(name, **fields)
 
+    async def _do_strip(self, name: str, n: int) -> None:
+        """Somebody does not want to wait for the operator."""
+        await self._change_finalizers(name, lambda known: [])
+        await self.sandbox.delete(KIND, name)
+        with contextlib.suppress(statuses.APIError):
+            await self._change_finalizers(name, lambda known: [])
+
     async def _do_hold(self, name: str, seconds: float) -> None:
         """Another operator holds the object by its own finalizer for a while."""
         await self._change_finalizers(name, lambda known: [*known, 'example.com/other'])
@@ -439,9 +451,18 @@ class World:
     async def _do_gap(self) -> None:
         self.sandbox._watches.end()
 
-    async def _do_compact(self) -> None:
-        self.sandbox._cluster.store.compact()
+    async def _do_blind(self, seconds: float) -> None:
+        """No watch works for a while; then, the history is gone, and only a list helps."""
+        fault = self.sandbox.faults.add(Fault(
+            action='refuse', verb='watch', resource=f'{KIND}*', status=503))
         self.sandbox._watches.end()
+
+        async def end() -> None:
+            await asyncio.sleep(seconds)
+            self.sandbox._cluster.store.compact()
+            self.sandbox.faults.remove(fault)
+
+        self._due.append(asyncio.create_task(end()))
 
     async def _do_kill(self, who: int, lossy: bool, down: float) -> None:
         life = self.lives[who]
@@ -460,18 +481,25 @@ class World:
             try:
                 await life.stop()
             except Violation as e:
-                if not any(True for _ in self.sandbox.faults) and life.cut_until == 0:
+                if not self._is_disturbed(life):
                     self.fail(e)
                 life.killed = True
                 life.kill()
             self._bring_back(life, down)
 
-        if any(True for _ in self.sandbox.faults) or life.cut_until:
+        if self._is_disturbed(life):
             life.killed = True  # what is done can be lost if the API cannot be reached
         self._due.append(asyncio.create_task(stop()))
 
+    def _is_disturbed(self, life: Life) -> bool:
+        """Whether writes can fail now."""
+        return life.cut_until > 0 or any(
+            fault.verb != 'watch' and (fault.count is None or fault.hits < fault.count)
+            for fault in self.sandbox.faults)
+
     def _bring_back(self, life: Life, down: float) -> None:
         self.note("is gone", who=life)
+        life.gone_at = asyncio.get_running_loop().time()
         self._past.append(life)
         self.lives[life.who] = None
 

@@ -7,7 +7,7 @@ import pytest
 EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 
 
-@pytest.mark.parametrize('name', ['13-admission', '17-testing'])
+@pytest.mark.parametrize('name', ['13-admission', '17-testing', '22-exploring'])
 def test_the_tests_in_the_examples_pass(name):
     folder = EXAMPLES / name
     command = [sys.executable, '-m', 'pytest', '-q', '-c', '/dev/null', '--rootdir', folder, folder]

@@ -1,0 +1,92 @@
+"""
+Snapshots of a cluster, and the comparison of two of them, regardless of times and identifiers.
+"""
+import collections
+import difflib
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+import yaml
+
+IGNORED_RESOURCES = ('events', 'leases')
+"""The resources whose objects are not a result of the operator's work."""
+
+IGNORED_METADATA = (
+    'uid', 'resourceVersion', 'generation', 'creationTimestamp', 'managedFields', 'selfLink')
+IGNORED_ANNOTATIONS = ('kopf.dev/applied',)
+"""They contain uids as digests."""
+
+TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
+
+Snapshot = Mapping[str, str]
+"""The objects as YAML, by their resources, namespaces, and names."""
+
+
+def take(
+        objects: Collection[tuple[str, dict[str, Any]]], *, ignore: Collection[str] = (),
+) -> Snapshot:
+    """
+    Take a snapshot of objects, which come with the plural names of their resources.
+
+    What remains of them has no uids, versions, and times.
+
+    ``ignore`` are the fields that are left out: ``'status.attempts'``, or only of one resource:
+    ``'configmaps:data.time'``.
+    """
+    objects = [(plural, obj) for plural, obj in objects if plural not in IGNORED_RESOURCES]
+    names = {
+        obj['metadata']['uid']: f"(uid of {plural}/{obj['metadata']['name']})"
+        for plural, obj in objects}
+    found: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
+    for plural, obj in objects:
+        meta = obj['metadata']
+        name = meta['name']
+        if meta.get('generateName'):
+            name = meta['name'] = f"{meta['generateName']}*"
+        for field in IGNORED_METADATA:
+            meta.pop(field, None)
+        for annotation in IGNORED_ANNOTATIONS:
+            meta.get('annotations', {}).pop(annotation, None)
+        for path in ignore:
+            where, _, fields = path.rpartition(':')
+            if where in ('', plural):
+                _remove(obj, fields.split('.'))
+        namespace = f"{meta['namespace']}/" if meta.get('namespace') else ''
+        found[f'{plural} {namespace}{name}'].append(_normalize(obj, names))
+    return {
+        f'{key} #{number}' if len(texts) > 1 else key: text
+        for key, texts in found.items() for number, text in enumerate(sorted(texts), start=1)}
+
+
+def _remove(obj: Any, path: list[str]) -> None:
+    *parents, last = path
+    for name in parents:
+        obj = obj.get(name) if isinstance(obj, dict) else None
+    if isinstance(obj, dict):
+        obj.pop(last, None)
+
+
+def _normalize(obj: Any, names: Mapping[str, str]) -> str:
+    text = json.dumps(obj, sort_keys=True)
+    for uid, name in names.items():
+        text = text.replace(uid, name)
+    return yaml.safe_dump(json.loads(TIME.sub('(time)', text)), sort_keys=True, width=100)
+
+
+def compare(expected: Snapshot, actual: Snapshot) -> list[str]:
+    """Describe the differences: one text for each object that differs."""
+    return list(_iter_differences(expected, actual))
+
+
+def _iter_differences(expected: Snapshot, actual: Snapshot) -> Iterable[str]:
+    for key in sorted(expected.keys() - actual.keys()):
+        yield f"{key} is missing."
+    for key in sorted(actual.keys() - expected.keys()):
+        yield f"{key} is there, but should not be:\n{actual[key]}"
+    for key in sorted(expected.keys() & actual.keys()):
+        if expected[key] != actual[key]:
+            lines = difflib.unified_diff(
+                expected[key].splitlines(), actual[key].splitlines(), lineterm='', n=2)
+            yield '\n'.join([f"{key} differs:", *list(lines)[2:]])

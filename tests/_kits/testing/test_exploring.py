@@ -1,0 +1,89 @@
+import pytest
+
+from kopf import testing
+
+RIGHT = '''
+import kopf
+
+@kopf.on.create('kopfexamples')
+async def create(name, namespace, **_):
+    await kopf.apply({
+        'apiVersion': 'v1', 'kind': 'ConfigMap',
+        'metadata': {'name': name, 'namespace': namespace}, 'data': {'key': 'value'}})
+
+@kopf.on.create('kopfexamples')
+async def retried(retry, patch, **_):
+    if retry < 1:
+        raise kopf.TemporaryError("not yet", delay=10)
+    patch.status['tries'] = retry
+'''
+
+WRONG = RIGHT.replace("'value'", "str(len(known))").replace("**_", "known, **_", 1) + '''
+@kopf.index('configmaps')
+async def known(namespace, name, **_):
+    return {(namespace, name): None}
+'''
+
+
+async def scenario(client):
+    await client.create('kopfexamples', 'obj', spec={})
+    await client.wait('kopfexamples', 'obj', lambda obj: obj['status']['tries'], timeout=300)
+
+
+async def test_it_is_for_sync_tests(crd, script):
+    with pytest.raises(RuntimeError, match="sync tests"):
+        testing.explore(scenario, script(RIGHT), load=[crd])
+
+
+def test_a_right_operator_survives_all_faults_at_all_writes(crd, script):
+    explored = testing.explore(scenario, script(RIGHT), load=[crd])
+    assert 'patch configmaps default/obj' in explored.writes
+    assert explored.runs == 7 * len(explored.writes)
+
+
+def test_what_depends_on_the_number_of_calls_is_found_with_its_story(crd, script):
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(scenario, script(WRONG), load=[crd], strikes=['crash'])
+    text = str(found.value)
+    number = found.value.findings[0].strike.number
+    assert f"If the operator is killed after write {number}" in text
+    assert "configmaps default/obj differs" in text
+    assert "The handler 'create' for [default/obj] was called 2 times, not 1" in text
+    assert f"*** the operator is killed after write {number} ***" in text
+    assert f"To run only this: only='crash:{number}'" in text
+
+
+def test_one_fault_can_be_run_alone(crd, script):
+    assert testing.explore(scenario, script(RIGHT), load=[crd], only='lose:1').runs == 1
+
+
+def test_fields_can_be_ignored(crd, script):
+    explored = testing.explore(
+        scenario, script(WRONG), load=[crd], strikes=['crash'], ignore=['configmaps:data.key'])
+    assert explored.runs == len(explored.writes)
+
+
+def test_a_scenario_has_to_pass_without_faults(crd, script):
+    async def impossible(client):
+        await client.create('kopfexamples', 'obj', spec={})
+        await client.wait('kopfexamples', 'obj', lambda obj: obj['status']['never'])
+
+    with pytest.raises(AssertionError, match="The scenario fails without faults"):
+        testing.explore(impossible, script(RIGHT), load=[crd])
+
+
+def test_an_operator_that_never_rests_is_found(crd, script):
+    handlers = RIGHT + '''
+@kopf.timer('kopfexamples', interval=1)
+async def tick(patch, **_):
+    patch.status['ticks'] = _['status'].get('ticks', 0) + 1
+'''
+    with pytest.raises(AssertionError, match="There is no rest in 100 seconds"):
+        testing.explore(scenario, script(handlers), load=[crd], limit=100)
+
+
+@pytest.mark.parametrize('options', [
+    {'strikes': ['thunder']}, {'only': 'thunder:1'}, {'only': 'crash'}])
+def test_unknown_faults_are_errors(options):
+    with pytest.raises(ValueError, match='crash'):
+        testing.explore(scenario, registry=None, **options)
