@@ -42,6 +42,9 @@ EXPIRY = 90.0
 PATIENCE = 400.0
 """How long (seconds) it may take until there is rest."""
 
+MAX_STORY = 4000
+"""How many events there can be until there is rest, if the time does not pass."""
+
 EXIT_LIMIT = 15.0
 """How long (seconds) the exit of an operator may take."""
 
@@ -216,6 +219,8 @@ class World:
         loop = asyncio.get_running_loop()
         actor = 'world' if who is None else who.name
         self.story.append(f"{loop.time():9.3f}  {actor:12}  {text}")
+        if len(self.story) == MAX_STORY:
+            self.fail(Violation('rest', f"there is no end to it in {MAX_STORY} events"))
 
     def fail(self, violation: Violation) -> None:
         if self.violation is None and not self._is_over:
