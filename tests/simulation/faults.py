@@ -45,7 +45,7 @@ FAULTS = (
     Fault('what a new list lacks is kept', '_core.reactor.informers:Informer.end',
           "self._leave(item, None)", "pass", GONE),
     Fault('the daemons of a gone object go on', '_core.reactor.informers:Informer._end',
-          "item.companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)", "pass", GONE),
+          "item.companions.stop(reason)", "pass", GONE),
     Fault('an index entry is left', '_core.reactor.gates:Gate.forget',
           "self._discard(item)", "pass", GONE),
     Fault('namesakes do not wait for each other',
