@@ -6,12 +6,6 @@ import json
 import random
 from typing import Any
 
-KNOWN = {
-    79: "While the watch is interrupted, an object is deleted. Kubernetes deletes its owned "
-        "resources, and Kopf creates them again without any pause, until the watch is back.",
-}
-"""The seeds that fail by faults of the framework that are known, but not mended yet."""
-
 NAMES = ('a', 'b', 'c')
 FEATURES = (
     'event', 'main', 'patching', 'field', 'parent', 'deletion', 'resuming', 'daemon', 'timer',

@@ -35,7 +35,7 @@ def test_a_planted_fault_is_found(fault):
 
 
 def test_without_its_fault_a_seed_violates_nothing():
-    for seed in sorted({found['seed'] for found in SEEDS.values()})[:10]:
+    for seed in sorted({found['seed'] for found in SEEDS.values()}):
         assert worlds.run(plans.make(seed)).violation is None
 
 

@@ -203,6 +203,30 @@ async def test_a_success_resets_the_delay_after_errors(registry):
 
 
 @virtual_time
+async def test_children_that_others_delete_again_and_again_are_restored_at_a_limited_rate():
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=make_registry()):
+            await api.client.create('things', 'parent', spec={'children': {'a': '1'}})
+            deletions = []
+            end = asyncio.get_running_loop().time() + 30
+            while asyncio.get_running_loop().time() < end:
+                with contextlib.suppress(APIError):
+                    await api.client.delete('configmaps', 'a')
+                    deletions.append(asyncio.get_running_loop().time())
+                await asyncio.sleep(0.01)
+            assert 38 <= len(deletions) <= 42  # ten at once, and then one each second
+            await asyncio.sleep(2)
+            assert [obj['metadata']['name'] for obj in await api.client.list('configmaps')] == ['a']
+            for value in '23':  # changes of the object are not limited
+                changed = asyncio.get_running_loop().time()
+                await api.client.patch('things', 'parent', {'spec': {'children': {'a': value}}})
+                while (await api.client.get('configmaps', 'a'))['data']['v'] != value:
+                    await asyncio.sleep(0.01)
+                assert asyncio.get_running_loop().time() < changed + 0.5
+
+
+@virtual_time
 async def test_intervals_vary_by_a_tenth(registry):
     calls = []
 

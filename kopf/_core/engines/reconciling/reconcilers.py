@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, applying, errors, listing
+from kopf._cogs.helpers import quotas
 from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired, planning
@@ -32,6 +33,12 @@ SPREAD = 0.1
 
 MAX_NAMED = 5
 """How many children the log names at most."""
+
+RESTORATIONS = 10
+"""How many times the children of an object are restored at once; then, once in the period."""
+
+RESTORATION_PERIOD = 1.0
+"""How often (seconds) the children are restored if others change or delete them all the time."""
 
 module_logger = logging.getLogger(__name__)
 
@@ -153,7 +160,7 @@ class Hub:
     def _notify(self, uid: str) -> None:
         member = self._members.get(uid)
         if member is not None:
-            member.trigger()
+            member.restore()
 
     def abandon(self, handler: handlers.ReconcilingHandler, uid: str, logger: Any) -> None:
         """Say once that an object with children does not match the filters any more."""
@@ -193,7 +200,9 @@ class Hub:
 
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
-    __slots__ = ('_attempts', '_due', '_hub', '_is_triggered', 'host', 'name')
+    __slots__ = (
+        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_triggered',
+        '_restorations', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
@@ -202,6 +211,12 @@ class Reconcilers:
         """The namespace and the name, if they are needed."""
         self._hub = hub
         self._is_triggered = True
+        self._is_asked = True
+        """Whether the next run is not only because of children."""
+        self._has_applied = False
+        """Whether the last run has applied any children."""
+        self._restorations: quotas.Bucket | None = None
+        """How often the children can still be restored, if they were lately."""
         self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
         """The failed attempts in a row."""
         self._due: dict[ids.HandlerId, float] = {}
@@ -222,13 +237,18 @@ class Reconcilers:
         self._hub.leave(self)
 
     def trigger(self) -> None:
+        """Run soon: something that the handlers use has changed."""
+        self._is_triggered = self._is_asked = True
+        self.host.wake_up()
+
+    def restore(self) -> None:
         """Run soon: a child has changed."""
         self._is_triggered = True
         self.host.wake_up()
 
     def note_change(self) -> None:
         """Run when the object is processed: it has changed."""
-        self._is_triggered = True
+        self._is_triggered = self._is_asked = True
 
     async def run(
             self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
@@ -239,15 +259,44 @@ class Reconcilers:
         :raises errors.APIError: if the object cannot be patched.
         """
         is_triggered, self._is_triggered = self._is_triggered, False
+        is_asked, self._is_asked = self._is_asked, False
+        self._has_applied = False
         try:
             if raw['metadata'].get('deletionTimestamp') is not None:
                 self._due.clear()
                 await self._clean_up(served, raw)
+            elif is_triggered and not is_asked and self._is_contested:
+                self._postpone(served)
             else:
                 await self._call(served, raw, is_triggered=is_triggered)
         except (Exception, asyncio.CancelledError):
-            self._is_triggered = True  # the reactor tries again
+            self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
+        if self._has_applied and not is_asked:
+            self._note_restoration()
+
+    # Children that others change or delete all the time must not become a hot loop: e.g. Kubernetes
+    # deletes the children of a deleted object before an interrupted watch shows its deletion.
+
+    def _note_restoration(self) -> None:
+        now = self._hub.context.clock.mono()
+        if self._restorations is None:
+            self._restorations = quotas.Bucket(
+                burst=RESTORATIONS, period=RESTORATION_PERIOD, now=now)
+        if not self._restorations.take(now):  # it came by another reason, or was rounded
+            self._restorations.empty(now)
+
+    @property
+    def _is_contested(self) -> bool:
+        return self._restorations is not None and self._restorations.get_wait(
+            self._hub.context.clock.mono()) > 0
+
+    def _postpone(self, served: tuple[handlers.ReconcilingHandler, ...]) -> None:
+        assert self._restorations is not None
+        now = self._hub.context.clock.mono()
+        until = now + self._restorations.get_wait(now)
+        for handler in served:
+            self._due[handler.id] = min(until, self._due.get(handler.id, until))
 
     async def _call(
             self,
@@ -381,6 +430,7 @@ class Reconcilers:
                         case planning.Apply() if self._is_superfluous(step):
                             pass
                         case planning.Apply():
+                            self._has_applied = True
                             await self._apply(handler, step, manager=manager, logger=logger)
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
