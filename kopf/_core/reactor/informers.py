@@ -257,13 +257,16 @@ class Informer:
             if self.handlers.watching:
                 self._record(item, 'DELETED', last)
             item.identify(last)
-        if item.name is not None:
-            self._leaving[item.name] = item
-        if item.inbox.has_events or item.noticed:
-            self.schedule(item)
-        elif item.phase in (items.Phase.RESTING, items.Phase.HELD):
+        is_silent = not (item.inbox.has_events or item.noticed)
+        if is_silent and item.phase in (items.Phase.RESTING, items.Phase.HELD):
+            # If it waited for a namesake itself, the next one waits for that one instead.
             item.enter(items.Phase.ENDED)
             self.end_of(item)
+            return
+        if item.name is not None:
+            self._leaving[item.name] = item
+        if not is_silent:
+            self.schedule(item)
 
     def _end(
             self, item: items.Item,

@@ -277,6 +277,26 @@ async def test_a_namesake_found_by_a_relist_waits_for_the_older_one_too(informer
     assert passes.seen.index(('gone', 'old')) < passes.seen.index(('ADDED', 'new', '3'))
 
 
+@pytest.mark.parametrize('handlers', [CHANGING, WATCHING], ids=['changing', 'watching'])
+async def test_a_namesake_waits_also_if_another_one_has_come_and_gone_meanwhile(
+        informers, passes, handlers):
+    informer = informers.open(RESOURCE, None, handlers)
+    list_all(informer)
+    passes.gate.clear()
+    informer.changed('ADDED', make(1, uid='old'))
+    await calm()
+    informer.changed('DELETED', make(2, uid='old'))
+    informer.changed('ADDED', make(3, uid='brief'))
+    informer.changed('DELETED', make(4, uid='brief'))
+    informer.changed('ADDED', make(5, uid='new'))
+    await calm()
+    assert not any('new' in item or 'brief' in item for item in passes.seen)
+    passes.gate.set()
+    await calm()
+    assert ('new', '5') in passes.seen
+    assert passes.seen.index(('gone', 'old')) < passes.seen.index(('new', '5'))
+
+
 async def test_raw_events_are_all_seen_in_order_with_the_own_echoes(informers, passes):
     informer = informers.open(RESOURCE, None, WATCHING)
     list_all(informer, make(1))
