@@ -125,9 +125,12 @@ class Guarantees:
             return
         stored = self.objects.get(call.uid)
         call.handled = stored and get_handled(stored)
-        for earlier in self.calls[call.uid]:
-            if earlier.id == call.id and earlier.finished and earlier.reason == call.reason and (
-                    earlier.handled == call.handled and earlier.new == call.new):
+        for earlier in reversed(self.calls[call.uid]):
+            if earlier.id != call.id:
+                continue
+            if (earlier.handled, earlier.new) != (call.handled, call.new):
+                break  # the object has had another state meanwhile, and has returned
+            if earlier.finished and earlier.reason == call.reason:
                 if earlier.persisted:
                     raise Violation('not repeated', f"{call} begins again, its end is stored")
                 if earlier.process is call.process:

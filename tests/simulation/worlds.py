@@ -494,6 +494,7 @@ class World:
 
         if self._is_disturbed(life):
             life.killed = True  # what is done can be lost if the API cannot be reached
+        life.stopping = True
         self._due.append(asyncio.create_task(stop()))
 
     def _is_disturbed(self, life: Life) -> bool:
