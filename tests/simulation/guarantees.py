@@ -154,7 +154,7 @@ class Guarantees:
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")
 
     def _check_index(self, call: Call, known: Any) -> None:
-        for uid in self.objects:
+        for uid in self.objects if call.process.is_indexed else ():
             if self.edited.get(uid, 0.0) < call.process.started and uid not in known:
                 raise Violation('full indices', f"{call} begins without {uid} in the index")
 

@@ -12,7 +12,7 @@ import logging
 import random
 import traceback
 import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import kopf
@@ -131,6 +131,8 @@ class Life(processes.Process):
         self.killed = False
         self.gone_at = 0.0
         self.stopping = False
+        self.is_indexed = True
+        """Whether the indices are promised to be full: all lists worked at the start."""
         self.started = loop.time()
         self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
         self.stop_flag = asyncio.Event()
@@ -235,6 +237,8 @@ class World:
         text = record.getMessage()
         if self.verbose or record.levelno >= logging.WARNING:
             self.note(f"{record.levelname}: {text}", who=process)
+        if text.startswith("The indices are incomplete"):
+            process.is_indexed = False
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and record.levelno >= logging.ERROR and (
                 not isinstance(error, EXPECTED)):
@@ -452,6 +456,7 @@ class World:
 
     async def _do_fault(self, **args: Any) -> None:
         self.sandbox.faults.add(Fault(**args, seed=0))
+        self._disturb_exits(self.lives)
 
     async def _do_gap(self) -> None:
         self.sandbox._watches.end()
@@ -497,6 +502,12 @@ class World:
         life.stopping = True
         self._due.append(asyncio.create_task(stop()))
 
+    def _disturb_exits(self, lives: Iterable[Life | None]) -> None:
+        """Note that those who are leaving now can lose what is done."""
+        for life in lives:
+            if life is not None and life.stopping:
+                life.killed = True
+
     def _is_disturbed(self, life: Life) -> bool:
         """Whether writes can fail now."""
         return life.cut_until > 0 or any(
@@ -518,6 +529,7 @@ class World:
     async def _do_cut(self, who: int, seconds: float) -> None:
         life = self.lives[who]
         if life is not None and life.alive:
+            self._disturb_exits([life])
             life.cut_until = asyncio.get_running_loop().time() + seconds
 
     async def _heal(self) -> None:
