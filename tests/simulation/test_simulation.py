@@ -25,6 +25,15 @@ def test_all_guarantees_hold_whatever_happens(batch):
             pytest.fail(f"{story}\n\nRun it again: {command.make_command(report.plan)}")
 
 
+@pytest.mark.parametrize('seed, fault', [
+    (79, "owned resources that Kubernetes deletes are made again without a pause"),
+    (2490, "an object does not wait for the first of its namesakes, but only for the second one"),
+    (5304, "a daemon begins for a deleted object of which a sub-handler still runs"),
+])
+def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
+    assert worlds.run(plans.make(seed)).violation is None, fault
+
+
 def test_the_same_seed_is_the_same_story():
     """It holds also over processes, where the hashes of objects and strings differ."""
     seed = 7

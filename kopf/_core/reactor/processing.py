@@ -259,6 +259,8 @@ class Processor:
         before they are stopped.
         """
         served, companions = item.handlers, item.companions
+        if item.gone:  # those that ran are stopping, and none can begin: nobody would stop it
+            return companions is not None and companions.alive
         if companions is None:
             if not served.spawning:
                 return False
