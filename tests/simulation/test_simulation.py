@@ -28,6 +28,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
 @pytest.mark.parametrize('seed, fault', [
     (79, "owned resources that Kubernetes deletes are made again without a pause"),
     (2490, "an object does not wait for the first of its namesakes, but only for the second one"),
+    (5134, "handlers are called again for a deleted object, of which older states come late"),
     (5304, "a daemon begins for a deleted object of which a sub-handler still runs"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):

@@ -337,13 +337,15 @@ class Reconciliation:
                 conclusion = conclusion._replace(base=stored)
                 item.proceed(self.item.get_cycle().committing(conclusion))
                 newest = await self.saver.close([], conclusion=conclusion, old=None)
+        if newest is None:
+            # The cycle stays until the watch shows the deletion. If it shows older states before
+            # that, no handlers are called again.
+            return None
         item.proceed(None if divergent is None else cycles.Cycle(
             reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
         if step.reason in causes.HANDLED_REASONS or (
                 self.reason == causes.Reason.RESUME and not self._selection.handlers):
             item.resume()
-        if newest is None:
-            return None
         if divergent is not None or self._is_changed(newest, conclusion.base):
             return newest
         item.drop()
