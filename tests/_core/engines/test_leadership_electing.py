@@ -6,8 +6,9 @@ import datetime
 import pytest
 
 from kopf._cogs.aiokits.clocks import Moment
+from kopf._cogs.structs.leases import Sighting
 from kopf._core.engines.leadership import electing
-from kopf._core.engines.leadership.electing import Create, Read, Replace, Sighting, Wait
+from kopf._core.engines.leadership.electing import Create, Read, Replace, Wait
 
 WALL = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
 ME = electing.Candidate(identity='me', namespace='ns', name='lease', duration=15)
@@ -103,24 +104,6 @@ def test_release_leaves_no_holder_and_the_shortest_duration():
 def test_lease_of_others_is_not_released():
     assert electing.release(
         Sighting(make_lease('other'), 100), candidate=ME, now=Moment(102, WALL)) is None
-
-
-@pytest.mark.parametrize(('newest', 'since'), [
-    (make_lease('other'), 100),
-    ({**make_lease('other'), 'metadata': {'labels': {}, 'resourceVersion': '8'}}, 100),
-    (make_lease('other', renewed='2020-01-01T00:00:02.000000Z'), 110),
-    (make_lease('other', renewed='1999-01-01T00:00:02.000000Z'), 110),
-    (make_lease('another'), 110),
-    (None, 110),
-])
-def test_only_changes_of_the_record_count_and_not_the_times_in_it(newest, since):
-    seen = electing.see(Sighting(make_lease('other'), 100), newest, now=110)
-    assert (seen.raw, seen.since) == (newest, since)
-
-
-def test_lease_that_is_created_again_counts_since_then():
-    gone = electing.see(Sighting(make_lease('other'), 100), None, now=110)
-    assert electing.see(gone, make_lease('other'), now=112).since == 112
 
 
 @pytest.mark.parametrize(('share', 'pause'), [(0, 2), (0.5, 3.2), (1, 4.4)])

@@ -3,36 +3,20 @@ Candidacies: acquire one Lease, renew it, and release it, as `electing` decides.
 """
 import asyncio
 import datetime
-import json
 import logging
 import random
-import urllib.parse
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable
 
 from kopf._cogs.aiokits import clocks, tenures
-from kopf._cogs.clients import errors
+from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, leases, references
+from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.leadership import electing
 
 logger = logging.getLogger('kopf._core.engines.leadership')
 
-PATIENCE = 0.5
-"""How long one request can take, as a fraction of the renewal deadline."""
-
-RULE = "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, create, update]}"
-"""The rule of a role that an operator needs for its Lease."""
-
-
-class Client(Protocol):
-    """The part of `api.Client` that is needed here."""
-
-    async def request(
-            self, method: str, path: str, *, body: bytes | None = None,
-            timeout: float | None = None, retry: bool = True,
-    ) -> Any:
-        """Make a request; see `api.Client.request`."""
+VERBS = 'get, create, update'
+"""What an operator must be allowed to do with its Lease."""
 
 
 class Candidacy:
@@ -46,7 +30,7 @@ class Candidacy:
 
     def __init__(
             self,
-            client: Client,
+            client: leasing.Client,
             *,
             candidate: electing.Candidate,
             settings: configuration.LeadershipSettings,
@@ -56,21 +40,19 @@ class Candidacy:
     ) -> None:
         """``on_change`` is called when a term of the tenure has begun or ended."""
         super().__init__()
-        self._client = client
+        self._client = leasing.LeaseClient(
+            client, namespace=candidate.namespace, deadline=settings.renew_deadline)
         self._candidate = candidate
         self._settings = settings
         self._tenure = tenure
         self._on_change = on_change
         self._clock = clock
-        self._seen: electing.Sighting | None = None
+        self._seen: leases.Sighting | None = None
         self._failure: str | None = None
         """The failure of the latest attempts that was logged; None after a success."""
         self._holder: str | None = None
         """The other replica that leads, as it was logged last."""
         self._title = f"{candidate.namespace}/{candidate.name}"
-        list_path = leases.RESOURCE.get_url(namespace=references.NamespaceName(candidate.namespace))
-        self._list_path = list_path
-        self._path = f"{list_path}/{urllib.parse.quote(candidate.name)}"
 
     async def run(self) -> None:
         """Acquire the Lease, and renew it; after a loss, acquire it again; until cancelled."""
@@ -131,8 +113,8 @@ class Candidacy:
         assert self._seen is not None
         step = electing.release(self._seen, candidate=self._candidate, now=self._now())
         if step is not None:
-            raw = await self._request('PUT', self._path, step.body)
-            self._seen = electing.see(self._seen, raw, now=self._clock())
+            raw = await self._client.replace(step.body)
+            self._seen = leases.see(self._seen, raw, now=self._clock())
 
     async def _attempt(self) -> electing.Step | None:
         """
@@ -151,8 +133,7 @@ class Candidacy:
         except errors.APIConflictError:
             return electing.Read()  # another replica was quicker
         except errors.APIForbiddenError as e:
-            self._fail(f"{str(e).rstrip('.')}. Add this rule to the Role of the operator in the "
-                       f"namespace {self._candidate.namespace!r}: {RULE}")
+            self._fail(self._client.explain(e, verbs=VERBS))
             return None
         except (errors.APIError, credentials.LoginError) as e:
             self._fail(str(e) or repr(e))
@@ -172,11 +153,11 @@ class Candidacy:
             return step
         was_own = self._seen is not None and self._seen.holder == self._candidate.identity
         if isinstance(step, electing.Create):
-            raw = await self._request('POST', self._list_path, step.body)
+            raw = await self._client.create(step.body)
         else:
-            raw = await self._request('PUT', self._path, step.body)
+            raw = await self._client.replace(step.body)
         # The time before the request counts: for the others, the Lease was changed after that.
-        self._seen = electing.Sighting(raw, now.mono)
+        self._seen = leases.Sighting(raw, now.mono)
         until = now.mono + self._settings.renew_deadline
         if was_own and self._tenure.term is not None:
             self._tenure.prolong(until)
@@ -188,19 +169,8 @@ class Candidacy:
         return step
 
     async def _read(self) -> None:
-        try:
-            raw = await self._request('GET', self._path)
-        except errors.APINotFoundError:
-            raw = None
-        self._seen = electing.see(self._seen, raw, now=self._clock())
-
-    async def _request(
-            self, method: str, path: str, body: Mapping[str, Any] | None = None,
-    ) -> Mapping[str, Any]:
-        raw: Mapping[str, Any] = await self._client.request(
-            method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
-            timeout=self._settings.renew_deadline * PATIENCE)
-        return raw
+        raw = await self._client.get(self._candidate.name)
+        self._seen = leases.see(self._seen, raw, now=self._clock())
 
     def _fail(self, reason: str) -> None:
         """Log why the attempts fail, once until that changes."""

@@ -1,8 +1,6 @@
 """
 Electing: what to do with a Lease next. All times are arguments.
 
-The clocks of machines differ, so the times in a Lease are only written for people, and never read.
-A Lease is valid for its duration since its record was seen to change, by the own monotonic clock.
 ``tools/leaderelection`` of client-go does the same: `decide` is its ``tryAcquireOrRenew``.
 
 All writes are guarded by the resource version: of several replicas that decide the same at the same
@@ -20,34 +18,6 @@ JITTER = 1.2
 
 MIN_PAUSE = 0.05
 """The shortest pause (seconds) between two attempts."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Sighting:
-    """A Lease as this replica has seen it."""
-    raw: Mapping[str, Any] | None
-    """The object; None if there is none."""
-    since: float
-    """The monotonic time when it was first seen with this record."""
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        return (self.raw or {}).get('spec') or {}
-
-    @property
-    def holder(self) -> str:
-        """The identity of the replica that leads; empty if the Lease is free."""
-        return self.spec.get('holderIdentity') or ''
-
-    @property
-    def until(self) -> float:
-        """The monotonic time until which the Lease is valid, unless it changes."""
-        return self.since + float(self.spec.get('leaseDurationSeconds') or 0)
-
-    @property
-    def transitions(self) -> int:
-        """How many times the Lease has got another holder."""
-        return self.spec.get('leaseTransitions') or 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,16 +59,8 @@ class Wait:
 Step = Read | Create | Replace | Wait
 
 
-def see(known: Sighting | None, raw: Mapping[str, Any] | None, *, now: float) -> Sighting:
-    """Take the present state of the Lease. Only changes of its record count."""
-    seen = Sighting(raw, now)
-    if known is not None and known.raw is not None and raw is not None and known.spec == seen.spec:
-        return dataclasses.replace(seen, since=known.since)
-    return seen
-
-
 def decide(
-        seen: Sighting | None, *, candidate: Candidate, now: clocks.Moment, is_fresh: bool,
+        seen: leases.Sighting | None, *, candidate: Candidate, now: clocks.Moment, is_fresh: bool,
 ) -> Step:
     """
     Decide the next step of an attempt to acquire or to renew the Lease.
@@ -120,7 +82,7 @@ def decide(
     return Replace(_make_lease(seen, candidate, record))
 
 
-def release(seen: Sighting, *, candidate: Candidate, now: clocks.Moment) -> Replace | None:
+def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) -> Replace | None:
     """
     Decide how to give the Lease away, so that another replica can take it at once.
 
@@ -158,10 +120,7 @@ def _make_record(
 
 
 def _make_lease(
-        seen: Sighting, candidate: Candidate, record: Mapping[str, Any],
+        seen: leases.Sighting, candidate: Candidate, record: Mapping[str, Any],
 ) -> Mapping[str, Any]:
-    """Make the Lease with the record, and with all metadata that others have set."""
-    metadata = (seen.raw or {}).get('metadata') or {
-        'namespace': candidate.namespace, 'name': candidate.name}
-    return {
-        'apiVersion': leases.API_VERSION, 'kind': leases.KIND, 'metadata': metadata, 'spec': record}
+    return leases.make(
+        seen.raw, namespace=candidate.namespace, name=candidate.name, record=record)

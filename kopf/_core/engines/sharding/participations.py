@@ -7,26 +7,21 @@ shards are taken or released, as `shares` decides.
 import asyncio
 import datetime
 import functools
-import json
 import logging
 import math
 import random
-import urllib.parse
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks, tenures
-from kopf._cogs.clients import errors
+from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import credentials, leases, references
+from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.sharding import holdings, rosters, shares
 
 T = TypeVar('T')
 
 logger = logging.getLogger('kopf._core.engines.sharding')
-
-PATIENCE = 0.5
-"""How long one request can take, as a fraction of the renewal deadline."""
 
 MAX_WRITES = 8
 """How many Leases are written at once."""
@@ -34,19 +29,8 @@ MAX_WRITES = 8
 JITTER = 0.2
 """By which part the pauses are shorter, at most, so that the replicas are not in step."""
 
-RULE = ("{apiGroups: [coordination.k8s.io], resources: [leases], "
-        "verbs: [list, get, create, update, delete]}")
-"""The rule of a role that an operator needs for its Leases."""
-
-
-class Client(Protocol):
-    """The part of `api.Client` that is needed here."""
-
-    async def request(
-            self, method: str, path: str, *, body: bytes | None = None,
-            timeout: float | None = None, retry: bool = True,
-    ) -> Any:
-        """Make a request; see `api.Client.request`."""
+VERBS = 'list, get, create, update, delete'
+"""What an operator must be allowed to do with its Leases."""
 
 
 class Participation:
@@ -59,7 +43,7 @@ class Participation:
 
     def __init__(
             self,
-            client: Client,
+            client: leasing.Client,
             *,
             group: rosters.Group,
             settings: configuration.LeadershipSettings,
@@ -73,7 +57,8 @@ class Participation:
         work under way; it is called in this thread.
         """
         super().__init__()
-        self._client = client
+        self._client = leasing.LeaseClient(
+            client, namespace=group.namespace, deadline=settings.renew_deadline)
         self._group = group
         self._settings = settings
         self._own = own
@@ -82,7 +67,7 @@ class Participation:
         self._clock = clock
         self._member: Mapping[str, Any] | None = None
         """The own Lease as it was written or read last."""
-        self._seen: dict[str, rosters.Sighting] = {}
+        self._seen: dict[str, leases.Sighting] = {}
         self._begun = asyncio.Event()
         self._joined = asyncio.Event()
         self._settled_at = math.inf
@@ -91,8 +76,6 @@ class Participation:
         self._failures: dict[str, str] = {}
         """The failures that were logged, by what was tried; until the next success."""
         self._is_blocked = False
-        self._list_path = leases.RESOURCE.get_url(
-            namespace=references.NamespaceName(group.namespace))
 
     async def run(self) -> None:
         """Be a member, and hold a fair share of the shards, until cancelled."""
@@ -164,20 +147,13 @@ class Participation:
             await self._put_member(leaving=leaving)
         except (errors.APIConflictError, errors.APINotFoundError):
             # An earlier attempt has succeeded though its response was lost; or it was deleted.
-            try:
-                self._member = await self._request('GET', self._get_path(self._member_name))
-            except errors.APINotFoundError:
-                self._member = None
+            self._member = await self._client.get(self._group.name_member(self._group.me))
             await self._put_member(leaving=leaving)
 
     async def _put_member(self, *, leaving: bool) -> None:
         body = rosters.make_member(
             self._member, group=self._group, now=self._now(), leaving=leaving)
-        self._member = await self._put(self._member, self._member_name, body)
-
-    @property
-    def _member_name(self) -> str:
-        return self._group.name_member(self._group.me)
+        self._member = await self._put(self._member, body)
 
     # The shares.
 
@@ -203,16 +179,15 @@ class Participation:
         """Make a round; return the number of members."""
         group, term = self._group, self._own.tenure.term
         sent = self._clock()
-        found: list[Any] = []
+        found: list[Mapping[str, Any]] = []
 
         async def look() -> None:
-            selector = urllib.parse.urlencode({'labelSelector': f'{rosters.LABEL}={group.name}'})
-            found.append(await self._request('GET', f'{self._list_path}?{selector}'))
+            found.extend(await self._client.find(label=rosters.LABEL, value=group.name))
 
         if not await self._attempt('list the Leases', look()):
             return 1
         self._seen = dict(rosters.see(
-            self._seen, found[0].get('items') or (), group=group, now=self._clock()))
+            self._seen, found, group=group, now=self._clock()))
         view = rosters.assess(self._seen, group=group, now=sent)
         held = self._own.grants
         gone = [shard for shard in held if view.holders[shard] != group.me]
@@ -243,7 +218,7 @@ class Participation:
         if scheme != group.scheme and not view.others:
             item = self._seen.get(group.name)
             await self._attempt('set the scheme', self._put(
-                item.raw if item is not None else None, group.name,
+                item.raw if item is not None else None,
                 rosters.make_scheme(None if item is None else item.raw, group=group,
                                     now=self._now())))
         if scheme != group.scheme and self._own.grants:
@@ -293,20 +268,17 @@ class Participation:
         saved: list[Mapping[str, Any]] = []
 
         async def write() -> None:
-            saved.append(await self._put(raw, name, body))
+            saved.append(await self._put(raw, body))
 
         is_written = await self._attempt('write the Leases of shards', write())
         if is_written:
-            self._seen[name] = rosters.Sighting(saved[0], self._clock())
+            self._seen[name] = leases.Sighting(saved[0], self._clock())
         return is_written
 
     async def _delete(self, name: str) -> None:
         item = self._seen[name]
         if item.raw is not None:
-            version = item.raw['metadata'].get('resourceVersion')
-            await self._attempt('delete Leases', self._request(
-                'DELETE', self._get_path(name),
-                {'preconditions': {'resourceVersion': version}}))
+            await self._attempt('delete Leases', self._client.delete(item.raw))
 
     async def _each(self, act: Callable[[T], Awaitable[None]], items: Collection[T]) -> None:
         limit = asyncio.Semaphore(MAX_WRITES)
@@ -320,22 +292,10 @@ class Participation:
     # The requests.
 
     async def _put(
-            self, raw: Mapping[str, Any] | None, name: str, body: Mapping[str, Any],
+            self, raw: Mapping[str, Any] | None, body: Mapping[str, Any],
     ) -> Mapping[str, Any]:
-        if raw is None:
-            return await self._request('POST', self._list_path, body)
-        return await self._request('PUT', self._get_path(name), body)
-
-    async def _request(
-            self, method: str, path: str, body: Mapping[str, Any] | None = None,
-    ) -> Mapping[str, Any]:
-        raw: Mapping[str, Any] = await self._client.request(
-            method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
-            timeout=self._settings.renew_deadline * PATIENCE)
-        return raw
-
-    def _get_path(self, name: str) -> str:
-        return f'{self._list_path}/{urllib.parse.quote(name)}'
+        """Create the Lease, or replace the known one."""
+        return await (self._client.create(body) if raw is None else self._client.replace(body))
 
     async def _attempt(self, what: str, work: Awaitable[Any]) -> bool:
         """Do something; return whether it has succeeded. Failures are logged once in a row."""
@@ -344,8 +304,7 @@ class Participation:
         except (errors.APIConflictError, errors.APINotFoundError):
             return False  # others were quicker: the next list shows it
         except errors.APIForbiddenError as e:
-            self._fail(what, f"{str(e).rstrip('.')}. Add this rule to the Role of the operator in "
-                             f"the namespace {self._group.namespace!r}: {RULE}")
+            self._fail(what, self._client.explain(e, verbs=VERBS))
         except (errors.APIError, credentials.LoginError) as e:
             self._fail(what, str(e) or repr(e))
         else:

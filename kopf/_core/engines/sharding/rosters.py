@@ -1,9 +1,6 @@
 """
 Rosters: who is there and who holds what, as read from the Leases. All times are arguments.
 
-As in elections, the times in the Leases are only written for people: a membership is valid for its
-duration since its Lease was seen to change, by the own monotonic clock. See `electing`.
-
 The *scheme* is how the objects are divided into shards. Replicas with different schemes must not
 work at once, e.g. while the number of shards changes by a rolling update. One more Lease has the
 scheme in force.
@@ -67,28 +64,7 @@ def _digest(member: str) -> str:
     return hashlib.sha256(member.encode()).hexdigest()[:16]
 
 
-@dataclasses.dataclass(frozen=True)
-class Sighting:
-    """A Lease as this replica has seen it."""
-    raw: Mapping[str, Any] | None
-    """The object; None if it is absent."""
-    since: float
-    """The monotonic time when it was first seen with this record."""
-
-    @property
-    def spec(self) -> Mapping[str, Any]:
-        return (self.raw or {}).get('spec') or {}
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        return (self.raw or {}).get('metadata', {}).get('labels') or {}
-
-    @property
-    def holder(self) -> str:
-        return self.spec.get('holderIdentity') or ''
-
-
-Roster = Mapping[str, Sighting]
+Roster = Mapping[str, leases.Sighting]
 """The Leases by their names; also those that are missing, if that matters."""
 
 
@@ -113,18 +89,17 @@ def see(known: Roster, listed: Iterable[Mapping[str, Any]], *, group: Group, now
 
     ``now`` is when the list has arrived.
     """
-    seen: dict[str, Sighting] = {}
+    seen: dict[str, leases.Sighting] = {}
     for raw in listed:
-        sighting, former = Sighting(raw, now), known.get(raw['metadata']['name'])
-        if former is not None and former.raw is not None and former.spec == sighting.spec:
-            sighting = Sighting(raw, former.since)
-        seen[raw['metadata']['name']] = sighting
+        name = raw['metadata']['name']
+        seen[name] = leases.see(known.get(name), raw, now=now)
     needed = {group.name_member(item.holder) for item in seen.values()
               if item.labels.get(ROLE) == 'shard' and item.holder}
     needed.update(name for name in group.shards if name in known)
     for name in needed - seen.keys():
         former = known.get(name)
-        seen[name] = former if former is not None and former.raw is None else Sighting(None, now)
+        seen[name] = (former if former is not None and former.raw is None
+                      else leases.Sighting(None, now))
     return seen
 
 
@@ -245,9 +220,5 @@ def _make(
         raw: Mapping[str, Any] | None, name: str, spec: Mapping[str, Any], *,
         group: Group, role: str, extra: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """Make a Lease with the record, and with all metadata that others have set."""
-    metadata = (raw or {}).get('metadata') or {'namespace': group.namespace, 'name': name}
-    labels = {**(metadata.get('labels') or {}), LABEL: group.name, ROLE: role,
-              SCHEME: group.scheme, **(extra or {})}
-    return {'apiVersion': leases.API_VERSION, 'kind': leases.KIND,
-            'metadata': {**metadata, 'labels': labels}, 'spec': spec}
+    labels = {LABEL: group.name, ROLE: role, SCHEME: group.scheme, **(extra or {})}
+    return leases.make(raw, namespace=group.namespace, name=name, record=spec, labels=labels)

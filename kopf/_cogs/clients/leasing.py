@@ -1,0 +1,85 @@
+"""
+Leasing: the requests for the Leases of one namespace.
+
+A request takes a part of the time after which a Lease that is not renewed is lost, and is not
+retried: whoever keeps the Leases decides again first.
+"""
+import json
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from kopf._cogs.clients import errors
+from kopf._cogs.structs import leases, references
+
+PATIENCE = 0.5
+"""How long one request can take, as a fraction of the renewal deadline."""
+
+
+class Client(Protocol):
+    """The part of `api.Client` that is needed here."""
+
+    async def request(
+            self, method: str, path: str, *, body: bytes | None = None,
+            timeout: float | None = None, retry: bool = True,
+    ) -> Any:
+        """Make a request; see `api.Client.request`."""
+
+
+class LeaseClient:
+    """
+    Reads and writes Leases. All methods raise `errors.APIError`, and `LoginError`.
+
+    Writes of existing Leases are guarded by their resource version.
+    """
+
+    def __init__(self, client: Client, *, namespace: str, deadline: float) -> None:
+        """The deadline is the one of the renewals, in seconds."""
+        super().__init__()
+        self._client = client
+        self._namespace = namespace
+        self._timeout = deadline * PATIENCE
+        self._path = leases.RESOURCE.get_url(namespace=references.NamespaceName(namespace))
+
+    async def get(self, name: str) -> Mapping[str, Any] | None:
+        """Get a Lease; None if it is absent."""
+        try:
+            return await self._request('GET', self._get_path(name))
+        except errors.APINotFoundError:
+            return None
+
+    async def find(self, *, label: str, value: str) -> Sequence[Mapping[str, Any]]:
+        """List the Leases with this label."""
+        selector = urllib.parse.urlencode({'labelSelector': f'{label}={value}'})
+        found = await self._request('GET', f'{self._path}?{selector}')
+        return found.get('items') or ()
+
+    async def create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._request('POST', self._path, body)
+
+    async def replace(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        return await self._request('PUT', self._get_path(body['metadata']['name']), body)
+
+    async def delete(self, raw: Mapping[str, Any]) -> None:
+        """Delete a Lease in this state."""
+        metadata = raw['metadata']
+        await self._request('DELETE', self._get_path(metadata['name']), {
+            'preconditions': {'resourceVersion': metadata.get('resourceVersion')}})
+
+    def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
+        """Say what to do about a lack of rights; ``verbs`` are all that are needed."""
+        return (
+            f"{str(error).rstrip('.')}. Add this rule to the Role of the operator in the namespace "
+            f"{self._namespace!r}: {{apiGroups: [coordination.k8s.io], resources: [leases], verbs: "
+            f"[{verbs}]}}")
+
+    async def _request(
+            self, method: str, path: str, body: Mapping[str, Any] | None = None,
+    ) -> Mapping[str, Any]:
+        raw: Mapping[str, Any] = await self._client.request(
+            method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
+            timeout=self._timeout)
+        return raw
+
+    def _get_path(self, name: str) -> str:
+        return f'{self._path}/{urllib.parse.quote(name)}'

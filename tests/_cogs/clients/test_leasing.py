@@ -1,0 +1,64 @@
+"""
+The requests for Leases.
+"""
+import json
+
+import pytest
+
+from kopf._cogs.clients import leasing
+from kopf._cogs.clients.errors import APIForbiddenError, APINotFoundError
+
+PATH = '/apis/coordination.k8s.io/v1/namespaces/ns/leases'
+LEASE = {'metadata': {'name': 'a b', 'resourceVersion': '7'}}
+
+
+class Client:
+    """Notes the requests, and responds as it is told."""
+
+    def __init__(self, response=None):
+        self.requests = []
+        self._response = response if response is not None else LEASE
+
+    async def request(self, method, path, *, body=None, timeout=None, retry=True):
+        self.requests.append((method, path, None if body is None else json.loads(body)))
+        assert (timeout, retry) == (5, False)
+        if isinstance(self._response, Exception):
+            raise self._response
+        return self._response
+
+
+def make_leases(client):
+    return leasing.LeaseClient(client, namespace='ns', deadline=10)
+
+
+@pytest.mark.parametrize('call, request_', [
+    (lambda own: own.get('a b'), ('GET', f'{PATH}/a%20b', None)),
+    (lambda own: own.create(LEASE), ('POST', PATH, LEASE)),
+    (lambda own: own.replace(LEASE), ('PUT', f'{PATH}/a%20b', LEASE)),
+    (lambda own: own.delete(LEASE), (
+        'DELETE', f'{PATH}/a%20b', {'preconditions': {'resourceVersion': '7'}})),
+], ids=['get', 'create', 'replace', 'delete'])
+async def test_requests_have_half_the_time_and_are_not_repeated(call, request_):
+    client = Client()
+    assert await call(make_leases(client)) in (LEASE, None)
+    assert client.requests == [request_]
+
+
+async def test_absent_lease_is_none():
+    client = Client(APINotFoundError("not found", status=404))
+    assert await make_leases(client).get('x') is None
+
+
+@pytest.mark.parametrize('response, found', [
+    ({'items': [LEASE]}, [LEASE]), ({'items': None}, []), ({}, [])])
+async def test_leases_are_found_by_their_label(response, found):
+    client = Client(response)
+    assert list(await make_leases(client).find(label='kopf.dev/x', value='y')) == found
+    assert client.requests == [('GET', f'{PATH}?labelSelector=kopf.dev%2Fx%3Dy', None)]
+
+
+def test_lack_of_rights_is_explained_by_the_rule_that_is_needed():
+    error = APIForbiddenError("leases is forbidden.", status=403)
+    assert make_leases(Client()).explain(error, verbs='get, update').endswith(
+        "is forbidden. Add this rule to the Role of the operator in the namespace 'ns': "
+        "{apiGroups: [coordination.k8s.io], resources: [leases], verbs: [get, update]}")

@@ -1,0 +1,67 @@
+"""
+Leases as they are seen and made.
+"""
+import datetime
+
+import pytest
+
+from kopf._cogs.structs import leases
+from kopf._cogs.structs.leases import Sighting
+
+
+def make_lease(holder, *, renewed='2020-01-01T00:00:00.000000Z'):
+    return {
+        'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease',
+        'metadata': {'namespace': 'ns', 'name': 'lease', 'resourceVersion': '7',
+                     'labels': {'by': 'others'}},
+        'spec': {'holderIdentity': holder, 'leaseDurationSeconds': 15, 'renewTime': renewed,
+                 'leaseTransitions': 3},
+    }
+
+
+@pytest.mark.parametrize(('newest', 'since'), [
+    (make_lease('other'), 100),
+    ({**make_lease('other'), 'metadata': {'labels': {}, 'resourceVersion': '8'}}, 100),
+    (make_lease('other', renewed='2020-01-01T00:00:02.000000Z'), 110),
+    (make_lease('other', renewed='1999-01-01T00:00:02.000000Z'), 110),
+    (make_lease('another'), 110),
+    (None, 110),
+])
+def test_only_changes_of_the_record_count_and_not_the_times_in_it(newest, since):
+    seen = leases.see(Sighting(make_lease('other'), 100), newest, now=110)
+    assert (seen.raw, seen.since) == (newest, since)
+
+
+def test_lease_that_is_created_again_counts_since_then():
+    gone = leases.see(Sighting(make_lease('other'), 100), None, now=110)
+    assert leases.see(gone, make_lease('other'), now=112).since == 112
+
+
+def test_lease_is_valid_for_its_duration_since_it_was_seen():
+    seen = Sighting(make_lease('other'), 100)
+    assert (seen.holder, seen.until, seen.transitions) == ('other', 115, 3)
+
+
+@pytest.mark.parametrize('raw', [None, {}, {'spec': None}, {'metadata': {}, 'spec': {}}])
+def test_what_is_absent_is_free(raw):
+    seen = Sighting(raw, 100)
+    assert (seen.holder, seen.until, seen.transitions, seen.labels) == ('', 100, 0, {})
+
+
+def test_lease_is_made_with_what_others_have_set():
+    made = leases.make(
+        make_lease('other'), namespace='x', name='y', record={'a': 1}, labels={'own': 'label'})
+    assert made['metadata'] == {
+        'namespace': 'ns', 'name': 'lease', 'resourceVersion': '7',
+        'labels': {'by': 'others', 'own': 'label'}}
+    assert made['spec'] == {'a': 1}
+
+
+def test_new_lease_has_its_names_only():
+    assert leases.make(None, namespace='x', name='y', record={})['metadata'] == {
+        'namespace': 'x', 'name': 'y'}
+
+
+def test_times_are_in_microseconds():
+    when = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
+    assert leases.format_time(when) == '2020-01-02T03:04:05.000678Z'
