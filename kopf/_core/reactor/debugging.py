@@ -81,9 +81,8 @@ class _Listed:
         self._total = 0
         self._shown: list[Mapping[str, Any]] = []
 
-    @property
-    def has_room(self) -> bool:
-        """Count one more entry, and say whether it is shown."""
+    def count(self) -> bool:
+        """Count one more entry, and return whether it is shown."""
         self._total += 1
         return self._total <= MAX_SHOWN
 
@@ -102,18 +101,18 @@ async def describe(inspector: inspecting.Inspector, *, now: clocks.Clock) -> Map
     async for item in inspector.tour():
         reason = inspecting.find_reason(item)
         if item.phase in items.AT_WORK:
-            if lists['at_work'].has_room:
+            if lists['at_work'].count():
                 lists['at_work'].show({
                     **_describe_object(item),
                     'phase': item.phase.name.lower(),
                     'handlers': _describe_calls(running.get(item.uid, ()), moment),
                 })
         elif item.phase is items.Phase.QUEUED:
-            if lists['queued'].has_room:
+            if lists['queued'].count():
                 lists['queued'].show(_describe_object(item))
         elif reason is not None:
             listed = lists['throttled' if reason == 'throttled' else 'waiting']
-            if listed.has_room:
+            if listed.count():
                 listed.show({
                     **_describe_object(item), 'reason': reason,
                     **_describe_due(item.due, moment),
@@ -121,7 +120,7 @@ async def describe(inspector: inspecting.Inspector, *, now: clocks.Clock) -> Map
                 })
     watches = _Listed()
     for watch in inspector.watches:
-        if watches.has_room:
+        if watches.count():
             heard = watch.pulse.heard
             watches.show({
                 'resource': str(watch.resource), 'namespace': watch.namespace,
