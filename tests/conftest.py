@@ -73,11 +73,19 @@ def fail_on_leaked_tasks(test: Callable[..., Awaitable[None]]) -> Callable[..., 
     async def wrapper(*args: Any, **kwargs: Any) -> None:
         before = asyncio.all_tasks()
         await test(*args, **kwargs)
-        # Those already cancelled or finishing need a few turns of the loop. Those of servers need
-        # the time in which a busy system tells them that their client has disconnected.
-        deadline = time.monotonic() + 0.2
-        while asyncio.all_tasks() - before and time.monotonic() < deadline:
+        for _ in range(10):  # those already cancelled or finishing need a few turns of the loop
+            if not asyncio.all_tasks() - before:
+                break
             await asyncio.sleep(0)
-        leaked = asyncio.all_tasks() - before
+        # A busy system tells servers only later that their clients have disconnected.
+        deadline = time.monotonic() + 0.2
+        while (leaked := asyncio.all_tasks() - before) and time.monotonic() < deadline and all(
+                map(is_serving, leaked)):
+            await asyncio.sleep(0)
         assert not leaked, f"Tasks are left behind: {leaked}"
     return wrapper
+
+
+def is_serving(task: asyncio.Task[Any]) -> bool:
+    """Whether the task serves a connection of an aiohttp server."""
+    return getattr(task.get_coro(), '__qualname__', '') == 'RequestHandler.start'
