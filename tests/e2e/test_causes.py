@@ -565,6 +565,7 @@ async def test_event_handlers_see_every_event_with_its_type_and_own_echoes(
     await wait_handled(kube, kind, 'y')
     await kube.delete(kind, 'x')
     await journal.wait(('x', 'DELETED', 3, False))
+    await journal.wait(('y', 'MODIFIED', None, True))
     assert [entry for entry in journal if entry[0] == 'x'] == [
         ('x', None, 0, False),
         ('x', 'MODIFIED', 1, False),
@@ -621,6 +622,7 @@ async def test_results_of_event_handlers_are_put_into_the_status_when_they_chang
     await kube.wait_for(status_kind, 'x', lambda obj: obj.get('status') == {'fn': {'seen': 1}})
     await kube.patch(status_kind, 'x', {'spec': {'field': 2}})
     await kube.wait_for(status_kind, 'x', lambda obj: obj['status'] == {'fn': {'seen': 2}})
+    await journal.wait_length(4)
     obj = await wait_settled(kube, status_kind, 'x')
     assert 'annotations' not in obj['metadata']
     assert journal == [1, 1, 2, 2]
@@ -641,6 +643,7 @@ async def test_patches_of_event_handlers_are_applied(kube, status_kind, journal,
     obj = await kube.wait_for(status_kind, 'x', lambda obj: obj['spec']['transformed'])
     assert obj['spec'] == {'field': 1, 'seen': True, 'transformed': True}
     assert obj['status'] == {'seen': True}
+    await journal.wait_length(3)
     obj = await wait_settled(kube, status_kind, 'x')
     assert 'annotations' not in obj['metadata']
     assert journal == [None, 'MODIFIED', 'MODIFIED']  # the status, and all the rest
