@@ -46,8 +46,9 @@ def main(port):
         while not ready.wait(1):
             if not operator.is_alive():
                 sys.exit("The operator has not started.")
-        print(f"See http://localhost:{port}", flush=True)
-        http.server.ThreadingHTTPServer(('localhost', port), Page).serve_forever()
+        with http.server.ThreadingHTTPServer(('localhost', port), Page) as server:
+            print(f"See http://localhost:{port}", flush=True)
+            server.serve_forever()
     except KeyboardInterrupt:
         print("Good-bye.")
     finally:
