@@ -41,12 +41,21 @@ def parse(raw: bytes | str) -> Any:
     """
     text = raw if isinstance(raw, str) else raw.decode()
     try:
-        value = json.loads(text)
+        value = _load(text)
     except RecursionError:
         raise TooDeepError from None
     if isinstance(raw, str) or len(raw.translate(None, _OTHERS)) > MAX_DEPTH:
         verify_encoded(text, value)  # it counts precisely, but takes twice as long
     return value
+
+
+def _load(text: str) -> Any:
+    """Parse as ``json.loads()``, which takes longer to find where short documents begin and end."""
+    try:
+        value, end = _decoder.raw_decode(text)
+    except ValueError:
+        return json.loads(text)  # there are spaces before the document; or it is not JSON
+    return value if end == len(text) or text[end:] == '\n' else json.loads(text)
 
 
 def parse_at(text: str, index: int) -> tuple[Any, int]:

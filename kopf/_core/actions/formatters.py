@@ -25,13 +25,23 @@ class ObjectTextFormatter(logging.Formatter):
     _second: int | None = None
     _stamp = ''
 
+    def __init__(self, fmt: str | None = None) -> None:
+        super().__init__(fmt)
+        self._is_timed = self.usesTime()
+
     def format(self, record: logging.LogRecord) -> str:
         if record.exc_info or record.exc_text or record.stack_info:
             return super().format(record)
         record.message = record.getMessage()
-        if self.usesTime():
+        if self._is_timed:
             record.asctime = self.formatTime(record, self.datefmt)
         return self.formatMessage(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        try:
+            return (self._fmt or '') % record.__dict__
+        except KeyError:
+            return super().formatMessage(record)  # it raises an error that explains the reason
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
         if datefmt is not None:

@@ -9,11 +9,15 @@ by which they can be filtered:
 * ``settings``: the settings of the operator.
 """
 
+import asyncio
 import contextlib
 import enum
 import logging
 import os
 import sys
+import threading
+import time
+import types
 from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -97,12 +101,71 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             kwargs['stacklevel'] = kwargs.get('stacklevel', 1) + 2
             self.log(level, msg, *args, **kwargs)
             return
-        caller = sys._getframe(2)
+        self.logger.handle(_make_record(
+            self.logger.name, level, msg, args, self.extra, caller=sys._getframe(2)))
+
+
+_templates: dict[tuple[str, str, int], Mapping[str, Any]] = {}
+"""The attributes of the first record of each logger, file, and level."""
+
+MAX_TEMPLATES = 1000
+"""How many of them are kept: there can be any number of files, e.g. of generated code."""
+
+os.register_at_fork(after_in_child=_templates.clear)
+
+
+def _make_record(
+        name: str,
+        level: int,
+        msg: object,
+        args: Any,
+        extra: Mapping[str, object],
+        *,
+        caller: types.FrameType,
+) -> logging.LogRecord:
+    """
+    Make a record as its class does, and add the ``extra`` attributes, in half the time.
+
+    What depends only on the file and on the process is taken from an earlier record, including
+    the attributes that future versions of Python may add.
+    """
+    code = caller.f_code
+    key = name, code.co_filename, level
+    template = None if args else _templates.get(key)
+    if template is None:
         record = logging.LogRecord(
-            self.logger.name, level, caller.f_code.co_filename, caller.f_lineno, msg, args, None,
-            caller.f_code.co_name)
-        record.__dict__.update(self.extra)
-        self.logger.handle(record)
+            name, level, code.co_filename, caller.f_lineno, msg, args, None, code.co_name)
+        if not args and len(_templates) < MAX_TEMPLATES:
+            _templates[key] = dict(vars(record))
+        record.__dict__.update(extra)
+        return record
+    now = time.time()
+    attributes = {
+        **template,
+        **extra,
+        'msg': msg,
+        'lineno': caller.f_lineno,
+        'funcName': code.co_name,
+        'created': now,
+        'msecs': float(int((now - int(now)) * 1000)),
+        'relativeCreated': template['relativeCreated'] + (now - template['created']) * 1000,
+    }
+    if template['thread'] is not None:
+        attributes['thread'] = threading.get_ident()
+        attributes['threadName'] = threading.current_thread().name
+    if 'taskName' in template:
+        attributes['taskName'] = _get_task_name()
+    record = logging.LogRecord.__new__(logging.LogRecord)
+    record.__dict__ = attributes
+    return record
+
+
+def _get_task_name() -> str | None:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # in a thread
+        return None
+    return None if task is None else task.get_name()
 
 
 class LocalObjectLogger(ObjectLogger):
@@ -122,6 +185,14 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
 
     _status = ''
     """The line that is shown below the log, at a terminal."""
+
+    def handle(self, record: logging.LogRecord) -> bool | logging.LogRecord:  # type: ignore[override]
+        # As in the parent class, but with fewer calls if there are no filters, which is usual.
+        if self.filters or self.lock is None:
+            return super().handle(record)
+        with self.lock:
+            self.emit(record)
+        return True
 
     def emit(self, record: logging.LogRecord) -> None:
         # As in the parent class, but `flush()` would take the lock, which is already taken here.

@@ -47,7 +47,7 @@ def test_brackets_in_strings_are_not_deep(text):
     assert nesting.parse(json.dumps({'k': [text] * 300})) == {'k': [text] * 300}
 
 
-@pytest.mark.parametrize('raw', [b'', b'{', b'{]', b'\xff', b'[1,]', b'"'])
+@pytest.mark.parametrize('raw', [b'', b'{', b'{]', b'\xff', b'[1,]', b'"', b'{}{}', b'{}\n\n1'])
 def test_what_is_no_json_is_a_value_error(raw):
     with pytest.raises(ValueError):
         nesting.parse(raw)
@@ -70,9 +70,12 @@ def test_values_that_contain_themselves_are_too_deep():
         nesting.verify(endless)
 
 
-@given(JSON)
-def test_parsing_is_as_with_any_other_parser(value):
-    text = json.dumps(value)
+SPACES = st.text(alphabet=' \t\r\n')
+
+
+@given(JSON, SPACES, SPACES)
+def test_parsing_is_as_with_any_other_parser(value, before, after):
+    text = before + json.dumps(value) + after
     assert nesting.parse(text) == json.loads(text)
 
 

@@ -1,5 +1,8 @@
+import asyncio
 import json
 import logging
+import os
+import threading
 
 import pytest
 
@@ -261,3 +264,71 @@ def test_factories_of_records_are_respected(make, caplog, monkeypatch):
     record, = caplog.records
     assert isinstance(record, Record)
     assert record.funcName == 'test_factories_of_records_are_respected'
+
+
+@pytest.mark.parametrize('surroundings', ['main', 'task', 'thread'])
+def test_quick_records_have_the_same_attributes_as_others(make, caplog, surroundings):
+    caplog.set_level(logging.INFO)
+    logger = make()
+
+    def log():
+        for kwargs in ({}, {}, {'extra': {}}):  # the first one, the quick one, and a regular one
+            logger.info("hello", **kwargs)
+
+    async def work():
+        log()
+
+    if surroundings == 'main':
+        log()
+    elif surroundings == 'task':
+        asyncio.run(work())
+    else:
+        thread = threading.Thread(target=log, name='own')
+        thread.start()
+        thread.join()
+    first, quick, regular = [
+        {key: value for key, value in vars(record).items() if not callable(value)}
+        for record in caplog.records]
+    times = {'created', 'msecs', 'relativeCreated'}
+    assert {key: first[key] for key in first.keys() - times} == {
+        key: regular[key] for key in regular.keys() - times}
+    assert {key: quick[key] for key in quick.keys() - times} == {
+        key: regular[key] for key in regular.keys() - times}
+    assert first['created'] <= quick['created'] <= regular['created']
+    assert first['relativeCreated'] <= quick['relativeCreated'] <= regular['relativeCreated']
+    assert quick['msecs'] == int(quick['created'] % 1 * 1000)
+
+
+def test_quick_records_name_their_own_lines_and_functions(make, caplog):
+    caplog.set_level(logging.INFO)
+    logger = make()
+
+    def one():
+        logger.info("1")
+
+    def two():
+        logger.info("2")
+
+    for fn in (one, two, one):
+        fn()
+    line = one.__code__.co_firstlineno
+    assert [(record.msg, record.funcName, record.lineno - line) for record in caplog.records] == [
+        ('1', 'one', 1), ('2', 'two', 4), ('1', 'one', 1)]
+
+
+@pytest.mark.skipif(not hasattr(os, 'fork'), reason="there are no forks")
+def test_records_of_forked_processes_have_their_own_numbers(make, capfd):
+    loggers.configure(log_format='%(process)d')
+    logger = make()
+    logger.info("hello")
+    if not (child := os.fork()):
+        logger.info("hello")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert capfd.readouterr().err.split() == [str(os.getpid()), str(child)]
+
+
+def test_formats_with_unknown_fields_are_explained(make, capsys):
+    loggers.configure(log_format='%(unknown)s')
+    make().info("hello")
+    assert "Formatting field not found in record: 'unknown'" in capsys.readouterr().err
