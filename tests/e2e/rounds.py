@@ -40,6 +40,8 @@ class Call:
     n: int
     begin: float
     end: float | None = None
+    is_done: bool = False
+    """Whether the call was completed, not interrupted."""
 
 
 class CallLog:
@@ -57,7 +59,8 @@ class CallLog:
                 running[who, name, n] = Call(who, name, n, moment)
                 calls.append(running[who, name, n])
             else:
-                running[who, name, n].end = moment
+                call = running[who, name, n]
+                call.end, call.is_done = moment, what == 'end'
         return calls
 
     async def wait_call(self, is_wanted, *, since, timeout=30):
@@ -70,21 +73,21 @@ class CallLog:
             await asyncio.sleep(0.05)
         raise TimeoutError("Nobody works who should.")
 
-    async def find_lost(self, load, *, timeout):
+    async def find_lost(self, newest, *, timeout):
         """Find the newest states that nobody has handled completely in that time."""
         deadline = time.time() + timeout
         while True:
-            handled = {(call.name, call.n) for call in self.read() if call.end is not None}
-            lost = {item for item in load.newest.items() if item not in handled}
+            handled = {(call.name, call.n) for call in self.read() if call.is_done}
+            lost = {item for item in newest.items() if item not in handled}
             if not lost or time.time() > deadline:
                 return lost
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(0.5)
 
 
 def find_repeats(calls):
     """Find the calls about what was handled completely by another call before."""
     seen = set()
-    return [call for call in calls if call.end is not None and (
+    return [call for call in calls if call.is_done and (
         (call.name, call.n) in seen or seen.add((call.name, call.n)))]
 
 

@@ -223,7 +223,12 @@ async def deployed(kube):
         assert e.status == 409  # other examples use it, too
     await kube.wait_served(KEX)
     objs = [*load(EXAMPLE / 'rbac.yaml'), *load(EXAMPLE / 'deployment.yaml')]
+    groups = await kube.request('GET', '/apis')
+    versions = {version['groupVersion'] for group in groups['groups']
+                for version in group['versions']}
     for obj in objs:
+        if obj['apiVersion'] == 'policy/v1' and 'policy/v1' not in versions:
+            obj['apiVersion'] = 'policy/v1beta1'  # before Kubernetes 1.21
         while True:
             try:
                 await kube.request('POST', get_path(obj), body=obj)

@@ -116,7 +116,7 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         finally:
             changing.cancel()
             await asyncio.wait([changing])
-        lost = await journal.find_lost(load, timeout=20)
+        lost = await journal.find_lost(load.newest, timeout=20)
         intruders = replicas.find_intruders()
     await delete_lease(kube, lease)
     for fault in FAULTS:

@@ -183,7 +183,7 @@ async def test_nothing_is_lost_and_nothing_is_handled_twice_in_calm(
             changing.cancel()
             await asyncio.wait([changing])
 
-        lost = await team.journal.find_lost(load, timeout=15)
+        lost = await team.journal.find_lost(load.newest, timeout=15)
         total = collections.Counter((call.name, call.n) for call in team.journal.read())
         print(f"{len(total)} states handled, {sum(n - 1 for n in total.values())} of them again; "
               f"{len(lost)} lost.")

@@ -8,7 +8,6 @@ and ``$KOPF_SHARDING_OBJECTS`` how many objects. The counts are printed at the e
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import itertools
 import json
 import os
@@ -24,6 +23,7 @@ from kopf._core.engines.sharding import hashing
 from tests.e2e.conftest import find_free_ports
 from tests.e2e.kubes import CONFIGMAPS
 from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write
+from tests.e2e.rounds import CallLog, find_repeats
 
 ROUNDS = int(os.environ.get('KOPF_SHARDING_ROUNDS', '6'))
 SHARDS = int(os.environ.get('KOPF_SHARDING_SHARDS', '6'))
@@ -62,46 +62,6 @@ async def handle(name, spec, **_):
 ''' + SETTINGS
 
 
-@dataclasses.dataclass
-class Call:
-    who: str
-    name: str
-    n: int
-    begin: float
-    end: float | None = None
-    is_done: bool = False
-
-
-class Journal:
-    """The calls of the handlers of all replicas."""
-
-    def __init__(self, path):
-        self._path = path
-        path.touch()
-
-    def read(self):
-        calls, running = [], {}
-        for line in self._path.read_text().splitlines():
-            moment, who, what, name, n = json.loads(line)
-            if what == 'begin':
-                running[who, name, n] = Call(who, name, n, moment)
-                calls.append(running[who, name, n])
-            else:
-                call = running[who, name, n]
-                call.end, call.is_done = moment, what == 'end'
-        return calls
-
-    async def wait_handled(self, newest, *, timeout):
-        """Wait until the newest states are handled; return those that are not in that time."""
-        deadline = time.monotonic() + timeout
-        while True:
-            handled = {(call.name, call.n) for call in self.read() if call.is_done}
-            lost = set(newest.items()) - handled
-            if not lost or time.monotonic() > deadline:
-                return lost
-            await asyncio.sleep(0.5)
-
-
 def find_overlaps(calls, frozen):
     """
     Find calls for one object by two replicas at once.
@@ -119,13 +79,6 @@ def find_overlaps(calls, frozen):
             if one.who != other.who and begin < end:
                 found.append((one, other))
     return found
-
-
-def find_repeats(calls):
-    """Find the calls about what was handled completely by another call before."""
-    seen = set()
-    return [call for call in calls if call.is_done and (
-        (call.name, call.n) in seen or seen.add((call.name, call.n)))]
 
 
 class Load:
@@ -161,7 +114,7 @@ class ShardedReplicas(Replicas):
 
     def __init__(self, kube, operator, cluster, kind, folder, *, shards):
         super().__init__(operator, cluster, kind, folder, f's{uuid.uuid4().hex[:8]}')
-        self.journal = Journal(folder / 'journal')
+        self.journal = CallLog(folder / 'journal')
         self.shards = shards
         self.option = f'--shards={shards}'
         self.frozen = collections.defaultdict(list)
@@ -281,7 +234,7 @@ async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
     print(f"start: fair shares of {SHARDS} shards after {took:.1f} s")
     begun = time.monotonic()
     await load.create(OBJECTS)
-    assert not await replicas.journal.wait_handled(load.newest, timeout=60 + OBJECTS / 20)
+    assert not await replicas.journal.find_lost(load.newest, timeout=60 + OBJECTS / 20)
     print(f"{OBJECTS} objects are created and handled in {time.monotonic() - begun:.1f} s")
     handled = collections.Counter(call.who for call in replicas.journal.read())
     print(f"by {dict(handled)}")
@@ -293,7 +246,7 @@ async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
     finally:
         changing.cancel()
         await asyncio.wait([changing])
-    lost = await replicas.journal.wait_handled(load.newest, timeout=40)
+    lost = await replicas.journal.find_lost(load.newest, timeout=40)
     calls = replicas.journal.read()
     overlaps = find_overlaps(calls, replicas.frozen)
     intruders = replicas.find_shard_intruders(load.uids)
@@ -362,5 +315,5 @@ async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, k
     assert await a.wait() == 0
     assert time.monotonic() - begun < 30  # not the time of the handover, nor of the handlers
     await b.wait_for("Gained the shards")
-    assert not await replicas.journal.wait_handled({f'obj{i}': 0 for i in range(20)}, timeout=30)
+    assert not await replicas.journal.find_lost({f'obj{i}': 0 for i in range(20)}, timeout=30)
     assert not find_overlaps(replicas.journal.read(), {})

@@ -20,16 +20,7 @@ from tests._core.reactor.worlds import run_virtually
 
 def declare_all(registry):
     """All kinds of handlers."""
-    @kopf.on.create('kopfexamples', id='created', registry=registry)
-    async def created(spec, retry, **_):
-        if spec.get('fails') == 'temporarily' and not retry:
-            raise kopf.TemporaryError("not yet", delay=3)
-        if spec.get('fails') == 'arbitrarily' and not retry:
-            raise Exception("boo!")
-        if spec.get('fails') == 'permanently':
-            raise kopf.PermanentError("never")
-        await asyncio.sleep(spec.get('lasts', 0))
-
+    declare_created(registry)
     kopf.on.update('kopfexamples', id='updated', registry=registry)(nothing)
     kopf.on.event('kopfexamples', id='seen', registry=registry)(nothing)
     kopf.timer('kopfexamples', id='timer', interval=10, registry=registry)(nothing)
