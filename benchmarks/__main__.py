@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from benchmarks import rows, subjects, tables
+from benchmarks import history, rows, subjects, tables
 from tests.e2e.kubes import Kube
 
 
@@ -35,6 +35,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--json', type=pathlib.Path, help="where to write all the figures")
     parser.add_argument('--html', type=pathlib.Path,
                         help="where to write a page with charts; it needs matplotlib")
+    parser.add_argument('--history', action='store_true',
+                        help="save the medians in benchmarks/history.jsonl, for this version")
     args = parser.parse_args()
     args.subjects = args.subjects.split(',')
     if args.peers:
@@ -109,6 +111,8 @@ def main() -> None:
     if args.json:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))
+    if args.history:
+        history.save(results)
     if problems := tables.find_problems(results):
         sys.exit('\n'.join(problems))
 

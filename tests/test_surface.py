@@ -300,6 +300,18 @@ def test_import_is_without_what_is_rarely_used(module):
     assert subprocess.check_output([sys.executable, '-c', code], text=True).split() == []
 
 
+@pytest.mark.parametrize(('module', 'count', 'libraries'), [
+    ('kopf', 50, {'typing_extensions'}),
+    ('kopf.cli', 160, {'aiohappyeyeballs', 'click', 'httptools', 'typing_extensions', 'yaml'}),
+])
+def test_import_takes_few_modules(module, count, libraries):
+    code = f"import sys; old = {{*sys.modules}}; import {module}; print(*{{*sys.modules}} - old)"
+    names = subprocess.check_output([sys.executable, '-c', code], text=True).split()
+    assert len([name for name in names if name.split('.')[0] == 'kopf']) <= count
+    installed = set(importlib.metadata.packages_distributions())
+    assert {name.split('.')[0] for name in names} & installed - {'kopf'} == libraries
+
+
 def test_extras_are_those_of_the_release():
     extras: dict[str, set[str]] = {}
     for requirement in importlib.metadata.requires('kopf') or []:

@@ -1,4 +1,5 @@
 """The documentation shows what was measured."""
+import datetime
 import importlib.util
 import json
 import pathlib
@@ -6,6 +7,8 @@ import re
 import xml.etree.ElementTree
 
 import pytest
+
+from benchmarks import history
 
 ROOT = pathlib.Path(__file__).parents[2]
 ROWS = json.loads((ROOT / 'benchmarks' / 'measured.json').read_text())['rows']
@@ -39,3 +42,15 @@ def test_bars_fit_into_the_drawing():
     svg = xml.etree.ElementTree.fromstring(charts.draw("Costs", [("a", [9.0])]))
     assert max(float(bar.get('width')) for bar in svg.iter('{http://www.w3.org/2000/svg}rect')) <= (
         charts.WIDTH - 90)
+
+
+def test_history_has_one_line_for_each_version():
+    results = {'create': {'this': [{'CPU, ms': 0.51239}, {'CPU, ms': 0.5}], 'go': [{'CPU, ms': 1}]}}
+    lines = []
+    for version in ('1', '2', '2'):
+        lines = history.add(lines, history.make_entry(
+            results, version=version, today=datetime.date(2020, 12, 31), machine='any'))
+    assert [json.loads(line)['version'] for line in lines] == ['1', '2']
+    assert json.loads(lines[0]) == {
+        'version': '1', 'date': '2020-12-31', 'machine': 'any',
+        'rows': {'create': {'CPU, ms': {'this': 0.506, 'go': 1}}}}
