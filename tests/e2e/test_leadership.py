@@ -97,13 +97,14 @@ async def test_next_one_takes_over_at_once_when_the_leader_is_stopped(kube, kind
 def wait_for_long(settings, **_):
     settings.leadership.lease_duration = 60
     settings.leadership.renew_deadline = 40
+    settings.leadership.retry_period = 30
 ''')
     await kube.create(kind, 'before', spec={'duration': 0.5})
     await a.wait_for('HANDLE before')
     stopped = time.monotonic()
     a.send(signal.SIGTERM)
     await b.wait_for(LEADING)
-    assert time.monotonic() - stopped < 20  # not the duration of the Lease
+    assert time.monotonic() - stopped < 20  # neither the period of attempts nor the duration
     assert await a.wait() == 0
     await kube.create(kind, 'after', spec={})
     await b.wait_for('HANDLED after None BY b')
@@ -391,7 +392,7 @@ async def test_lack_of_rights_is_told_once_with_the_rule_and_tried_again(kube, k
                         match=is_lease, times=None)
     op = replicas.start('early')
     line, = await op.wait_for('is forbidden')
-    assert 'resources: [leases], verbs: [get, create, update]' in line
+    assert 'resources: [leases], verbs: [get, watch, create, update]' in line
     hits = denial.hits
     await wait_until(lambda: denial.hits > hits + 2)
     assert len(op.find('is forbidden')) == 1

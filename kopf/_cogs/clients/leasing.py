@@ -4,16 +4,25 @@ Leasing: the requests for the Leases of one namespace.
 A request takes a part of the time after which a Lease that is not renewed is lost, and is not
 retried: whoever keeps the Leases decides again first.
 """
+import contextlib
 import json
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from kopf._cogs.clients import errors
-from kopf._cogs.structs import leases, references
+from kopf._cogs.clients import api, errors, splitting
+from kopf._cogs.structs import leases, nesting, references
+
+MAX_LINE = 16 * 1024 * 1024
+"""How long (bytes) an event of a Lease can be: etcd stores objects of up to 1.5 MB by default."""
 
 PATIENCE = 0.5
 """How long one request can take, as a fraction of the renewal deadline."""
+
+
+class Stream(Protocol):
+    async def readany(self) -> bytes:
+        """Wait for more, and return all that has come; empty at the end."""
 
 
 class Client(Protocol):
@@ -24,6 +33,11 @@ class Client(Protocol):
             timeout: float | None = None, retry: bool = True,
     ) -> Any:
         """Make a request; see `api.Client.request`."""
+
+    def stream(
+            self, path: str, *, params: Mapping[str, str] | None = None,
+    ) -> contextlib.AbstractAsyncContextManager[Stream]:
+        """Make a long-lasting request; see `api.Client.stream`."""
 
 
 class LeaseClient:
@@ -65,6 +79,27 @@ class LeaseClient:
         metadata = raw['metadata']
         await self._request('DELETE', self._get_path(metadata['name']), {
             'preconditions': {'resourceVersion': metadata.get('resourceVersion')}})
+
+    async def follow(self, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
+        """
+        Watch a Lease: its present state, and then each new one; None when it is deleted.
+
+        It ends when the server closes the stream. A broken stream can be silent for any time.
+        """
+        splitter = splitting.LineSplitter(MAX_LINE)
+        with api.wrap_network_errors():
+            async with self._client.stream(self._path, params={
+                    'watch': 'true', 'fieldSelector': f'metadata.name={name}'}) as stream:
+                while chunk := await stream.readany():
+                    try:
+                        lines = splitter.feed(chunk)
+                        events = [(event['type'], event['object'])
+                                  for event in map(nesting.parse, lines)]
+                    except (splitting.LineTooLongError, ValueError, TypeError, LookupError) as e:
+                        raise errors.APIServerError(f"These are no events: {e}") from e
+                    for type_, raw in events:
+                        if type_ in ('ADDED', 'MODIFIED', 'DELETED'):
+                            yield None if type_ == 'DELETED' else raw
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
         """Say what to do about a lack of rights; ``verbs`` are all that are needed."""

@@ -156,7 +156,7 @@ def _make_record(
     if 'taskName' in template:
         attributes['taskName'] = _get_task_name()
     record = logging.LogRecord.__new__(logging.LogRecord)
-    record.__dict__ = attributes
+    record.__dict__.update(attributes)
     return record
 
 

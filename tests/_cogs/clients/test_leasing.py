@@ -1,12 +1,19 @@
 """
 The requests for Leases.
 """
+import contextlib
 import json
 
 import pytest
 
 from kopf._cogs.clients import leasing
-from kopf._cogs.clients.errors import APIForbiddenError, APINotFoundError
+from kopf._cogs.clients.errors import (
+    APIConnectionError,
+    APIForbiddenError,
+    APINotFoundError,
+    APIServerError,
+)
+from kopf._cogs.clients.wires import WireError
 
 PATH = '/apis/coordination.k8s.io/v1/namespaces/ns/leases'
 LEASE = {'metadata': {'name': 'a b', 'resourceVersion': '7'}}
@@ -25,6 +32,58 @@ class Client:
         if isinstance(self._response, Exception):
             raise self._response
         return self._response
+
+
+class Watched(Client):
+    """Streams these chunks, and ends the stream, or breaks it."""
+
+    def __init__(self, *chunks):
+        super().__init__()
+        self._chunks = [*chunks, b'']
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path, *, params):
+        self.requests.append((path, params))
+        yield self
+
+    async def readany(self):
+        chunk = self._chunks.pop(0)
+        if isinstance(chunk, Exception):
+            raise chunk
+        return chunk
+
+
+def make_event(type_, **meta):
+    return json.dumps({'type': type_, 'object': {'metadata': meta}}).encode() + b'\n'
+
+
+async def follow(client, states):
+    async for raw in make_leases(client).follow('a b'):
+        states.append(raw)
+
+
+async def test_lease_is_followed_until_the_stream_ends():
+    line = make_event('MODIFIED', name='2')
+    client = Watched(make_event('ADDED', name='1') + line[:9], line[9:], make_event('BOOKMARK'),
+                     make_event('DELETED', name='3'))
+    states = []
+    await follow(client, states)
+    assert states == [{'metadata': {'name': '1'}}, {'metadata': {'name': '2'}}, None]
+    assert client.requests == [(PATH, {'watch': 'true', 'fieldSelector': 'metadata.name=a b'})]
+
+
+@pytest.mark.parametrize('chunk', [
+    b'{]\n', b'[]\n', b'{}\n', b'{"type": "ADDED"}\n', b'x' * (leasing.MAX_LINE + 1)])
+async def test_what_is_no_event_is_an_error_of_the_server(chunk):
+    states = []
+    with pytest.raises(APIServerError):
+        await follow(Watched(make_event('ADDED', name='1'), chunk), states)
+    assert states == [{'metadata': {'name': '1'}}]
+
+
+async def test_broken_streams_are_errors_of_the_network():
+    with pytest.raises(APIConnectionError):
+        await follow(Watched(WireError("broken")), [])
 
 
 def make_leases(client):

@@ -2,6 +2,7 @@
 Candidates for one Lease in virtual time: with partitions, stopped processes, and lost responses.
 """
 import asyncio
+import contextlib
 import copy
 import json
 
@@ -34,6 +35,7 @@ class Api:
         self.version = 0
         self.holders = []
         """Who has held the Lease, since when."""
+        self.watches = []
 
     def request(self, method, body):
         if method == 'GET':
@@ -53,6 +55,8 @@ class Api:
         self.version += 1
         self.lease = copy.deepcopy(body)
         self.lease['metadata']['resourceVersion'] = str(self.version)
+        for watch in self.watches:
+            watch.put_nowait(('MODIFIED', copy.deepcopy(self.lease)))
         holder = body['spec']['holderIdentity']
         if not self.holders or self.holders[-1][1] != holder:
             self.holders.append((now(), holder))
@@ -65,6 +69,7 @@ class Replica:
         self.api = api
         self.name = name
         self.cut = self.hanging = self.deaf = self.forbidden = False
+        self.blind = self.mute = False
         self.requests = []
         self.changes = []
         self.ahead = 0.0
@@ -124,9 +129,45 @@ class Replica:
         await self._running.wait()
         return result
 
+    @contextlib.asynccontextmanager
+    async def stream(self, path, *, params):
+        assert params == {'watch': 'true', 'fieldSelector': 'metadata.name=lease'}
+        await asyncio.sleep(LATENCY)
+        if self.blind:
+            raise errors.APIForbiddenError("leases cannot be watched", status=403)
+        if self.cut:
+            raise errors.APIConnectionError("cut off")
+        watch = asyncio.Queue()
+        if self.api.lease is not None:
+            watch.put_nowait(('ADDED', copy.deepcopy(self.api.lease)))
+        self.api.watches.append(watch)
+        try:
+            yield Stream(self, watch)
+        finally:
+            self.api.watches.remove(watch)
+
+    async def is_reached(self):
+        await self._running.wait()
+        await asyncio.sleep(LATENCY)
+        return not self.cut and not self.hanging and not self.mute
+
     @property
     def leads(self):
         return self.tenure.term is not None
+
+
+class Stream:
+    """A watch. What is sent while the replica is cut off never comes."""
+
+    def __init__(self, replica, watch):
+        self._replica = replica
+        self._watch = watch
+
+    async def readany(self):
+        while True:
+            type_, raw = await self._watch.get()
+            if await self._replica.is_reached():
+                return json.dumps({'type': type_, 'object': raw}).encode() + b'\n'
 
 
 @testing.virtual_time
@@ -162,6 +203,40 @@ async def test_second_one_waits_and_only_reads():
     pauses = [after[0] - before[0] for before, after in zip(b.requests, b.requests[1:])]
     assert all(PERIOD <= pause <= LONGEST_PAUSE + 3 * LATENCY for pause in pauses)
     await a.kill()
+    await b.kill()
+
+
+@testing.virtual_time
+async def test_released_lease_is_taken_over_at_once():
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b').start()
+    for seconds in (1, 3.3, 5.7, 8.1):
+        await asyncio.sleep(seconds)
+        await a.stop()
+        await asyncio.sleep(10 * LATENCY)
+        assert b.leads
+        a, b = b, Replica(api, 'a' if b.name == 'b' else 'b').start()
+    await a.kill()
+    await b.kill()
+
+
+@pytest.mark.parametrize('harm', ['blind', 'mute'])
+@testing.virtual_time
+async def test_released_lease_is_taken_over_in_the_next_attempt_if_it_cannot_be_watched(harm):
+    api = Api()
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(1)
+    b = Replica(api, 'b')
+    setattr(b, harm, True)
+    b.start()
+    await asyncio.sleep(4.5)
+    await a.stop()
+    released = now()
+    while not b.leads:
+        await asyncio.sleep(0.01)
+    assert 0.1 < now() - released < LONGEST_PAUSE + 5 * LATENCY
     await b.kill()
 
 
@@ -369,7 +444,7 @@ def test_failures_are_told_once_and_again_if_they_change(caplog):
     lines = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
     assert len(lines) == 2
     assert 'Could not acquire the Lease ns/lease' in lines[0]
-    assert 'resources: [leases], verbs: [get, create, update]' in lines[1]
+    assert 'resources: [leases], verbs: [get, watch, create, update]' in lines[1]
 
 
 EVENTS = st.lists(st.tuples(

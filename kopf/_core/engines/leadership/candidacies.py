@@ -2,12 +2,13 @@
 Candidacies: acquire one Lease, renew it, and release it, as `electing` decides.
 """
 import asyncio
+import contextlib
 import datetime
 import logging
 import random
 from collections.abc import Callable
 
-from kopf._cogs.aiokits import clocks, tenures
+from kopf._cogs.aiokits import clocks, tasks, tenures
 from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
@@ -15,7 +16,7 @@ from kopf._core.engines.leadership import electing
 
 logger = logging.getLogger('kopf._core.engines.leadership')
 
-VERBS = 'get, create, update'
+VERBS = 'get, watch, create, update'
 """What an operator must be allowed to do with its Lease."""
 
 
@@ -52,21 +53,52 @@ class Candidacy:
         """The failure of the latest attempts that was logged; None after a success."""
         self._holder: str | None = None
         """The other replica that leads, as it was logged last."""
+        self._freed = asyncio.Event()
+        """Whether the Lease has become free since the last attempt to acquire it."""
         self._title = f"{candidate.namespace}/{candidate.name}"
 
     async def run(self) -> None:
         """Acquire the Lease, and renew it; after a loss, acquire it again; until cancelled."""
         while True:
-            while self._tenure.term is None:
-                step = await self._attempt()
-                if self._tenure.term is None:
-                    await asyncio.sleep(electing.get_pause(
-                        step, period=self._settings.retry_period, now=self._clock(),
-                        share=random.random()))
+            await self._acquire()
             reason = await self._renew()
             self._tenure.end()
             logger.warning(f"Lost the Lease {self._title}: {reason}. Nothing is written any more.")
             self._on_change()
+
+    async def _acquire(self) -> None:
+        """
+        Attempt to acquire the Lease: regularly, and as soon as it is free.
+
+        client-go waits for the next regular attempt, which is up to 4.4 seconds by default.
+        """
+        following = asyncio.create_task(self._follow())
+        try:
+            while self._tenure.term is None:
+                self._freed.clear()
+                step = await self._attempt()
+                if self._tenure.term is None:
+                    pause = electing.get_pause(
+                        step, period=self._settings.retry_period, now=self._clock(),
+                        share=random.random())
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(pause):
+                            await self._freed.wait()
+        finally:
+            await tasks.cancel([following])
+
+    async def _follow(self) -> None:
+        """Notice when the Lease becomes free. If that fails, the next attempt notices it."""
+        while True:
+            try:
+                async for raw in self._client.follow(self._candidate.name):
+                    if not leases.Sighting(raw, self._clock()).holder:
+                        self._freed.set()
+            except errors.APIForbiddenError:
+                return
+            except (errors.APIError, credentials.LoginError) as e:
+                logger.debug(f"Cannot watch the Lease {self._title}: {str(e) or repr(e)}")
+            await asyncio.sleep(self._settings.retry_period)
 
     async def _renew(self) -> str:
         """Renew the Lease until it is lost; return why."""
