@@ -30,6 +30,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (2490, "an object does not wait for the first of its namesakes, but only for the second one"),
     (5134, "handlers are called again for a deleted object, of which older states come late"),
     (5304, "a daemon begins for a deleted object of which a sub-handler still runs"),
+    (5272, "after a pause, a state is handled that is older than the one that a write has met"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed)).violation is None, fault
