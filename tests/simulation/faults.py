@@ -96,7 +96,7 @@ FAULTS = (
     Fault('the progress is forgotten at a restart', '_core.actions.recording:restore',
           "if not found and sighting is None and (", "if True or (", ONCE),
     Fault('the progress is not written', '_core.actions.recording:make_progress',
-          "elif handler_id in cycle.unsaved or not state.retries:", "elif False:", ONCE),
+          "elif handler_id in cycle.unsaved or not state.retries or (", "elif False and (", ONCE),
     Fault('the progress is not removed', '_core.actions.recording:make_closing',
           "if cycle.stored:\n", "if False:\n", GONE),
     Fault('a retry is dropped', '_core.actions.progression:HandlerState.after',
