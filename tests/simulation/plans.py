@@ -10,8 +10,12 @@ NAMES = ('a', 'b', 'c')
 FEATURES = (
     'event', 'main', 'patching', 'field', 'parent', 'deletion', 'resuming', 'daemon', 'timer',
     'index', 'children')
+"""The handlers that an operator can have. In some plans, it also has the index ``others``."""
 
-TROUBLES = ('fault', 'cut', 'blind')
+DIRECTED = 0.25
+"""How many of the plans have steps for what rarely happens by chance."""
+
+TROUBLES = ('fault', 'cut', 'blind', 'exhaust', 'gone')
 """The steps after which requests can fail, or be late."""
 
 DURATION = 60.0
@@ -68,6 +72,10 @@ def make(seed: int) -> Plan:
     steps = [Step(rng.choice((-1.0, 0.1)), 'create', _make_object(rng, 'a', next(numbers)))]
     is_calm = rng.random() < 0.3
     steps += [_make_step(rng, at, next(numbers), replicas, is_calm=is_calm) for at in times]
+    aim = random.Random(f'directed {seed}')
+    if aim.random() < DIRECTED:
+        features |= {'others'}
+        steps = _direct(aim, steps, replicas)
     return Plan(
         seed=seed,
         features=features,
@@ -134,6 +142,34 @@ def _make_step(
         case _:
             args = {}
     return Step(at, action, args)
+
+
+def _direct(rng: random.Random, steps: list[Step], replicas: int) -> list[Step]:
+    """Add steps for what rarely happens by chance."""
+    if replicas > 1 and rng.random() < 0.7:  # the operator A comes and goes, and the API works
+        steps = [step for step in steps if step.action not in TROUBLES]
+        for _ in range(3):
+            args = {'who': 0, 'down': rng.choice((0, 1, 10))}
+            steps.append(Step(_make_time(rng, [step.at for step in steps]), 'stop', args))
+        return steps
+    for _ in range(rng.choice((1, 2, 3))):
+        at = _make_time(rng, [step.at for step in steps])
+        who, name, down = rng.randrange(replicas), rng.choice(NAMES[:2]), rng.choice((0.1, 1, 10))
+        match rng.choice(('flip', 'flip', 'snipe', 'snipe', 'exhaust', 'gone')):
+            case 'flip':
+                at = round(rng.uniform(0, DURATION), 3)
+                step = Step(at, 'flip', {'name': name, 'seconds': rng.choice((0.5, 5, 15))})
+            case 'snipe':
+                step = Step(at, 'snipe', {
+                    'who': who, 'writes': rng.choice((1, 2, 3, 5)), 'down': down})
+            case 'exhaust':
+                step = Step(at, 'exhaust', {
+                    'who': who, 'count': rng.choice((4, 8)), 'seconds': rng.choice((0.2, 0.9)),
+                    'down': down})
+            case _:
+                step = Step(at, 'gone')
+        steps.append(step)
+    return steps
 
 
 def _make_fault(rng: random.Random) -> dict[str, Any]:

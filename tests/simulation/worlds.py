@@ -22,14 +22,14 @@ from kopf._core.engines import indexing
 from kopf._core.intents import handlererrors
 from kopf._core.reactor import running
 from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.faults import Fault
+from kopf._kits.sandbox.faults import Fault, Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
 from tests.simulation import plans, specimens
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
 
-KIND = specimens.KIND
+KIND, OTHERS = specimens.KIND, specimens.OTHERS
 RESOURCE = ('kopf.dev', KIND)
 CHILDREN = ('', 'configmaps')
 
@@ -131,6 +131,10 @@ class Life(processes.Process):
         self.killed = False
         self.gone_at = 0.0
         self.stopping = False
+        self.writes_left: int | None = None
+        """After how many writes it is killed, if it is."""
+        self.down = 0.0
+        """For how long (seconds) it is away after that."""
         self.is_indexed = True
         """Whether the indices are promised to be full: all lists worked at the start."""
         self.started = loop.time()
@@ -193,6 +197,15 @@ class _Others(Collection[asyncio.Task[Any]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+class _Gone(Fault):
+    """Refuses all watches until the objects are listed again."""
+
+    def hit(self, target: Target) -> bool:
+        if target.verb == 'list' and self.is_about(dataclasses.replace(target, verb=self.verb)):
+            self.count = self.hits
+        return super().hit(target)
 
 
 class World:
@@ -308,6 +321,10 @@ class World:
             return
         self.note(f"{change.type} {meta['name']} ({meta['uid']}) v{meta['resourceVersion']} "
                   f"{_describe(old, new)}", who=writer)
+        if isinstance(writer, Life) and writer.writes_left is not None:
+            writer.writes_left -= 1
+            if writer.writes_left == 0:
+                asyncio.get_running_loop().call_soon(self._kill, writer)
         self._check(lambda: self.guarantees.commit(change.type, old, new, writer, now))
 
     # The course of things.
@@ -320,9 +337,16 @@ class World:
             self.sandbox = sandbox
             numbers = itertools.count(1)
             sandbox._cluster.new_uid = lambda: f'u{next(numbers)}'
-            await sandbox.load(_make_crd(separate=self.plan.separate))
+            await sandbox.load(_make_crd(KIND, 'KopfExample', separate=self.plan.separate))
             if self.plan.replicas > 1:
                 await sandbox.load(*PEERING)
+            if 'others' in self.plan.features:
+                await sandbox.load(_make_crd(OTHERS, 'KopfOther', separate=False))
+                for name in ('x', 'y'):
+                    await sandbox.create({
+                        'apiVersion': 'kopf.dev/v1', 'kind': 'KopfOther',
+                        'metadata': {'name': name}})
+                    self.guarantees.others.add(name)
             sandbox._cluster.store.listeners.append(self.hear)
             self.credentials = read_sandbox(sandbox)
             loop.disorder, loop.latency = self.plan.disorder, self.plan.latency
@@ -482,6 +506,52 @@ class World:
         life.kill(lossy=lossy)
         self._bring_back(life, down)
 
+    async def _do_snipe(self, who: int, writes: int, down: float) -> None:
+        """The operator is killed as soon as so many more of its writes are done."""
+        life = self.lives[who]
+        if life is not None and life.writes_left is None:
+            life.writes_left, life.down = writes, down
+
+    def _kill(self, life: Life) -> None:
+        if life.working and not self._is_over:
+            self.note("is killed after its write", who=life)
+            life.killed = True
+            life.kill()
+            self._bring_back(life, life.down)
+
+    async def _do_exhaust(self, who: int, count: int, seconds: float, down: float) -> None:
+        """So many writes are refused, so that objects are throttled; then, the operator stops."""
+        fault = self.sandbox.faults.add(Fault(
+            action='refuse', verb='patch', resource=f'{KIND}*', status=500, count=count))
+        self._disturb_exits(self.lives)
+
+        async def stop() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(plans.DURATION):
+                    while fault.hits < count:
+                        await asyncio.sleep(0.1)
+                    await asyncio.sleep(seconds)
+                    await self._do_stop(who, down)
+
+        self._due.append(asyncio.create_task(stop()))
+
+    async def _do_gone(self) -> None:
+        """The history of the objects is gone: for HTTP, not by an event in the stream."""
+        self.sandbox.faults.add(_Gone(
+            action='refuse', status=410, verb='watch', resource=f'{KIND}*'))
+        self.sandbox._watches.end()
+
+    async def _do_flip(self, name: str, seconds: float) -> None:
+        """The daemons and timers of an object are not needed for a while."""
+        await self._do_label(name, on=False)
+
+        async def restore() -> None:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(statuses.APIError):
+                await self._do_label(name, on=True)
+
+        self._due.append(asyncio.create_task(restore()))
+
     async def _do_stop(self, who: int, down: float) -> None:
         life = self.lives[who]
         if life is None or not life.working:
@@ -534,9 +604,12 @@ class World:
 
     async def _heal(self) -> None:
         """End all faults, and wait until the operators are back."""
+        gone = [fault for fault in self.sandbox.faults if isinstance(fault, _Gone)]
         for fault in self.sandbox.faults:
             self.faults[fault.action] += fault.hits
         self.sandbox.faults.clear()
+        for fault in gone:  # only a list ends it
+            self.sandbox.faults.add(fault)
         self.note("all faults have ended")
         while any(not task.done() for task in self._due):
             await asyncio.sleep(1)
@@ -591,13 +664,13 @@ def _describe(old: Any, new: Any) -> str:
     return ' '.join(parts)
 
 
-def _make_crd(*, separate: bool) -> dict[str, Any]:
+def _make_crd(plural: str, kind: str, *, separate: bool) -> dict[str, Any]:
     return {
         'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
-        'metadata': {'name': f'{KIND}.kopf.dev'},
+        'metadata': {'name': f'{plural}.kopf.dev'},
         'spec': {
             'group': 'kopf.dev', 'scope': 'Namespaced',
-            'names': {'plural': KIND, 'singular': 'kopfexample', 'kind': 'KopfExample'},
+            'names': {'plural': plural, 'singular': kind.lower(), 'kind': kind},
             'versions': [{
                 'name': 'v1', 'served': True, 'storage': True,
                 'subresources': {'status': {}} if separate else {},
