@@ -187,8 +187,11 @@ class Guarantees:
         if last.outcome == 'retry' and call.retry == last.retry + 1 and (
                 now < last.ended + last.delay - TOLERANCE):
             raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
+        stored = self.objects.get(call.uid)
+        has_returned = self.edited.get(call.uid, 0.0) > last.began and stored is not None and (
+            without_own(get_essence(stored)) == without_own(call.new))
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
-                call.retry != last.retry + 1):
+                call.retry != last.retry + 1 and not has_returned):
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")
 
     def _check_index(self, call: Call, known: Any) -> None:
@@ -290,6 +293,17 @@ class Guarantees:
 
     def needs_finalizer(self, raw: Any) -> bool:
         return self.is_on(raw) and bool(self.features & {'deletion', 'daemon', 'timer'})
+
+    def forget_gone(self) -> None:
+        """Forget the objects that do not exist any more, so that a long run takes no memory."""
+        for known in (self.calls, self.running, self.names, self.edited, *self.shown.values()):
+            for uid in known.keys() - self.objects.keys():
+                del known[uid]
+
+    @property
+    def is_ticking(self) -> bool:
+        """Whether any timer is under way."""
+        return any(call.kind == 'timer' for calls in self.running.values() for call in calls)
 
     # At rest.
 

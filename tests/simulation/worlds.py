@@ -6,12 +6,14 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
+import gc
 import hashlib
 import itertools
 import logging
 import random
 import traceback
 import uuid
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,6 +21,7 @@ import kopf
 from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.engines import indexing
+from kopf._core.engines.daemons import companions
 from kopf._core.intents import handlererrors
 from kopf._core.reactor import running
 from kopf._kits.sandbox import statuses
@@ -48,6 +51,12 @@ MAX_STORY = 4000
 EXIT_LIMIT = 15.0
 """How long (seconds) the exit of an operator may take."""
 
+WARM_UP = 2
+"""After how many measurements nothing must grow any more."""
+
+TOLERANCE = 5
+"""How many more objects of a type there can be nevertheless; also in percent."""
+
 EXPECTED = (
     errors.APIError, handlererrors.TemporaryError, handlererrors.PermanentError,
     specimens.Unexpected, asyncio.CancelledError)
@@ -63,6 +72,8 @@ class Report:
     faults: collections.Counter[str]
     seconds: float
     """The virtual time at the end."""
+    census: list[collections.Counter[str]]
+    """How many tasks, timers, and objects of the framework there were, in each measurement."""
 
     @property
     def digest(self) -> str:
@@ -79,7 +90,7 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
     with _seeded(plan.seed), _logging(world):
         with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(world.live())
-    return Report(plan, world.violation, world.story, world.faults, world.seconds)
+    return Report(plan, world.violation, world.story, world.faults, world.seconds, world.census)
 
 
 @contextlib.contextmanager
@@ -88,9 +99,14 @@ def _seeded(seed: int) -> Iterator[None]:
     random.seed(seed)
     rng, known = random.Random(seed), uuid.uuid4
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+    # The order in sets of companions must not depend on their addresses.
+    known_hash = companions.Companion.__hash__
+    companions.Companion.__hash__ = lambda self: zlib.crc32(
+        f'{self.companions.host.uid} {self.handler.id}'.encode())
     try:
         yield
     finally:
+        companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
 
@@ -219,6 +235,7 @@ class World:
         self.faults: collections.Counter[str] = collections.Counter()
         self.guarantees = Guarantees(plan)
         self.seconds = 0.0
+        self.census: list[collections.Counter[str]] = []
         self.lives: list[Life | None] = [None] * plan.replicas
         self._past: list[Life] = []
         self._numbers = [itertools.count(1) for _ in range(plan.replicas)]
@@ -498,7 +515,7 @@ class World:
 
         self._due.append(asyncio.create_task(end()))
 
-    async def _do_kill(self, who: int, lossy: bool, down: float) -> None:
+    async def _do_kill(self, who: int, lossy: bool, down: float | None) -> None:
         life = self.lives[who]
         if life is None or not life.working:
             return
@@ -552,6 +569,25 @@ class World:
 
         self._due.append(asyncio.create_task(restore()))
 
+    async def _do_measure(self, numbers: list[int]) -> None:
+        """Let all be at rest with new objects, always in the same state; count what there is."""
+        await self._heal()
+        for name in plans.NAMES:
+            with contextlib.suppress(statuses.APIError):
+                await self._do_delete(name, 0)
+        await self._rest()
+        for name, number in zip(plans.NAMES, numbers, strict=True):
+            await self._do_create(name, number, on=True, k=1)
+        await self._rest()
+        self._check_rest()
+        self.guarantees.forget_gone()
+        self._due = [task for task in self._due if not task.done()]
+        self.story.clear()
+        while self.guarantees.is_ticking:
+            await asyncio.sleep(0.1)
+        self.census.append(count_all(asyncio.get_running_loop()))
+        check_flat(self.census)
+
     async def _do_stop(self, who: int, down: float) -> None:
         life = self.lives[who]
         if life is None or not life.working:
@@ -584,15 +620,17 @@ class World:
             fault.verb != 'watch' and (fault.count is None or fault.hits < fault.count)
             for fault in self.sandbox.faults)
 
-    def _bring_back(self, life: Life, down: float) -> None:
+    def _bring_back(self, life: Life, down: float | None) -> None:
+        """Note that it is gone, and start it again after so many seconds; for None, never."""
         self.note("is gone", who=life)
         life.gone_at = asyncio.get_running_loop().time()
         self._past.append(life)
         self.lives[life.who] = None
 
         async def start() -> None:
-            await asyncio.sleep(down)
-            self._start(life.who)
+            if down is not None:
+                await asyncio.sleep(down)
+                self._start(life.who)
 
         self._due.append(asyncio.create_task(start()))
 
@@ -638,6 +676,27 @@ class World:
                 if not call.process.killed]
         if left:
             raise Violation('clean shutdown', f"{left[0]} has not ended")
+
+
+def count_all(loop: Any) -> collections.Counter[str]:
+    """Count the tasks and timers of the loop, and the objects of the framework by their types."""
+    gc.collect()
+    names = (f'{type(each).__module__}.{type(each).__qualname__}' for each in gc.get_objects())
+    found = collections.Counter(
+        name for name in names if name.startswith(('kopf._core.', 'kopf._cogs.')))
+    found['tasks'] = len(asyncio.all_tasks(loop))
+    found['timers'] = sum(1 for handle in loop._scheduled if not handle.cancelled())
+    return found
+
+
+def check_flat(census: list[collections.Counter[str]]) -> None:
+    """Compare the latest numbers with those after the first hours, when all was used once."""
+    if len(census) <= WARM_UP:
+        return
+    before, now = census[WARM_UP - 1], census[-1]
+    for key, number in now.items():
+        if number > before[key] + max(TOLERANCE, before[key] * TOLERANCE / 100):
+            raise Violation('flat', f"there are {number} {key}, not {before[key]} any more")
 
 
 def read_sandbox(sandbox: Sandbox) -> credentials.ConnectionInfo:
