@@ -23,6 +23,9 @@ from tests.simulation.plans import Plan
 FOUND = pathlib.Path(__file__).with_name('found.json')
 """By which seed each of the planted faults is found, and which guarantee it violates."""
 
+USUAL = range(88)
+"""The seeds that CI runs: as many as take some seconds."""
+
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog='python -m tests.simulation', description=__doc__)

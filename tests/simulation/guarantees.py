@@ -134,9 +134,9 @@ class Guarantees:
             self._check_patch(call)
         if 'index' in self.features and call.id != 'children':
             self._check_index(call, kwargs['known'])
-        if 'others' in self.features and call.process.is_indexed:
-            if left := self.others - set(kwargs['others']):
-                raise Violation('full indices', f"{call} begins without {left} in the index")
+        if 'others' in self.features and call.process.is_indexed and (
+                left := self.others - set(kwargs['others'])):
+            raise Violation('full indices', f"{call} begins without {left} in the index")
 
     def _check_stored(self, now: float) -> None:
         """Check that all outcomes are stored in time, while the API works."""
@@ -334,7 +334,9 @@ class Guarantees:
         for id in CHANGING:
             if id.split('/')[0] not in self.features:
                 continue
-            done = [call for call in self.calls[uid] if call.id == id and call.finished]
+            # What was lost with a killed process, nobody knows: the object can have returned.
+            done = [call for call in self.calls[uid] if call.id == id and call.finished
+                    and (call.persisted or not call.process.killed)]
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")

@@ -24,7 +24,7 @@ DURATION = 60.0
 
 HOUR = 3600.0
 BUSY = 3000.0
-"""For how long (seconds) there are changes and faults in each hour of a night."""
+"""For how long (seconds) there are changes and faults in each hour of a night, by default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,14 +94,18 @@ def make(seed: int) -> Plan:
     )
 
 
-def make_night(seed: int, hours: int) -> Plan:
-    """Make a plan of many hours: steady changes and faults, and a measurement in each hour."""
+def make_night(seed: int, hours: int, *, busy: float = BUSY) -> Plan:
+    """
+    Make a plan of many hours: steady changes and faults, and a measurement in each hour.
+
+    ``busy`` is for how long (seconds) in each hour something happens; then, it is calm.
+    """
     rng = random.Random(f'night {seed}')
     numbers = itertools.count(100)
     steps: list[Step] = []
     for hour in range(hours):
         at = hour * HOUR
-        while at < hour * HOUR + BUSY:
+        while at < hour * HOUR + busy:
             step = _make_step(rng, round(at, 3), next(numbers), 1, is_calm=False)
             if step.action not in ('kill', 'stop'):  # what leaks must not go with the process
                 steps.append(step)

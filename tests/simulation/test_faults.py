@@ -8,7 +8,7 @@ import json
 import pytest
 
 from tests.simulation import plans, worlds
-from tests.simulation.command import FOUND
+from tests.simulation.command import FOUND, USUAL
 from tests.simulation.faults import FAULTS
 from tests.simulation.planting import Fault, planted
 
@@ -42,7 +42,7 @@ def test_a_planted_fault_is_found(fault):
 
 
 def test_without_its_fault_a_seed_violates_nothing():
-    for seed in sorted({found['seed'] for found in SEEDS.values()}):
+    for seed in sorted({found['seed'] for found in SEEDS.values()} - {*USUAL}):
         assert worlds.run(plans.make(seed)).violation is None
 
 
