@@ -1,4 +1,4 @@
-"""Charts: a page of HTML with the figures of a run as bars, drawn by matplotlib."""
+"""Charts: a page of HTML with the figures of a run as bars or curves, drawn by matplotlib."""
 
 import datetime
 import html
@@ -9,37 +9,70 @@ import platform
 import matplotlib as mpl
 from matplotlib import figure
 
-from benchmarks import tables
+from benchmarks import sampling, tables
 
 COLORS = {
     'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'metered': '#7aa7e6',
     'traced': '#8a7ae6', 'go': '#2ba3a8', 'rust': '#b5532b'}
 
+CALM, SERIOUS = '#b8b8b8', '#c0392b'
+RESTARTS = ('SIGTERM', 'SIGKILL')
+
 PAGE = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
-<title>Benchmarks of Kopf</title>
+<title>{title} of Kopf</title>
 <style>
 body {{ font: 16px system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em }}
 svg {{ max-width: 100%; height: auto }}
 </style>
-<h1>Benchmarks of Kopf</h1>
-<p>{when}, {where}. The bars are the medians of the rounds; the lines are the extremes.
-To repeat: <code>python -m benchmarks --peers --html FILE</code></p>
+<h1>{title} of Kopf</h1>
+<p>{when}, {where}. {legend}
+To repeat: <code>{command}</code></p>
 {charts}
 """
 
 
 def make_page(lines: list[tables.Line]) -> str:
     """Make the page, with a chart of each line."""
-    mpl.rcParams['svg.fonttype'] = 'none'
+    return _fill_page(
+        [draw(line) for line in lines if any(each.high for each in line.figures.values())],
+        title="Benchmarks", command='python -m benchmarks --peers --html FILE',
+        legend="The bars are the medians of the rounds; the lines are the extremes.")
+
+
+def make_curves_page(samples: list[sampling.Sample], faults: list[tuple[float, str]]) -> str:
+    """Make the page of a long run, with a chart of each curve."""
+    return _fill_page(
+        [draw_curve(title, field, samples, faults) for title, field in sampling.SAMPLED.items()],
+        title="Endurance", command='python -m benchmarks.endurance --html FILE',
+        legend="The grey lines are faults; the red lines are restarts of the operator.")
+
+
+def _fill_page(charts: list[str], *, title: str, legend: str, command: str) -> str:
+    where = f'{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}'
     return PAGE.format(
-        when=datetime.datetime.now(datetime.UTC).date(),
-        where=html.escape(
-            f'{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}'),
-        charts='\n'.join(draw(line) for line in lines if any(
-            each.high for each in line.figures.values())))
+        title=title, legend=legend, command=command, where=html.escape(where),
+        when=datetime.datetime.now(datetime.UTC).date(), charts='\n'.join(charts))
+
+
+def draw_curve(
+        title: str, field: str, samples: list[sampling.Sample], faults: list[tuple[float, str]],
+) -> str:
+    drawing = figure.Figure(figsize=(8, 2), layout='constrained')
+    axes = drawing.subplots()
+    for at, kind in faults:
+        is_restart = kind in RESTARTS
+        axes.axvline(at / 60, color=SERIOUS if is_restart else CALM, linewidth=0.8)
+    for life in sorted({sample.life for sample in samples}):
+        points = [(sample.at / 60, value) for sample in samples if sample.life == life
+                  and (value := getattr(sample, field)) is not None]
+        axes.plot(*zip(*points, strict=True), color=COLORS['this'], linewidth=1.2)
+    axes.set_ylim(bottom=0)
+    axes.set_title(f'{title}, by minutes', loc='left', fontsize=11)
+    axes.spines[['top', 'right']].set_visible(False)
+    return _render(drawing)
 
 
 def draw(line: tables.Line) -> str:
@@ -57,6 +90,11 @@ def draw(line: tables.Line) -> str:
     axes.set_xlim(0, 1.6 * max(each.high for each in line.figures.values()))
     axes.set_title(f'{line.work}: {line.metric}', loc='left', fontsize=11)
     axes.spines[['top', 'right']].set_visible(False)
+    return _render(drawing)
+
+
+def _render(drawing: figure.Figure) -> str:
+    mpl.rcParams['svg.fonttype'] = 'none'
     text = io.StringIO()
     drawing.savefig(text, format='svg')
     return text.getvalue().partition('?>')[2]

@@ -19,19 +19,6 @@ LEVEL = "The owned resources are as the handler has returned them."
 PEER = "Only the operator with the highest priority works."
 ECHO = "Event handlers see the newest state, and the states in their order."
 
-HOLES = {
-    'all is new after a pause',
-    'outcomes are not written at exit',
-    'outcomes are never written in time',
-    'the closing is sent before the patches',
-    'an expired watch is tried again and again',
-    'the gate opens before the indices are filled',
-    'a daemon that was stopped is done',
-    'the patch of a timer is lost with its request',
-    'nobody waits for a peer that yields',
-}
-"""The faults that no seed finds yet: guarantees that the simulation does not cover well."""
-
 FAULTS = (
     # Inboxes and informers.
     Fault('the echo guard is forgotten', '_core.reactor.inboxes:Inbox.offer',
@@ -96,7 +83,7 @@ FAULTS = (
     Fault('the progress is forgotten at a restart', '_core.actions.recording:restore',
           "if not found and sighting is None and (", "if True or (", ONCE),
     Fault('the progress is not written', '_core.actions.recording:make_progress',
-          "elif handler_id in cycle.unsaved or not state.retries:", "elif False:", ONCE),
+          "elif handler_id in cycle.unsaved or not state.retries or (", "elif False and (", ONCE),
     Fault('the progress is not removed', '_core.actions.recording:make_closing',
           "if cycle.stored:\n", "if False:\n", GONE),
     Fault('a retry is dropped', '_core.actions.progression:HandlerState.after',
@@ -119,7 +106,14 @@ FAULTS = (
           "selection.handlers, recall=self._recall,", "selection.handlers, "
           "recall=lambda _: None,", ONCE),
 
+    Fault('running handlers do not name their sub-handlers',
+          '_core.actions.cycles:Cycle.attach',
+          "if subrefs == state.subrefs:", "if True:", SEEN),
+
     # Writing.
+    Fault('a state that an overtaken write has met is forgotten',
+          '_core.reactor.processing:Processor._reconcile',
+          "found.saver.take(e.newest)", "pass", PEER),
     Fault('a namesake is patched', '_core.actions.application:_merge',
           "guard = {key: meta[key]} if key in meta else {}", "guard = {}", OWN),
     Fault('a JSON patch does not test the version', '_core.actions.application:exchange',

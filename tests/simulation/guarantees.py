@@ -17,7 +17,10 @@ SERIAL = ('change', 'event', 'parent')
 TOLERANCE = 0.01
 
 FLUSHING = 2.5
-"""How long (seconds) it can take to store an outcome, with the latency."""
+"""How long (seconds) it can take to store an outcome with the highest latency."""
+
+TRIPS = 8
+"""How many times data can be on its way until an outcome is stored: a few requests at most."""
 
 
 class Violation(Exception):
@@ -63,8 +66,9 @@ class Guarantees:
         self.features = plan.features
         self.exclusive = plan.replicas == 1
         """Whether there is never more than one operator."""
-        self.period = FLUSHING + plan.flush_delay if plan.is_calm else None
-        """After how many seconds an outcome must be stored; None if the API fails sometimes."""
+        self.is_calm = plan.is_calm
+        self.period = plan.flush_delay + min(FLUSHING, 0.1 + TRIPS * plan.latency[1])
+        """After how many seconds an outcome must be stored if the API does not fail."""
         self.objects: dict[str, Any] = {}
         """The existing objects as stored, by their uids."""
         self.names: dict[str, str] = {}
@@ -76,6 +80,12 @@ class Guarantees:
         """When the essence was changed last by others."""
         self.children: dict[str, Any] = {}
         self.resumed: dict[Any, set[str]] = {}
+        self.others: set[str] = set()
+        """The names of the objects that are only indexed."""
+        self.unstored: dict[tuple[str, str], Call] = {}
+        """The finished calls whose outcomes are not stored: by the object and the handler."""
+        self.patches: dict[tuple[Any, str], Call] = {}
+        """The calls of timers whose patches are not stored: by the process and the object."""
 
     # At each step.
 
@@ -91,15 +101,17 @@ class Guarantees:
             clashing = [
                 other for other in others if other.kind in SERIAL
                 and not (other.kind == 'parent' and call.id.startswith('parent/'))
-                and (self.exclusive or other.process is call.process)]
+                and (self.exclusive or self.is_calm or other.process is call.process)]
         else:
-            clashing = [other for other in others if other.id == call.id
-                        and (self.exclusive or other.process is call.process)]
+            clashing = [
+                other for other in others if other.id == call.id
+                and (self.exclusive or self.is_calm or other.process is call.process)]
         clashing += [
             other for uid, calls in self.running.items() if uid != call.uid
             for other in calls if other.name == call.name and other.process is call.process
             and other.kind in SERIAL and call.kind in SERIAL]
         self.running[call.uid].append(call)
+        self._check_stored(now)
         if clashing:
             raise Violation('one at a time', f"{call} begins while {clashing[0]} runs")
         if call.kind == 'event':
@@ -117,14 +129,40 @@ class Guarantees:
             self._check_repetition(call)
             self._check_delay(call, now)
             self.calls[call.uid].append(call)
+            self.unstored.pop((call.uid, call.id), None)
+        if call.kind == 'timer':
+            self._check_patch(call)
         if 'index' in self.features and call.id != 'children':
             self._check_index(call, kwargs['known'])
+        if 'others' in self.features and call.process.is_indexed and (
+                left := self.others - set(kwargs['others'])):
+            raise Violation('full indices', f"{call} begins without {left} in the index")
+
+    def _check_stored(self, now: float) -> None:
+        """Check that all outcomes are stored in time, while the API works."""
+        for call in self.unstored.values() if self.is_calm and self.exclusive else ():
+            assert call.ended is not None
+            if call.process.alive and now > call.ended + self.period:
+                raise Violation('stored in time', f"the end of {call} is not stored")
+
+    def _check_patch(self, call: Call) -> None:
+        """Check that the patch of the previous call of the timer has not been lost."""
+        lost = self.patches.pop((call.process, call.uid), None)
+        if lost is not None:
+            raise Violation('patches', f"{call} begins, the patch {lost.patch} is lost")
 
     def _check_repetition(self, call: Call) -> None:
-        if not self.exclusive or call.id == 'resuming':
-            return
         stored = self.objects.get(call.uid)
         call.handled = stored and get_handled(stored)
+        if call.id == 'resuming' or not (self.exclusive or self.is_calm):
+            return
+        previous = [other for other in self.calls[call.uid] if other.id == call.id]
+        if call.id in CHANGING and previous and previous[-1].persisted and (
+                previous[-1].reason == call.reason) and (
+                previous[-1].new == call.new == call.handled):
+            raise Violation('not repeated', f"{call} begins again, it is handled")
+        if not self.exclusive:
+            return
         for earlier in reversed(self.calls[call.uid]):
             if earlier.id != call.id:
                 continue
@@ -135,7 +173,7 @@ class Guarantees:
                     raise Violation('not repeated', f"{call} begins again, its end is stored")
                 if earlier.process is call.process:
                     raise Violation('not repeated', f"{call} begins again, it has finished")
-                if self.period is not None and earlier.ended is not None and (
+                if self.is_calm and earlier.ended is not None and (
                         earlier.ended + self.period < earlier.process.gone_at):
                     raise Violation('not repeated', f"{call} begins again, it was not stored")
                 if not earlier.process.killed:
@@ -149,8 +187,11 @@ class Guarantees:
         if last.outcome == 'retry' and call.retry == last.retry + 1 and (
                 now < last.ended + last.delay - TOLERANCE):
             raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
+        stored = self.objects.get(call.uid)
+        has_returned = self.edited.get(call.uid, 0.0) > last.began and stored is not None and (
+            without_own(get_essence(stored)) == without_own(call.new))
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
-                call.retry != last.retry + 1):
+                call.retry != last.retry + 1 and not has_returned):
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")
 
     def _check_index(self, call: Call, known: Any) -> None:
@@ -160,6 +201,13 @@ class Guarantees:
 
     def end(self, call: Call, now: float) -> None:
         self.running[call.uid].remove(call)
+        if call.kind == 'timer' and call.patch is not None:
+            self.patches[call.process, call.uid] = call
+        self._check_stored(now)
+        stored = self.objects.get(call.uid)
+        if call.id in CHANGING and call.finished and stored is not None and (
+                not stored['metadata'].get('deletionTimestamp')):
+            self.unstored[call.uid, call.id] = call
 
     def commit(self, type: str, old: Any, new: Any, writer: Any, now: float) -> None:
         """Take a change of an object, and who has made it; None for others than the operator."""
@@ -170,6 +218,8 @@ class Guarantees:
             self.objects.pop(uid, None)
         else:
             self.objects[uid] = new
+        if type == 'DELETED' or meta.get('deletionTimestamp'):
+            self._forget_unstored(uid)
         if old is None or (get_essence(old) != get_essence(new) and writer is None):
             self.edited[uid] = now
         if writer is None or old is None:
@@ -225,12 +275,35 @@ class Guarantees:
             record = progress.get(id.replace('/', '.'), {})
             if call.finished and (is_closed or record.get('success') or record.get('failure')):
                 call.persisted = True
+                self.unstored.pop((uid, id), None)
+        if not progress:
+            self._forget_unstored(uid)  # the cycle is closed
+        shown = (new.get('status') or {}).get('timer')
+        for key, call in list(self.patches.items()):
+            if call.uid == uid and call.patch == shown:
+                del self.patches[key]
+
+    def _forget_unstored(self, uid: str) -> None:
+        """Note that it does not matter any more which handlers of the object have finished."""
+        for key in [key for key in self.unstored if key[0] == uid]:
+            del self.unstored[key]
 
     def is_on(self, raw: Any) -> bool:
         return (raw['metadata'].get('labels') or {}).get('on') == 'yes'
 
     def needs_finalizer(self, raw: Any) -> bool:
         return self.is_on(raw) and bool(self.features & {'deletion', 'daemon', 'timer'})
+
+    def forget_gone(self) -> None:
+        """Forget the objects that do not exist any more, so that a long run takes no memory."""
+        for known in (self.calls, self.running, self.names, self.edited, *self.shown.values()):
+            for uid in known.keys() - self.objects.keys():
+                del known[uid]
+
+    @property
+    def is_ticking(self) -> bool:
+        """Whether any timer is under way."""
+        return any(call.kind == 'timer' for calls in self.running.values() for call in calls)
 
     # At rest.
 
@@ -261,7 +334,9 @@ class Guarantees:
         for id in CHANGING:
             if id.split('/')[0] not in self.features:
                 continue
-            done = [call for call in self.calls[uid] if call.id == id and call.finished]
+            # What was lost with a killed process, nobody knows: the object can have returned.
+            done = [call for call in self.calls[uid] if call.id == id and call.finished
+                    and (call.persisted or not call.process.killed)]
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")

@@ -2,6 +2,7 @@
 Plans: what happens to the objects, to the operator, and to the network, and when; made of a seed.
 """
 import dataclasses
+import itertools
 import json
 import random
 from typing import Any
@@ -10,12 +11,20 @@ NAMES = ('a', 'b', 'c')
 FEATURES = (
     'event', 'main', 'patching', 'field', 'parent', 'deletion', 'resuming', 'daemon', 'timer',
     'index', 'children')
+"""The handlers that an operator can have. In some plans, it also has the index ``others``."""
 
-TROUBLES = ('fault', 'cut', 'blind')
+DIRECTED, DIRECTED_PEERS = 0.25, 0.45
+"""How many of the plans have steps for what rarely happens by chance; of those with replicas."""
+
+TROUBLES = ('fault', 'cut', 'blind', 'exhaust', 'gone')
 """The steps after which requests can fail, or be late."""
 
 DURATION = 60.0
 """How long (seconds) the steps of a plan take at most; then, all faults end."""
+
+HOUR = 3600.0
+BUSY = 3000.0
+"""For how long (seconds) there are changes and faults in each hour of a night, by default."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +77,10 @@ def make(seed: int) -> Plan:
     steps = [Step(rng.choice((-1.0, 0.1)), 'create', _make_object(rng, 'a', next(numbers)))]
     is_calm = rng.random() < 0.3
     steps += [_make_step(rng, at, next(numbers), replicas, is_calm=is_calm) for at in times]
+    aim = random.Random(f'directed {seed}')
+    if aim.random() < (DIRECTED if replicas == 1 else DIRECTED_PEERS):
+        features |= {'others'}
+        steps = _direct(aim, steps, replicas)
     return Plan(
         seed=seed,
         features=features,
@@ -79,6 +92,29 @@ def make(seed: int) -> Plan:
         replicas=replicas,
         steps=tuple(sorted(steps, key=lambda step: step.at)),
     )
+
+
+def make_night(seed: int, hours: int, *, busy: float = BUSY) -> Plan:
+    """
+    Make a plan of many hours: steady changes and faults, and a measurement in each hour.
+
+    ``busy`` is for how long (seconds) in each hour something happens; then, it is calm.
+    """
+    rng = random.Random(f'night {seed}')
+    numbers = itertools.count(100)
+    steps: list[Step] = []
+    for hour in range(hours):
+        at = hour * HOUR
+        while at < hour * HOUR + busy:
+            step = _make_step(rng, round(at, 3), next(numbers), 1, is_calm=False)
+            if step.action not in ('kill', 'stop'):  # what leaks must not go with the process
+                steps.append(step)
+            at += rng.uniform(5, 55)
+        steps.append(Step(at, 'measure', {'numbers': [next(numbers) for _ in NAMES]}))
+    return Plan(
+        seed=seed, features=frozenset({*FEATURES, 'others'}), separate=rng.random() < 0.5,
+        flush_delay=1.0, disorder=0.2, latency=(0.0, 0.01), lag=0.0, replicas=1,
+        steps=tuple(steps))
 
 
 def _make_time(rng: random.Random, others: list[float]) -> float:
@@ -134,6 +170,43 @@ def _make_step(
         case _:
             args = {}
     return Step(at, action, args)
+
+
+def _direct(rng: random.Random, steps: list[Step], replicas: int) -> list[Step]:
+    """Add steps for what rarely happens by chance."""
+    if replicas > 1 and rng.random() < 0.7:  # the operator A comes and goes; the API works
+        steps = [step for step in steps if step.action not in TROUBLES]
+        for n in range(3):
+            at, down = _make_time(rng, [step.at for step in steps]), rng.choice((1, 3, 10))
+            late = round(at + down - rng.random(), 3)  # the work of B is under way then
+            steps.append(Step(at, 'stop', {'who': 0, 'down': down}))
+            steps.append(Step(late, 'edit', {'name': rng.choice(NAMES[:2]), 'n': n}))
+        if rng.random() < 0.5:  # B goes on with its work after the record of A has expired
+            late = round(at + down + rng.uniform(0.1, 3), 3)
+            steps.append(Step(late, 'kill', {'who': 0, 'lossy': False, 'down': None}))
+        return steps
+    for _ in range(rng.choice((1, 2, 3))):
+        at = _make_time(rng, [step.at for step in steps])
+        who, name, down = rng.randrange(replicas), rng.choice(NAMES[:2]), rng.choice((0.1, 1, 10))
+        match rng.choice(('flip', 'flip', 'snipe', 'snipe', 'exhaust', 'gone')):
+            case 'flip':
+                at = round(rng.uniform(0, DURATION), 3)
+                step = Step(at, 'flip', {'name': name, 'seconds': rng.choice((0.5, 5, 15))})
+                if rng.random() < 0.5:  # the object returns to its state while nobody works
+                    late = round(at + rng.uniform(0.5, 5), 3)
+                    args = {'who': who, 'lossy': False, 'down': 10}
+                    steps.append(Step(late, 'kill', args))
+            case 'snipe':
+                step = Step(at, 'snipe', {
+                    'who': who, 'writes': rng.choice((1, 2, 3, 5)), 'down': down})
+            case 'exhaust':
+                step = Step(at, 'exhaust', {
+                    'who': who, 'count': rng.choice((4, 8)), 'seconds': rng.choice((0.2, 0.9)),
+                    'down': down})
+            case _:
+                step = Step(at, 'gone')
+        steps.append(step)
+    return steps
 
 
 def _make_fault(rng: random.Random) -> dict[str, Any]:

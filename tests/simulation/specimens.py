@@ -14,6 +14,9 @@ from typing import Any
 import kopf
 
 KIND = 'kopfexamples'
+OTHERS = 'kopfothers'
+"""The kind that is only indexed."""
+
 ON = {'on': 'yes'}
 CHANGING = ('main', 'patching', 'parent/one', 'parent/two')
 """The handlers of all changes of the essence."""
@@ -44,6 +47,8 @@ class Call:
     handled: Any = None
     """The last-handled state of the object when the call began."""
     persisted: bool = False
+    patch: Any = None
+    """What a timer wants to be in the status."""
 
     @property
     def finished(self) -> bool:
@@ -175,12 +180,17 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         async def timer(call: Call, spec: Any, status: Any, patch: Any, **_: Any) -> None:
             await asyncio.sleep(0.5)
             if status.get('timer') != mark(call, spec['n']):
-                patch.status['timer'] = mark(call, spec['n'])
+                patch.status['timer'] = call.patch = mark(call, spec['n'])
 
     if 'index' in features:
         @kopf.index(KIND, id='known', **common)
         async def known(uid: str, spec: Any, **_: Any) -> Any:
             return {uid: spec['n'], spec['n']: uid}
+
+    if 'others' in features:
+        @kopf.index(OTHERS, id='others', **common)
+        async def others(name: str, **_: Any) -> Any:
+            return {name: name}
 
     if 'children' in features:
         @kopf.reconcile(KIND, id='children', owns=['configmaps'], **common)

@@ -6,12 +6,14 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
+import gc
 import hashlib
 import itertools
 import logging
 import random
 import traceback
 import uuid
+import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,17 +21,18 @@ import kopf
 from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.engines import indexing
+from kopf._core.engines.daemons import companions
 from kopf._core.intents import handlererrors
 from kopf._core.reactor import running
 from kopf._kits.sandbox import statuses
-from kopf._kits.sandbox.faults import Fault
+from kopf._kits.sandbox.faults import Fault, Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
 from tests.simulation import plans, specimens
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
 
-KIND = specimens.KIND
+KIND, OTHERS = specimens.KIND, specimens.OTHERS
 RESOURCE = ('kopf.dev', KIND)
 CHILDREN = ('', 'configmaps')
 
@@ -48,6 +51,12 @@ MAX_STORY = 4000
 EXIT_LIMIT = 15.0
 """How long (seconds) the exit of an operator may take."""
 
+WARM_UP = 2
+"""After how many measurements nothing must grow any more."""
+
+TOLERANCE = 5
+"""How many more objects of a type there can be nevertheless; also in percent."""
+
 EXPECTED = (
     errors.APIError, handlererrors.TemporaryError, handlererrors.PermanentError,
     specimens.Unexpected, asyncio.CancelledError)
@@ -63,6 +72,8 @@ class Report:
     faults: collections.Counter[str]
     seconds: float
     """The virtual time at the end."""
+    census: list[collections.Counter[str]]
+    """How many tasks, timers, and objects of the framework there were, in each measurement."""
 
     @property
     def digest(self) -> str:
@@ -79,7 +90,7 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
     with _seeded(plan.seed), _logging(world):
         with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(world.live())
-    return Report(plan, world.violation, world.story, world.faults, world.seconds)
+    return Report(plan, world.violation, world.story, world.faults, world.seconds, world.census)
 
 
 @contextlib.contextmanager
@@ -88,9 +99,14 @@ def _seeded(seed: int) -> Iterator[None]:
     random.seed(seed)
     rng, known = random.Random(seed), uuid.uuid4
     uuid.uuid4 = lambda: uuid.UUID(int=rng.getrandbits(128), version=4)
+    # The order in sets of companions must not depend on their addresses.
+    known_hash = companions.Companion.__hash__
+    companions.Companion.__hash__ = lambda self: zlib.crc32(
+        f'{self.companions.host.uid} {self.handler.id}'.encode())
     try:
         yield
     finally:
+        companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
 
@@ -131,6 +147,10 @@ class Life(processes.Process):
         self.killed = False
         self.gone_at = 0.0
         self.stopping = False
+        self.writes_left: int | None = None
+        """After how many writes it is killed, if it is."""
+        self.down = 0.0
+        """For how long (seconds) it is away after that."""
         self.is_indexed = True
         """Whether the indices are promised to be full: all lists worked at the start."""
         self.started = loop.time()
@@ -195,6 +215,15 @@ class _Others(Collection[asyncio.Task[Any]]):
         return sum(1 for _ in self)
 
 
+class _Gone(Fault):
+    """Refuses all watches until the objects are listed again."""
+
+    def hit(self, target: Target) -> bool:
+        if target.verb == 'list' and self.is_about(dataclasses.replace(target, verb=self.verb)):
+            self.count = self.hits
+        return super().hit(target)
+
+
 class World:
     """Carries out a plan, notes the story, and lets the guarantees be checked."""
 
@@ -206,6 +235,7 @@ class World:
         self.faults: collections.Counter[str] = collections.Counter()
         self.guarantees = Guarantees(plan)
         self.seconds = 0.0
+        self.census: list[collections.Counter[str]] = []
         self.lives: list[Life | None] = [None] * plan.replicas
         self._past: list[Life] = []
         self._numbers = [itertools.count(1) for _ in range(plan.replicas)]
@@ -308,6 +338,10 @@ class World:
             return
         self.note(f"{change.type} {meta['name']} ({meta['uid']}) v{meta['resourceVersion']} "
                   f"{_describe(old, new)}", who=writer)
+        if isinstance(writer, Life) and writer.writes_left is not None:
+            writer.writes_left -= 1
+            if writer.writes_left == 0:
+                asyncio.get_running_loop().call_soon(self._kill, writer)
         self._check(lambda: self.guarantees.commit(change.type, old, new, writer, now))
 
     # The course of things.
@@ -320,9 +354,16 @@ class World:
             self.sandbox = sandbox
             numbers = itertools.count(1)
             sandbox._cluster.new_uid = lambda: f'u{next(numbers)}'
-            await sandbox.load(_make_crd(separate=self.plan.separate))
+            await sandbox.load(_make_crd(KIND, 'KopfExample', separate=self.plan.separate))
             if self.plan.replicas > 1:
                 await sandbox.load(*PEERING)
+            if 'others' in self.plan.features:
+                await sandbox.load(_make_crd(OTHERS, 'KopfOther', separate=False))
+                for name in ('x', 'y'):
+                    await sandbox.create({
+                        'apiVersion': 'kopf.dev/v1', 'kind': 'KopfOther',
+                        'metadata': {'name': name}})
+                    self.guarantees.others.add(name)
             sandbox._cluster.store.listeners.append(self.hear)
             self.credentials = read_sandbox(sandbox)
             loop.disorder, loop.latency = self.plan.disorder, self.plan.latency
@@ -474,13 +515,78 @@ class World:
 
         self._due.append(asyncio.create_task(end()))
 
-    async def _do_kill(self, who: int, lossy: bool, down: float) -> None:
+    async def _do_kill(self, who: int, lossy: bool, down: float | None) -> None:
         life = self.lives[who]
         if life is None or not life.working:
             return
         life.killed = True
         life.kill(lossy=lossy)
         self._bring_back(life, down)
+
+    async def _do_snipe(self, who: int, writes: int, down: float) -> None:
+        """The operator is killed as soon as so many more of its writes are done."""
+        life = self.lives[who]
+        if life is not None and life.writes_left is None:
+            life.writes_left, life.down = writes, down
+
+    def _kill(self, life: Life) -> None:
+        if life.working and not self._is_over:
+            self.note("is killed after its write", who=life)
+            life.killed = True
+            life.kill()
+            self._bring_back(life, life.down)
+
+    async def _do_exhaust(self, who: int, count: int, seconds: float, down: float) -> None:
+        """So many writes are refused, so that objects are throttled; then, the operator stops."""
+        fault = self.sandbox.faults.add(Fault(
+            action='refuse', verb='patch', resource=f'{KIND}*', status=500, count=count))
+        self._disturb_exits(self.lives)
+
+        async def stop() -> None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(plans.DURATION):
+                    while fault.hits < count:
+                        await asyncio.sleep(0.1)
+                    await asyncio.sleep(seconds)
+                    await self._do_stop(who, down)
+
+        self._due.append(asyncio.create_task(stop()))
+
+    async def _do_gone(self) -> None:
+        """The history of the objects is gone: for HTTP, not by an event in the stream."""
+        self.sandbox.faults.add(_Gone(
+            action='refuse', status=410, verb='watch', resource=f'{KIND}*'))
+        self.sandbox._watches.end()
+
+    async def _do_flip(self, name: str, seconds: float) -> None:
+        """The daemons and timers of an object are not needed for a while."""
+        await self._do_label(name, on=False)
+
+        async def restore() -> None:
+            await asyncio.sleep(seconds)
+            with contextlib.suppress(statuses.APIError):
+                await self._do_label(name, on=True)
+
+        self._due.append(asyncio.create_task(restore()))
+
+    async def _do_measure(self, numbers: list[int]) -> None:
+        """Let all be at rest with new objects, always in the same state; count what there is."""
+        await self._heal()
+        for name in plans.NAMES:
+            with contextlib.suppress(statuses.APIError):
+                await self._do_delete(name, 0)
+        await self._rest()
+        for name, number in zip(plans.NAMES, numbers, strict=True):
+            await self._do_create(name, number, on=True, k=1)
+        await self._rest()
+        self._check_rest()
+        self.guarantees.forget_gone()
+        self._due = [task for task in self._due if not task.done()]
+        self.story.clear()
+        while self.guarantees.is_ticking:
+            await asyncio.sleep(0.1)
+        self.census.append(count_all(asyncio.get_running_loop()))
+        check_flat(self.census)
 
     async def _do_stop(self, who: int, down: float) -> None:
         life = self.lives[who]
@@ -514,15 +620,17 @@ class World:
             fault.verb != 'watch' and (fault.count is None or fault.hits < fault.count)
             for fault in self.sandbox.faults)
 
-    def _bring_back(self, life: Life, down: float) -> None:
+    def _bring_back(self, life: Life, down: float | None) -> None:
+        """Note that it is gone, and start it again after so many seconds; for None, never."""
         self.note("is gone", who=life)
         life.gone_at = asyncio.get_running_loop().time()
         self._past.append(life)
         self.lives[life.who] = None
 
         async def start() -> None:
-            await asyncio.sleep(down)
-            self._start(life.who)
+            if down is not None:
+                await asyncio.sleep(down)
+                self._start(life.who)
 
         self._due.append(asyncio.create_task(start()))
 
@@ -534,9 +642,12 @@ class World:
 
     async def _heal(self) -> None:
         """End all faults, and wait until the operators are back."""
+        gone = [fault for fault in self.sandbox.faults if isinstance(fault, _Gone)]
         for fault in self.sandbox.faults:
             self.faults[fault.action] += fault.hits
         self.sandbox.faults.clear()
+        for fault in gone:  # only a list ends it
+            self.sandbox.faults.add(fault)
         self.note("all faults have ended")
         while any(not task.done() for task in self._due):
             await asyncio.sleep(1)
@@ -567,6 +678,27 @@ class World:
             raise Violation('clean shutdown', f"{left[0]} has not ended")
 
 
+def count_all(loop: Any) -> collections.Counter[str]:
+    """Count the tasks and timers of the loop, and the objects of the framework by their types."""
+    gc.collect()
+    names = (f'{type(each).__module__}.{type(each).__qualname__}' for each in gc.get_objects())
+    found = collections.Counter(
+        name for name in names if name.startswith(('kopf._core.', 'kopf._cogs.')))
+    found['tasks'] = len(asyncio.all_tasks(loop))
+    found['timers'] = sum(1 for handle in loop._scheduled if not handle.cancelled())
+    return found
+
+
+def check_flat(census: list[collections.Counter[str]]) -> None:
+    """Compare the latest numbers with those after the first hours, when all was used once."""
+    if len(census) <= WARM_UP:
+        return
+    before, now = census[WARM_UP - 1], census[-1]
+    for key, number in now.items():
+        if number > before[key] + max(TOLERANCE, before[key] * TOLERANCE / 100):
+            raise Violation('flat', f"there are {number} {key}, not {before[key]} any more")
+
+
 def read_sandbox(sandbox: Sandbox) -> credentials.ConnectionInfo:
     return credentials.ConnectionInfo(server=sandbox.url, default_namespace='default')
 
@@ -591,13 +723,13 @@ def _describe(old: Any, new: Any) -> str:
     return ' '.join(parts)
 
 
-def _make_crd(*, separate: bool) -> dict[str, Any]:
+def _make_crd(plural: str, kind: str, *, separate: bool) -> dict[str, Any]:
     return {
         'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
-        'metadata': {'name': f'{KIND}.kopf.dev'},
+        'metadata': {'name': f'{plural}.kopf.dev'},
         'spec': {
             'group': 'kopf.dev', 'scope': 'Namespaced',
-            'names': {'plural': KIND, 'singular': 'kopfexample', 'kind': 'KopfExample'},
+            'names': {'plural': plural, 'singular': kind.lower(), 'kind': kind},
             'versions': [{
                 'name': 'v1', 'served': True, 'storage': True,
                 'subresources': {'status': {}} if separate else {},

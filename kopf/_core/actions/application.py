@@ -33,6 +33,11 @@ def is_refusal(e: Exception) -> bool:
 class OvertakenError(Exception):
     """Another operator has handled the object: what this operator has decided is outdated."""
 
+    def __init__(self, newest: bodies.RawBody) -> None:
+        super().__init__("Another operator has handled the object meanwhile.")
+        self.newest = newest
+        """The state in which the other operator has left the object."""
+
 
 class Fence(NamedTuple):
     """
@@ -66,7 +71,7 @@ class Target(NamedTuple):
         """
         if self.fence is not None and self.fence.is_up() and (
                 self.fence.is_overtaken(expected, actual)):
-            raise OvertakenError("Another operator has handled the object meanwhile.")
+            raise OvertakenError(actual)
 
     async def send(
             self,

@@ -156,6 +156,21 @@ class Cycle(NamedTuple):
         roots = self.roots.union(joined) if as_roots else self.roots
         return self._replace(states=self._with(joined), roots=roots)
 
+    def attach(
+            self, parent_id: ids.HandlerId, children_ids: Iterable[ids.HandlerId],
+    ) -> 'Cycle':
+        """
+        Note the sub-handlers of a handler that still runs.
+
+        Their progress can be recorded before the handler ends. Without their names in the record of
+        the handler, it would be left on the object if the process were killed.
+        """
+        state = self.states[parent_id]
+        subrefs = state.subrefs.union(children_ids)
+        if subrefs == state.subrefs:
+            return self
+        return self._replace(states=self._with({parent_id: state._replace(subrefs=subrefs)}))
+
     @property
     def unwritten(self) -> Collection[ids.HandlerId]:
         """The handlers whose outcomes or contributions are not written to the object."""

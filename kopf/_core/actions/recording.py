@@ -119,7 +119,8 @@ def make_progress(
     for handler_id, state in cycle.states.items():
         if handler_id in repeated:
             storage.purge(key=handler_id, body=body, patch=patch)
-        elif handler_id in cycle.unsaved or not state.retries:
+        elif handler_id in cycle.unsaved or not state.retries or (
+                not state.subrefs.isdisjoint(cycle.unsaved)):
             storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
     storage.flush()
     return Progress(patch, repeated)

@@ -218,6 +218,7 @@ class Processor:
         except application.OvertakenError as e:
             found.logger.info(f"{e} What this operator has done is not written.")
             item.proceed(None)
+            found.saver.take(e.newest)  # the list after the pause can be older than this state
         except Exception:
             item.keep(found.saver.raw)
             raise

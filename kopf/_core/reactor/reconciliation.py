@@ -431,7 +431,7 @@ class Reconciliation:
         """Make an attempt, and note the outcome. ``field`` is the field of the parent handlers."""
         cause = cause if cause is not None else self._get_cause().narrow(field)
         family = subhandling.Family(handler, functools.partial(
-            self._execute_family, field=handler.field or field))
+            self._execute_family, handler.id, field=handler.field or field))
         before = self.saver.raw
         self.saver.arm()
         outer = self.item.phase
@@ -455,6 +455,7 @@ class Reconciliation:
 
     async def _execute_family(
             self,
+            parent_id: ids.HandlerId,
             children: list[handlers.ChangingHandler],
             lifecycle: lifecycles.LifeCycleFn | None,
             cause: causes.Cause | None,
@@ -469,7 +470,8 @@ class Reconciliation:
         for error in selection.failing.values():
             raise error
         self.item.proceed(self.item.get_cycle().join(
-            selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False))
+            selection.handlers, recall=self._recall, now=env.clock.now(), as_roots=False,
+        ).attach(parent_id, [child.id for child in children]))
         lifecycle = lifecycle or env.lifecycle or lifecycles.get_default_lifecycle()
         while True:
             due, wait = progression.find_due(

@@ -291,8 +291,12 @@ class Saver:
         if newest is None:
             self.item.vanish()
         else:
-            self.raw = newest
-            self.item.accept(newest)
+            self.take(newest)
+
+    def take(self, newest: bodies.RawBody) -> None:
+        """Take a state from a response as the newest one."""
+        self.raw = newest
+        self.item.accept(newest)
 
     def build_essence(self, raw: Any) -> bodies.BodyEssence:
         return decisions.build_essence(

@@ -401,6 +401,13 @@ def test_sub_handlers_are_no_roots(cycle):
     assert 'fn/sub' in cycle.states
 
 
+def test_the_sub_handlers_of_a_running_handler_are_known(cycle):
+    attached = cycle.attach('fn', ['fn/a']).attach('fn', ['fn/b'])
+    assert attached.states['fn'].subrefs == {'fn/a', 'fn/b'}
+    assert attached.attach('fn', ['fn/a']) is attached
+    assert not attached.dirty
+
+
 def test_the_known_ones_can_become_roots():
     cycle = join(Cycle(reason=Reason.UPDATE), make_handler('fn'), as_roots=False)
     state = cycle.states['fn']

@@ -392,6 +392,32 @@ def test_the_end_leaves_nothing(make):
     assert without_marks(ended) == without_marks(raw)
 
 
+@pytest.mark.parametrize('attempts', [0, 1])
+def test_the_end_leaves_nothing_of_a_handler_that_was_killed_among_its_sub_handlers(attempts):
+    settings = make_settings()
+    parent, child = make_handler('fn'), make_handler('fn/sub')
+    cycle = Cycle(reason=Reason.UPDATE, stored=True)
+    cycle = cycle.join([parent], recall=lambda _: None, now=make_moment(0))
+    raw = make_raw(settings, old=essence(0))
+    for _ in range(attempts):
+        cycle = cycle.note('fn', RETRY, essence=essence(1), now=make_moment(1))
+        raw = merge(raw, make_progress(
+            cycle, body=Body(raw), settings=settings, expected=essence(1), contributed=()).patch)
+        cycle = cycle.saved(cycle.states, now=2)
+    cycle = cycle.join([child], recall=lambda _: None, now=make_moment(2), as_roots=False)
+    cycle = cycle.attach('fn', ['fn/sub'])
+    cycle = cycle.note('fn/sub', DONE, essence=essence(1), now=make_moment(3))
+    raw = merge(raw, make_progress(
+        cycle, body=Body(raw), settings=settings, expected=essence(1), contributed=()).patch)
+
+    restored = restore([parent], body=Body(raw), settings=settings, now=make_moment(4))
+    raw = merge(raw, make_closing(
+        restored, ['fn'], body=Body(raw), settings=settings,
+        conclusion=Conclusion(essence(0), None)))
+    assert fetch_state(
+        'fn/sub', body=Body(raw), settings=settings, now=make_moment(5)) is None
+
+
 def test_the_end_of_what_was_never_recorded_changes_nothing():
     settings = make_settings()
     raw = record(settings, make_cycle('fn'), make_raw(settings))

@@ -8,7 +8,12 @@ import pytest
 
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.references import Resource
-from kopf._core.engines.reconciling.children import ChildStore, OperatorChildren, make_place
+from kopf._core.engines.reconciling.children import (
+    ChildStore,
+    OperatorChildren,
+    Place,
+    make_place,
+)
 from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
     HANDLER_LABEL,
@@ -139,6 +144,15 @@ def test_a_deletion_during_a_write_is_news_after_it(store, shelf, news):
         shelf.changed('DELETED', make(3), b'')
         store.accept(CONFIGMAPS, make(2))
     assert not store.of('parent') and news == ['parent']
+
+
+def test_a_deletion_during_a_write_leaves_nothing(store, shelf):
+    uid = uuid.uuid4().hex
+    with store.writing('parent', KEY):
+        shelf.changed('DELETED', make(3, uid=uid), b'')
+        store.accept(CONFIGMAPS, make(2, uid=uid))
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Place) and each.uid == uid]
 
 
 def test_the_end_of_a_namesake_leaves_the_new_child(store, shelf, news):

@@ -403,6 +403,8 @@ class ChildStore:
             self._remove(place)
 
     def _remove(self, place: Place) -> None:
+        for shelf in self._shelves.values():
+            shelf.forget(place)
         children = self._by_owner.get(place.owner)
         known = children.get(place.key) if children is not None else None
         if children is not None and known is not None and known.uid == place.uid:
@@ -459,6 +461,11 @@ class Shelf(watching.Sink):
         self._known[place.uid] = place
         if self._seen is not None:
             self._seen.add(place.uid)
+
+    def forget(self, place: Place) -> None:
+        """Forget a child whose end was shown before the response to the last write."""
+        if self._known.get(place.uid) == place:
+            del self._known[place.uid]
 
     def begin(self, *, restored: bool) -> None:
         self._seen = set()

@@ -1,0 +1,118 @@
+"""
+A proxy between an operator and the API server, which makes faults: whatever the API server is.
+
+It forwards bytes and knows nothing of HTTP, except for that a client which sends something on a
+connection waits for a response.
+"""
+
+import asyncio
+import base64
+import contextlib
+import pathlib
+import ssl
+import urllib.parse
+from collections.abc import Iterator
+from typing import Any, Self
+
+import yaml
+
+CHUNK = 256 * 1024
+REASONS = {429: 'Too Many Requests', 500: 'Internal Server Error'}
+
+
+class Proxy:
+    """The proxy, as a context manager. It makes no faults until it is told to."""
+
+    def __init__(self, kubeconfig: str) -> None:
+        self._config = yaml.safe_load(pathlib.Path(kubeconfig).read_text(encoding='utf-8'))
+        self._cluster: dict[str, Any] = self._config['clusters'][0]['cluster']
+        self._target = urllib.parse.urlsplit(self._cluster['server'])
+        self._ssl = ssl.create_default_context(
+            cadata=base64.b64decode(self._cluster['certificate-authority-data']).decode())
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.StreamWriter] = set()
+        self._refusal: int | None = None
+        self._latency = 0.0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, '127.0.0.1', limit=CHUNK)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        self.cut()
+
+    def write_kubeconfig(self, path: pathlib.Path) -> None:
+        """Write the kubeconfig with the same users and the proxy as the server."""
+        assert self._server is not None
+        port = self._server.sockets[0].getsockname()[1]
+        cluster = {'server': f'http://127.0.0.1:{port}'}
+        clusters = [{'name': each['name'], 'cluster': cluster} for each in self._config['clusters']]
+        path.write_text(yaml.safe_dump({**self._config, 'clusters': clusters}), encoding='utf-8')
+
+    def cut(self) -> None:
+        """Break all connections, those of the watches included."""
+        for writer in self._connections:
+            writer.transport.abort()
+
+    @contextlib.contextmanager
+    def refusing(self, status: int) -> Iterator[None]:
+        """Refuse all requests with this status."""
+        self._refusal = status
+        try:
+            yield
+        finally:
+            self._refusal = None
+
+    @contextlib.contextmanager
+    def delaying(self, seconds: float) -> Iterator[None]:
+        """Delay everything that comes from the API server."""
+        self._latency = seconds
+        try:
+            yield
+        finally:
+            self._latency = 0.0
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._connections.add(writer)
+        upstream: asyncio.StreamWriter | None = None
+        try:
+            backend, upstream = await asyncio.open_connection(
+                self._target.hostname, self._target.port, ssl=self._ssl, limit=CHUNK)
+            self._connections.add(upstream)
+            requests = asyncio.create_task(self._request(reader, writer, upstream))
+            responses = asyncio.create_task(self._respond(backend, writer))
+            both = {requests, responses}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+        except OSError:
+            pass  # the API server is away
+        finally:
+            for end in (writer, upstream):
+                if end is not None:
+                    self._connections.discard(end)
+                    end.close()
+
+    async def _request(
+            self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
+            upstream: asyncio.StreamWriter,
+    ) -> None:
+        while chunk := await reader.read(CHUNK):
+            if self._refusal is not None:
+                writer.write(
+                    f'HTTP/1.1 {self._refusal} {REASONS[self._refusal]}\r\nRetry-After: 1\r\n'
+                    'Content-Length: 0\r\nConnection: close\r\n\r\n'.encode())
+                await writer.drain()
+                return
+            upstream.write(chunk)
+            await upstream.drain()
+
+    async def _respond(self, backend: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while chunk := await backend.read(CHUNK):
+            if self._latency:
+                await asyncio.sleep(self._latency)
+            writer.write(chunk)
+            await writer.drain()
