@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-IGNORED_RESOURCES = ('events', 'leases')
+IGNORED_RESOURCES = ('events', 'leases', 'kopfpeerings', 'clusterkopfpeerings')
 """The resources whose objects are not a result of the operator's work."""
 
 IGNORED_METADATA = (
@@ -33,7 +33,7 @@ def take(
     What remains of them has no uids, versions, and times.
 
     ``ignore`` are the fields that are left out: ``'status.attempts'``, or only of one resource:
-    ``'configmaps:data.time'``.
+    ``'configmaps:data.time'``. Objects whose names are left out are compared by their number.
     """
     objects = [(plural, obj) for plural, obj in objects if plural not in IGNORED_RESOURCES]
     names = {
@@ -42,9 +42,8 @@ def take(
     found: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
     for plural, obj in objects:
         meta = obj['metadata']
-        name = meta['name']
         if meta.get('generateName'):
-            name = meta['name'] = f"{meta['generateName']}*"
+            meta['name'] = f"{meta['generateName']}*"
         for field in IGNORED_METADATA:
             meta.pop(field, None)
         for annotation in IGNORED_ANNOTATIONS:
@@ -53,6 +52,7 @@ def take(
             where, _, fields = path.rpartition(':')
             if where in ('', plural):
                 _remove(obj, fields.split('.'))
+        name = meta.get('name', '*')
         namespace = f"{meta['namespace']}/" if meta.get('namespace') else ''
         found[f'{plural} {namespace}{name}'].append(_normalize(obj, names))
     return {
