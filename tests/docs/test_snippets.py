@@ -24,7 +24,7 @@ from kopf._kits.sandbox import faults
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox', 'tracing'}
+EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox', 'testing', 'tracing'}
 SHOWN = {'text', 'dockerfile', 'go'}
 """What is shown to readers as it is: outputs, drawings, files of other programs."""
 

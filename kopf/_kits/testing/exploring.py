@@ -4,7 +4,6 @@ Exploration: a scenario is run without faults first, and then with a fault at ea
 Each run has its own event loop with virtual time, its own sandbox, and its own operator. At rest,
 the cluster must be the same as after the run without faults.
 """
-import asyncio
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,7 +73,7 @@ class Finding:
     def __str__(self) -> str:
         parts = [
             f"If {self.strike.text}:", *self.problems, *self.hints, "This has happened:",
-            *(f"  {line}" for line in self.story),
+            *runs.show(self.story),
             f"To run only this: only={str(self.strike)!r}"]
         return '\n'.join(parts)
 
@@ -148,8 +147,7 @@ def explore(
         if kind not in STRIKES:
             raise ValueError(f"{kind!r} is none of the faults: {', '.join(STRIKES)}.")
     chosen = Strike.parse(only) if only is not None else None
-    if _is_in_loop():
-        raise RuntimeError("kopf.testing.explore() is for sync tests: it makes its event loops.")
+    runs.check_sync('explore')
 
     kinds = strikes if chosen is None else {chosen.kind}
     definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
@@ -177,14 +175,6 @@ def explore(
     if findings:
         raise ExplorationError(findings, runs=len(planned))
     return Exploration(len(planned), tuple(origin.writes))
-
-
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 class _StruckRun(runs.Run):

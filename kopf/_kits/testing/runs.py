@@ -32,6 +32,32 @@ WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
 READS = ('list', 'watch')
 
 
+MAX_SHOWN = 100
+"""How many lines of a story are shown at most."""
+
+
+def show(story: Sequence[str]) -> list[str]:
+    """Show a story. If it is too long, the middle is left out."""
+    lines = [f"  {line}" for line in story]
+    left_out = len(lines) - MAX_SHOWN
+    half = MAX_SHOWN // 2
+    return lines if left_out <= 0 else [
+        *lines[:half], f"  … {left_out} lines are left out …", *lines[-half:]]
+
+
+def check_sync(name: str) -> None:
+    """
+    Check that no event loop runs in this thread.
+
+    :raises RuntimeError: if it does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"kopf.testing.{name}() is for sync tests: it makes its event loops.")
+
+
 @dataclasses.dataclass(frozen=True)
 class Plan:
     """
@@ -165,7 +191,8 @@ class Run:
                 await self.wait_rest()
                 await self.close()
         except TimeoutError:
-            self.problems.append(f"There is no rest in {self.plan.limit:g} seconds.")
+            latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
+            self.problems.append(f"There is no rest in {self.plan.limit:g} seconds.{latest}")
         except Exception as e:
             self.problems.append(f"The scenario fails: {e}")
         self.snapshot = self.take_snapshot()

@@ -19,9 +19,10 @@ IGNORED_ANNOTATIONS = ('kopf.dev/applied',)
 """They contain uids as digests."""
 
 TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
+GENERATION = re.compile(r'"observedGeneration": \d+')
 
 Snapshot = Mapping[str, str]
-"""The objects as YAML, by their resources, namespaces, and names."""
+"""The objects as JSON, by their resources, namespaces, and names."""
 
 
 def take(
@@ -72,7 +73,12 @@ def _normalize(obj: Any, names: Mapping[str, str]) -> str:
     text = json.dumps(obj, sort_keys=True)
     for uid, name in names.items():
         text = text.replace(uid, name)
-    return yaml.safe_dump(json.loads(TIME.sub('(time)', text)), sort_keys=True, width=100)
+    return GENERATION.sub('"observedGeneration": "(generation)"', TIME.sub('(time)', text))
+
+
+def _show(text: str) -> str:
+    """Show an object as YAML: only where it differs, as this takes a while."""
+    return yaml.safe_dump(json.loads(text), sort_keys=True, width=100)
 
 
 def compare(expected: Snapshot, actual: Snapshot) -> list[str]:
@@ -84,9 +90,9 @@ def _iter_differences(expected: Snapshot, actual: Snapshot) -> Iterable[str]:
     for key in sorted(expected.keys() - actual.keys()):
         yield f"{key} is missing."
     for key in sorted(actual.keys() - expected.keys()):
-        yield f"{key} is there, but should not be:\n{actual[key]}"
+        yield f"{key} is there, but should not be:\n{_show(actual[key])}"
     for key in sorted(expected.keys() & actual.keys()):
         if expected[key] != actual[key]:
-            lines = difflib.unified_diff(
-                expected[key].splitlines(), actual[key].splitlines(), lineterm='', n=2)
+            texts = [_show(snapshot[key]).splitlines() for snapshot in (expected, actual)]
+            lines = difflib.unified_diff(*texts, lineterm='', n=2)
             yield '\n'.join([f"{key} differs:", *list(lines)[2:]])
