@@ -80,7 +80,7 @@ async def delete(
     except errors.APINotFoundError:
         return None
     except errors.APIConflictError as e:
-        if 'precondition' not in str(e):  # there are other conflicts: then, the object is still there
+        if 'precondition' not in str(e):  # another conflict: the object is still there
             raise
         return None  # another object has its name
     return None if result.get('kind') == 'Status' else result

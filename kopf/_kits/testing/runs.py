@@ -353,4 +353,5 @@ class _LogHandler(logging.Handler):
         self.setFormatter(loggers.make_formatter(loggers.LogFormat.PLAIN, log_prefix=True))
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._run.log(record, self.format(record))
+        if record.levelno >= logging.INFO or record.getMessage().endswith(' is invoked.'):
+            self._run.log(record, self.format(record))  # of other messages, it takes too long
