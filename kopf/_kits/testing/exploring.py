@@ -268,8 +268,12 @@ class _StruckRun(runs.Run):
 
 
 def _get_hints(origin: runs.Run, result: runs.Run) -> Iterator[str]:
-    """Name the handlers that were called more often: they must be idempotent."""
-    for key, count in result.calls.items():
-        if count > origin.calls.get(key, 0):
-            yield (f"The handler {key} was called {count} times, not "
-                   f"{origin.calls.get(key, 0)}: what it does must be the same if it is repeated.")
+    """Name the handlers that were called more often, and say what they must change."""
+    repeated = {
+        key: count for key, count in result.calls.items() if count > origin.calls.get(key, 0)}
+    for key, count in repeated.items():
+        yield (f"The handler {key} was called {count} times, not {origin.calls.get(key, 0)}: "
+               f"what it does must be the same if it is repeated.")
+    if repeated and result.snapshot.keys() - origin.snapshot.keys():
+        yield ("A repeated call must write the same objects: make their names from the handled "
+               "object, not from counters, times, or random values.")

@@ -79,3 +79,10 @@ def test_examples_survive_all_faults_but_those_in_their_text(name, monkeypatch):
     assert failed == NOT_SURVIVED.get(name, set()), text
     told = {f'refuse-{status}' for status in re.findall(r'HTTP (\d+)', example.read_text())}
     assert failed == told
+
+
+def test_an_example_handles_all_specs_that_its_schema_allows(monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), 'handlers', [])
+    folder = EXAMPLES / '20-reconcile'
+    assert testing.walk(
+        'homepages', folder / 'example.py', load=[folder / 'crd.yaml'], walks=20) == 20
