@@ -93,6 +93,6 @@ def _iter_differences(expected: Snapshot, actual: Snapshot) -> Iterable[str]:
         yield f"{key} is there, but should not be:\n{_show(actual[key])}"
     for key in sorted(expected.keys() & actual.keys()):
         if expected[key] != actual[key]:
-            texts = [_show(snapshot[key]).splitlines() for snapshot in (expected, actual)]
-            lines = difflib.unified_diff(*texts, lineterm='', n=2)
+            before, after = (_show(snapshot[key]).splitlines() for snapshot in (expected, actual))
+            lines = difflib.unified_diff(before, after, lineterm='', n=2)
             yield '\n'.join([f"{key} differs:", *list(lines)[2:]])
