@@ -176,7 +176,7 @@ def test_tests_pass(snippet, folder, record_property):
     process = subprocess.run(
         [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-c', os.devnull,
          '--rootdir', folder, test.name],
-        cwd=folder, capture_output=True, text=True, timeout=50)
+        cwd=folder, capture_output=True, text=True, timeout=150)
     assert process.returncode == 0, process.stdout
 
 
