@@ -16,6 +16,7 @@ from kopf._kits.testing.sessions import OperatorStarter, Session, SyncOperator, 
 from kopf._kits.testing.verdicts import explain
 from kopf._kits.testing.virtual import virtual_time
 from kopf._kits.testing.waiting import wait_for, wait_for_sync
+from kopf._kits.testing.walking import WalkError, walk
 
 __all__ = [
     'API',
@@ -37,6 +38,7 @@ __all__ = [
     'SyncClient',
     'SyncOperator',
     'Time',
+    'WalkError',
     'explain',
     'explore',
     'invoke',
@@ -46,4 +48,5 @@ __all__ = [
     'virtual_time',
     'wait_for',
     'wait_for_sync',
+    'walk',
 ]

@@ -1,19 +1,59 @@
 """
-The pytest fixtures of Kopf. See "Test operators" in the documentation.
+The pytest fixtures and markers of Kopf. See "Test operators" in the documentation.
 
 They are outside of the package ``kopf``, so that pytest imports nothing of the framework unless a
 test needs it.
 """
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Coroutine, Generator, Iterator
 
     from kopf import testing
+
+MARKER = 'kopf_explore'
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        'markers',
+        f'{MARKER}(*sources, **options): run the async test without faults, and then again with '
+        f'each fault at each write of the operator; see kopf.testing.explore()')
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
+    """Make sync tests of the explored ones, before plugins for async tests look at them."""
+    found = yield
+    for item in found if isinstance(found, list) else [found]:
+        marker = item.get_closest_marker(MARKER) if isinstance(item, pytest.Function) else None
+        if marker is not None:
+            item.obj = _explored(item.obj, marker)
+    return found
+
+
+def _explored(
+        test: Callable[..., Coroutine[Any, Any, None]], marker: pytest.Mark,
+) -> Callable[..., None]:
+    @functools.wraps(test)
+    def explore(**fixtures: Any) -> None:
+        __tracebackhide__ = True
+        from kopf import testing
+        if not inspect.iscoroutinefunction(test) or 'kopf_client' not in fixtures:
+            pytest.fail(f"The marker {MARKER} is for async tests with the argument kopf_client.",
+                        pytrace=False)
+
+        async def scenario(client: testing.Client) -> None:
+            await test(**{**fixtures, 'kopf_client': client})
+
+        testing.explore(scenario, *marker.args, **marker.kwargs)
+    return explore
 
 
 @pytest.fixture()
@@ -42,9 +82,16 @@ def kopf_sandbox(kopf_session: testing.Session) -> testing.Sandbox:
 
 
 @pytest.fixture()
-def kopf_client(kopf_session: testing.Session) -> testing.SyncClient:
-    """A client of the API of the test; see `kopf.testing.SyncClient`."""
-    return kopf_session.client
+def kopf_client(request: pytest.FixtureRequest) -> testing.SyncClient | None:
+    """
+    A client of the API of the test; see `kopf.testing.SyncClient`.
+
+    Tests with the marker ``kopf_explore`` get a `kopf.testing.Client` for each of their runs.
+    """
+    if request.node.get_closest_marker(MARKER) is not None:
+        return None
+    session: testing.Session = request.getfixturevalue('kopf_session')
+    return session.client
 
 
 @pytest.fixture()

@@ -24,7 +24,7 @@ from kopf._kits.sandbox import faults
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
-EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox', 'tracing'}
+EXTRAS = {'full-auth', 'uvloop', 'dev', 'metrics', 'reload', 'sandbox', 'testing', 'tracing'}
 SHOWN = {'text', 'dockerfile', 'go'}
 """What is shown to readers as it is: outputs, drawings, files of other programs."""
 
@@ -176,7 +176,7 @@ def test_tests_pass(snippet, folder, record_property):
     process = subprocess.run(
         [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-c', os.devnull,
          '--rootdir', folder, test.name],
-        cwd=folder, capture_output=True, text=True, timeout=50)
+        cwd=folder, capture_output=True, text=True, timeout=150)
     assert process.returncode == 0, process.stdout
 
 

@@ -77,8 +77,12 @@ async def delete(
     try:
         result: bodies.RawBody = await client.request(
             'DELETE', _get_path(resource, metadata), body=_encode(options).encode(), logger=logger)
-    except (errors.APINotFoundError, errors.APIConflictError):
-        return None  # it is gone, or another object has its name
+    except errors.APINotFoundError:
+        return None
+    except errors.APIConflictError as e:
+        if 'precondition' not in str(e):  # another conflict: the object is still there
+            raise
+        return None  # another object has its name
     return None if result.get('kind') == 'Status' else result
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
 from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.statuses import APIError
 
 Action = Literal['refuse', 'delay', 'drop', 'cut', 'expire', 'compact', 'lose', 'slow']
@@ -149,6 +150,10 @@ class Faults:
     def hitting(self, target: Target, *actions: Action) -> list[Fault]:
         """Find the faults with these actions that affect this request."""
         return [fault for fault in self._faults if fault.action in actions and fault.hit(target)]
+
+    def get_lag(self, target: Target) -> Lag | None:
+        """Get how far the server lags behind for this request: by default, not at all."""
+        return None
 
 
 def parse(text: str) -> Fault:

@@ -106,6 +106,7 @@ class Handler:
         check_route(request, namespaced=bool(address.namespace))
         target = Target.of_resource(
             verb, address.group, address.plural, address.subresource, namespace, name)
+        request.lag = self._faults.get_lag(target)
         if verb == 'watch':
             await self._misbehave(http, target, self._faults.hitting(
                 target, 'compact', 'delay', 'refuse', 'drop', 'lose'))

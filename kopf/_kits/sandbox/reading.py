@@ -140,10 +140,10 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
     revision = revision_of(request)
     token = request.option('continue')
     exact = request.option('resourceVersionMatch') == 'Exact'
-    if revision is not None and revision > store.revision:
-        raise too_large(revision, store.revision)
     entries: Iterable[Entry]
-    shown = store.revision
+    shown = request.known(store.revision)
+    if revision is not None and revision > shown:
+        raise too_large(revision, shown)
     if token:
         if revision:
             raise BadRequest("specifying resource version is not allowed when using continue")
@@ -156,10 +156,10 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
                 raise paging.expired(last) from None
         else:
             entries = store.select(resource, request.namespace, last)
-    elif exact and revision:
-        shown = revision
+    elif (exact and revision) or shown < store.revision:
+        shown = revision if exact and revision else shown
         try:
-            entries = list(store.select_at(revision, resource, request.namespace))
+            entries = list(store.select_at(shown, resource, request.namespace))
         except TooOld:
             raise Expired("The resourceVersion for the provided list is too old.") from None
     else:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kopf._kits.sandbox.kinds import Kind, Kinds
+from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable
 
 MEDIA_TYPES = ('application/json', 'application/yaml')
@@ -69,6 +70,8 @@ class Request:
     content_type: str = 'application/json'
     body: bytes = b''
     accepted: Accepted = Accepted()
+    #: How far the server lags behind that is asked; none if it knows everything.
+    lag: Lag | None = None
     #: Told to the client in headers, once each.
     warnings: list[str] = field(default_factory=list)
 
@@ -92,6 +95,10 @@ class Request:
             why = 'value out of range'
         quoted = text.replace('\\', '\\\\').replace('"', '\\"')
         raise BadRequest(f'strconv.ParseInt: parsing "{quoted}": {why}')
+
+    def known(self, revision: int) -> int:
+        """The latest revision that the server knows, if that of the database is this one."""
+        return revision if self.lag is None or self.lag.is_over else self.lag.revision
 
     @property
     def dry_run(self) -> bool:

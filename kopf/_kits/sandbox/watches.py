@@ -50,7 +50,7 @@ class Watch:
         self._error: APIError | None = None
         self._timeout = request.number('timeoutSeconds') or random.uniform(1800, 3600)
         self._since = self._revision()
-        self._known = cluster.store.revision
+        self._known = self._reach()
         self._backlog = self._changes()
 
     def _revision(self) -> int | None:
@@ -62,6 +62,10 @@ class Watch:
                 f'resourceVersion: Invalid value: "{text}": '
                 f'strconv.ParseUint: parsing "{text}": invalid syntax', reason='')
         return int(text)
+
+    def _reach(self) -> int:
+        """The latest revision that this watch can show now."""
+        return self._request.known(self._cluster.store.revision)
 
     def _changes(self) -> list[Change] | None:
         """What has changed since the revision asked for; none if it starts with what there is."""
@@ -87,6 +91,8 @@ class Watch:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         unlisten = self._cluster.store.listen(stored_resource(self._kind), self._hear)
+        if self._request.lag is not None:
+            self._request.lag.wait(self._woken.set)
         timers = [loop.call_at(deadline, self._woken.set)]
         try:
             for chunk in self._beginning():
@@ -128,22 +134,27 @@ class Watch:
         self._woken.set()
 
     def _take(self) -> list[Change]:
-        changes = list(self._pending)
-        self._pending.clear()
+        reach = self._reach()
+        changes: list[Change] = []
+        while self._pending and self._pending[0].revision <= reach:
+            changes.append(self._pending.popleft())
         return changes
 
     def _beginning(self) -> list[bytes]:
         """Lines for what was there before the watch began, in chunks."""
         if self._backlog is not None:
-            lines = [self._line(change) for change in self._backlog]
+            self._pending.extendleft(reversed(self._backlog))
             self._backlog = None
+            lines = [self._line(change) for change in self._take()]
         elif self._initial or not self._request.option('sendInitialEvents'):
             store, resource = self._cluster.store, stored_resource(self._kind)
-            self._known = store.revision
+            self._known = reach = self._reach()
+            entries = store.select(resource, self._request.namespace)
+            if reach < store.revision:
+                entries = store.select_at(reach, resource, self._request.namespace)
+                self._pending.extend(store.since(resource, reach))
             lines = [
-                self._show('ADDED', entry)
-                for entry in store.select(resource, self._request.namespace)
-                if self._selection.matches(entry)
+                self._show('ADDED', entry) for entry in entries if self._selection.matches(entry)
             ]
             if self._initial and self._bookmarks:
                 lines.append(self._bookmark(initial=True))
@@ -207,7 +218,7 @@ class Watch:
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
         metadata: dict[str, Any] = {
-            'resourceVersion': str(self._known if initial else self._cluster.store.revision)}
+            'resourceVersion': str(self._known if initial else self._reach())}
         if initial:
             metadata['annotations'] = _INITIAL_END
         obj: Obj

@@ -4,40 +4,31 @@ Exploration: a scenario is run without faults first, and then with a fault at ea
 Each run has its own event loop with virtual time, its own sandbox, and its own operator. At rest,
 the cluster must be the same as after the run without faults.
 """
-import asyncio
 import dataclasses
-import logging
-import os
-import re
-import types
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kopf._core.actions import loggers
 from kopf._kits.sandbox import faults
-from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.storage import Change
-from kopf._kits.testing import apis, clients, operators, processes, snapshots
+from kopf._kits.testing import handovers, runs, snapshots
 
-Source = str | os.PathLike[str] | types.ModuleType
-Scenario = Callable[[clients.Client], Awaitable[None]]
-
-DOWNTIME = 1.0
-"""How long (seconds) it takes until an operator is back after its end."""
-
-WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
+STALENESS = 10.0
+"""How long (seconds) an operator that was restarted can be served an older state."""
 
 MAX_SHOWN = 3
 """How many findings are shown in full."""
 
 STRIKES: Mapping[str, str] = {
     'crash': "the operator is killed after write {}",
+    'stale': "the operator is killed after write {}, and then it is served an older state",
     'stop': "the operator is stopped by a signal after write {}",
+    'handover': "another replica of the operator takes over after write {}",
     'gap': "the events after write {} are missed",
     'lose': "the response to write {} is lost",
     'refuse-409': "write {} is refused once with HTTP 409",
+    'refuse-422': "write {} is refused once with HTTP 422",
     'refuse-429': "write {} is refused once with HTTP 429",
     'refuse-500': "write {} is refused once with HTTP 500",
 }
@@ -82,7 +73,7 @@ class Finding:
     def __str__(self) -> str:
         parts = [
             f"If {self.strike.text}:", *self.problems, *self.hints, "This has happened:",
-            *(f"  {line}" for line in self.story),
+            *runs.show(self.story),
             f"To run only this: only={str(self.strike)!r}"]
         return '\n'.join(parts)
 
@@ -113,8 +104,8 @@ class Exploration:
 
 
 def explore(
-        scenario: Scenario,
-        *sources: Source,
+        scenario: runs.Scenario,
+        *sources: runs.Source,
         load: Sequence[Mapping[str, Any] | Path | str] = (),
         ignore: Collection[str] = (),
         strikes: Collection[str] = tuple(STRIKES),
@@ -137,8 +128,9 @@ def explore(
     :param load: YAML files and objects to apply before the operator starts, e.g. the CRDs.
     :param ignore: the fields that may differ: ``'status.attempts'``, or of one resource only:
         ``'configmaps:data.time'``.
-    :param strikes: the kinds of faults: ``'crash'``, ``'stop'``, ``'gap'``, ``'lose'``,
-        ``'refuse-409'``, ``'refuse-429'``, ``'refuse-500'``. Default: all.
+    :param strikes: the kinds of faults: ``'crash'``, ``'stale'``, ``'stop'``, ``'handover'``,
+        ``'gap'``, ``'lose'``, ``'refuse-409'``, ``'refuse-422'``, ``'refuse-429'``,
+        ``'refuse-500'``. Default: all.
     :param only: the only fault, as the errors show it, e.g. ``'crash:7'``. Default: all.
     :param rest: for how long (virtual seconds) nothing must be written until the objects are
         compared.
@@ -155,14 +147,16 @@ def explore(
         if kind not in STRIKES:
             raise ValueError(f"{kind!r} is none of the faults: {', '.join(STRIKES)}.")
     chosen = Strike.parse(only) if only is not None else None
-    if _is_in_loop():
-        raise RuntimeError("kopf.testing.explore() is for sync tests: it makes its event loops.")
+    runs.check_sync('explore')
 
-    def run(strike: Strike | None) -> _Run:
-        current = _Run(scenario, sources, options, load=load, ignore=ignore, strike=strike,
-                       rest=rest, limit=limit)
-        with asyncio.Runner(loop_factory=lambda: processes.SeededLoop(0)) as runner:
-            runner.run(current.live())
+    kinds = strikes if chosen is None else {chosen.kind}
+    definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
+    plan = runs.Plan(
+        sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit)
+
+    def run(strike: Strike | None) -> _StruckRun:
+        current = _StruckRun(plan, strike)
+        current.play(scenario)
         return current
 
     origin = run(None)
@@ -183,244 +177,103 @@ def explore(
     return Exploration(len(planned), tuple(origin.writes))
 
 
-def _is_in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
+class _StruckRun(runs.Run):
+    """A run of the scenario with one fault, or without."""
 
-
-class _Run:
-    """One run of the scenario, with one fault or without."""
-
-    def __init__(
-            self,
-            scenario: Scenario,
-            sources: Sequence[Source],
-            options: Mapping[str, Any],
-            *,
-            load: Sequence[Mapping[str, Any] | Path | str],
-            ignore: Collection[str],
-            strike: Strike | None,
-            rest: float,
-            limit: float,
-    ) -> None:
-        self.story: list[str] = []
-        self.writes: list[str] = []
-        self.problems: list[str] = []
-        self.snapshot: snapshots.Snapshot = {}
-        self.calls: dict[str, int] = {}
-        """How often each handler was called for each object."""
-        self._scenario = scenario
-        self._sources = sources
-        self._options = options
-        self._load = load
-        self._ignore = ignore
+    def __init__(self, plan: runs.Plan, strike: Strike | None) -> None:
+        super().__init__(plan)
         self._strike = strike
-        self._rest = rest
-        self._limit = limit
-        self._loop: processes.SeededLoop | None = None
-        self._process: processes.Process | None = None
-        self._operator: operators.Operator | None = None
-        self._past: list[processes.Process] = []
-        self._sandbox = _ObservedSandbox(self)
-        self._restarting: list[asyncio.Task[None]] = []
-        self._latest = 0.0
-        self._is_over = False
+        self._is_shared = strike is not None and strike.kind == 'handover'
+        self._revision = 0
+        """The version of the objects just before the write of the strike."""
 
-    @property
-    def loop(self) -> processes.SeededLoop:
-        assert self._loop is not None
-        return self._loop
+    async def open(self) -> None:
+        if self._is_shared:
+            await self._join(None)
+            for namespace in await self.sandbox.list('namespaces'):
+                await self._join(namespace['metadata']['name'])
+            await self._start_replica(0)
+        else:
+            await self.start()
 
-    def note(self, text: str) -> None:
-        if not self._is_over:
-            self.story.append(f"{self.loop.time():9.3f}  {text}")
+    async def close(self) -> None:
+        if self._is_shared and self._strike is None:
+            self.note("replica 2 is stopped by a signal")
+            await self.stop(1)
+            await self.wait_rest()
 
-    def log(self, record: logging.LogRecord, text: str) -> None:
-        """Note what handlers do."""
-        called = re.fullmatch(r"(.*)Handler (\S+) is invoked\.", text)
-        if self._process is None or processes.current.get() is not self._process:
-            return
-        if called is not None:
-            key = f"{called[2]} for {called[1].strip() or 'an object'}"
-            self.calls[key] = self.calls.get(key, 0) + 1
-        if called is not None or record.levelno >= logging.INFO:
-            self.note(text.splitlines()[0])
-
-    async def live(self) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, processes.SeededLoop)
-        self._loop = loop
-        handler = _LogHandler(self)
-        logging.getLogger().addHandler(handler)
-        try:
-            async with self._sandbox:
-                await self._sandbox.load(*self._load)
-                api = apis.API(self._sandbox.kubeconfig(), self._sandbox)
-                async with api.client:
-                    await self._play(api)
-                    self._is_over = True
-                    await self._bury()
-        finally:
-            logging.getLogger().removeHandler(handler)
-
-    async def _play(self, api: apis.API) -> None:
-        self._api = api
-        try:
-            async with asyncio.timeout(self._limit):
-                await self._start()
-                self._sandbox.listen(self._hear)
-                await self._scenario(api.client)
-                await self._wait_rest()
-        except TimeoutError:
-            self.problems.append(f"There is no rest in {self._limit:g} seconds.")
-        except Exception as e:
-            self.problems.append(f"The scenario fails: {e}")
-        self.snapshot = snapshots.take(self._sandbox.dump(), ignore=self._ignore)
-
-    async def _start(self) -> None:
-        self._process = process = processes.Process('operator', self.loop)
-        self._operator = operator = self._api.operator(*self._sources, **self._options)
-        task = process.run(lambda: self.loop.create_task(operator.start()))
-        await asyncio.wait([task])
-        if process.alive:
-            task.result()
-
-    async def _wait_rest(self) -> None:
-        self._latest = self.loop.time()
-        while self._restarting or self.loop.time() < self._latest + self._rest:
-            if self._restarting:
-                await asyncio.gather(*self._restarting)
-                self._restarting.clear()
-            await asyncio.sleep(max(0.1, self._latest + self._rest - self.loop.time()))
-
-    async def _bury(self) -> None:
-        if self._operator is not None and self._process is not None and self._process.alive:
-            await self._operator.stop()
-        for process in self._past:
-            await process.bury()
-
-    # Striking.
-
-    def meet(self, target: faults.Target) -> faults.Fault | None:
-        """Note a request of the operator that writes; return what hits it."""
-        if target.verb not in WRITES or processes.peer.get() is not self._process or (
-                self._process is None or self._is_ignored(target.resources[0])):
-            return None
-        name = f"{target.namespace}/{target.name}" if target.namespace else target.name
-        self.writes.append(f"{target.verb} {target.resources[0]} {name}".strip())
-        self.note(f"write {len(self.writes)}: {self.writes[-1]}")
+    def hit_request(self, number: int) -> faults.Fault | None:
         strike = self._strike
-        if strike is None or strike.number != len(self.writes) or not (
-                strike.kind.startswith('refuse')):
+        if strike is None or strike.number != number:
+            return None
+        self._revision = self.revision
+        if not strike.kind.startswith('refuse'):
             return None
         self._announce()
         return faults.Fault(action='refuse', status=int(strike.kind.rpartition('-')[2]))
 
-    def answer(self, target: faults.Target) -> faults.Fault | None:
-        """Decide what happens to the response to a request of the operator that was carried out."""
+    def hit_response(self, number: int) -> faults.Fault | None:
         strike = self._strike
-        if strike is None or strike.number != len(self.writes) or target.verb not in WRITES or (
-                processes.peer.get() is not self._process
-                or self._is_ignored(target.resources[0])):
+        if strike is None or strike.number != number:
             return None
-        self._strike = None
-        self._announce(strike)
+        self._announce()
         match strike.kind:
             case 'crash':
-                self._crash()
+                self.kill()
+                self.change(self.restart())
+            case 'stale':
+                self.kill()
+                self.change(self._restart_stale())
             case 'stop':
-                self._restarting.append(self.loop.create_task(self._stop()))
+                self.change(self._stop_and_restart())
+                return None
+            case 'handover':
+                self.change(self._start_replica(1))
                 return None
             case 'gap':
-                self._sandbox.forget_history()
+                self.forget_history()
                 return None
         return faults.Fault(action='lose')
 
-    def _announce(self, strike: Strike | None = None) -> None:
-        strike = strike if strike is not None else self._strike
-        assert strike is not None
-        self.note(f"*** {strike.text} ***")
+    def _announce(self) -> None:
+        assert self._strike is not None
+        self.note(f"*** {self._strike.text} ***")
         self._strike = None
 
-    def _crash(self) -> None:
-        process, self._process = self._process, None
-        assert process is not None
-        process.kill()
-        self._past.append(process)
-        self._restarting.append(self.loop.create_task(self._restart()))
+    async def _stop_and_restart(self) -> None:
+        await self.stop()
+        await self.restart()
 
-    async def _stop(self) -> None:
-        assert self._operator is not None
-        await self._operator.stop()
-        await self._restart()
+    async def _restart_stale(self) -> None:
+        lag = self.lag(self._revision)
+        self.loop.call_later(runs.DOWNTIME + STALENESS, self._catch_up, lag)
+        await self.restart()
 
-    async def _restart(self) -> None:
-        await asyncio.sleep(DOWNTIME)
-        self.note("the operator starts again")
-        await self._start()
+    def _catch_up(self, lag: Lag) -> None:
+        self.note("the operator is served the newest state again")
+        lag.end()
 
-    def _hear(self, change: Change) -> None:
-        if not self._is_ignored(change.resource[1]):
-            self._latest = self.loop.time()
+    def hear(self, change: Change) -> None:
+        super().hear(change)
+        if self._is_shared and change.type == 'ADDED' and change.resource[1] == 'namespaces':
+            self.change(self._join(change.new.key[1]))
 
-    def _is_ignored(self, plural: str) -> bool:
-        return plural in snapshots.IGNORED_RESOURCES
+    async def _join(self, namespace: str | None) -> None:
+        """Let the replicas see each other in a namespace, or in the cluster."""
+        await self.sandbox.load(handovers.make_peering(self.plan.options, namespace))
 
-
-class _ObservedSandbox(Sandbox):
-    """A sandbox whose requests and changes are observed."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self.faults = _Strikes(run)
-
-    def listen(self, hear: Callable[[Change], None]) -> None:
-        self._cluster.store.listeners.append(hear)
-
-    def dump(self) -> list[tuple[str, Obj]]:
-        """All objects, with the plural names of their resources."""
-        return [(resource[1], entry.decode()) for resource, entry in self._cluster.store.dump()]
-
-    def forget_history(self) -> None:
-        """End all watches; they cannot be continued, so that only lists show the changes."""
-        self._cluster.store.compact()
-        self._watches.end()
+    async def _start_replica(self, number: int) -> None:
+        await self.start(
+            f'replica {number + 1}', **handovers.make_options(self.plan.options, number))
 
 
-class _Strikes(faults.Faults):
-    """The faults that a run decides on, for one request after another."""
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self._run = run
-
-    def hitting(self, target: faults.Target, *actions: faults.Action) -> list[faults.Fault]:
-        found = None
-        if 'refuse' in actions:
-            found = self._run.meet(target)
-        elif 'lose' in actions:
-            found = self._run.answer(target)
-        return [] if found is None else [found]
-
-
-class _LogHandler(logging.Handler):
-
-    def __init__(self, run: _Run) -> None:
-        super().__init__()
-        self._run = run
-        self.setFormatter(loggers.make_formatter(loggers.LogFormat.PLAIN, log_prefix=True))
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.name.startswith('kopf.objects'):
-            self._run.log(record, self.format(record))
-
-
-def _get_hints(origin: _Run, result: _Run) -> Iterator[str]:
-    """Name the handlers that were called more often: they must be idempotent."""
-    for key, count in result.calls.items():
-        if count > origin.calls.get(key, 0):
-            yield (f"The handler {key} was called {count} times, not "
-                   f"{origin.calls.get(key, 0)}: what it does must be the same if it is repeated.")
+def _get_hints(origin: runs.Run, result: runs.Run) -> Iterator[str]:
+    """Name the handlers that were called more often, and say what they must change."""
+    repeated = {
+        key: count for key, count in result.calls.items() if count > origin.calls.get(key, 0)}
+    for key, count in repeated.items():
+        yield (f"The handler {key} was called {count} times, not {origin.calls.get(key, 0)}: "
+               f"what it does must be the same if it is repeated.")
+    if repeated and result.snapshot.keys() - origin.snapshot.keys():
+        yield ("A repeated call must write the same objects: make their names from the handled "
+               "object, not from counters, times, or random values.")

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-IGNORED_RESOURCES = ('events', 'leases')
+IGNORED_RESOURCES = ('events', 'leases', 'kopfpeerings', 'clusterkopfpeerings')
 """The resources whose objects are not a result of the operator's work."""
 
 IGNORED_METADATA = (
@@ -19,9 +19,10 @@ IGNORED_ANNOTATIONS = ('kopf.dev/applied',)
 """They contain uids as digests."""
 
 TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
+GENERATION = re.compile(r'"observedGeneration": \d+')
 
 Snapshot = Mapping[str, str]
-"""The objects as YAML, by their resources, namespaces, and names."""
+"""The objects as JSON, by their resources, namespaces, and names."""
 
 
 def take(
@@ -33,7 +34,7 @@ def take(
     What remains of them has no uids, versions, and times.
 
     ``ignore`` are the fields that are left out: ``'status.attempts'``, or only of one resource:
-    ``'configmaps:data.time'``.
+    ``'configmaps:data.time'``. Objects whose names are left out are compared by their number.
     """
     objects = [(plural, obj) for plural, obj in objects if plural not in IGNORED_RESOURCES]
     names = {
@@ -42,9 +43,8 @@ def take(
     found: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
     for plural, obj in objects:
         meta = obj['metadata']
-        name = meta['name']
         if meta.get('generateName'):
-            name = meta['name'] = f"{meta['generateName']}*"
+            meta['name'] = f"{meta['generateName']}*"
         for field in IGNORED_METADATA:
             meta.pop(field, None)
         for annotation in IGNORED_ANNOTATIONS:
@@ -53,6 +53,7 @@ def take(
             where, _, fields = path.rpartition(':')
             if where in ('', plural):
                 _remove(obj, fields.split('.'))
+        name = meta.get('name', '*')
         namespace = f"{meta['namespace']}/" if meta.get('namespace') else ''
         found[f'{plural} {namespace}{name}'].append(_normalize(obj, names))
     return {
@@ -72,7 +73,12 @@ def _normalize(obj: Any, names: Mapping[str, str]) -> str:
     text = json.dumps(obj, sort_keys=True)
     for uid, name in names.items():
         text = text.replace(uid, name)
-    return yaml.safe_dump(json.loads(TIME.sub('(time)', text)), sort_keys=True, width=100)
+    return GENERATION.sub('"observedGeneration": "(generation)"', TIME.sub('(time)', text))
+
+
+def _show(text: str) -> str:
+    """Show an object as YAML: only where it differs, as this takes a while."""
+    return yaml.safe_dump(json.loads(text), sort_keys=True, width=100)
 
 
 def compare(expected: Snapshot, actual: Snapshot) -> list[str]:
@@ -84,9 +90,9 @@ def _iter_differences(expected: Snapshot, actual: Snapshot) -> Iterable[str]:
     for key in sorted(expected.keys() - actual.keys()):
         yield f"{key} is missing."
     for key in sorted(actual.keys() - expected.keys()):
-        yield f"{key} is there, but should not be:\n{actual[key]}"
+        yield f"{key} is there, but should not be:\n{_show(actual[key])}"
     for key in sorted(expected.keys() & actual.keys()):
         if expected[key] != actual[key]:
-            lines = difflib.unified_diff(
-                expected[key].splitlines(), actual[key].splitlines(), lineterm='', n=2)
+            before, after = (_show(snapshot[key]).splitlines() for snapshot in (expected, actual))
+            lines = difflib.unified_diff(before, after, lineterm='', n=2)
             yield '\n'.join([f"{key} differs:", *list(lines)[2:]])

@@ -130,3 +130,24 @@ async def test_they_have_no_tracebacks_in_the_log(errors):
             await world.create()
             await world.wait(Ready='False')
         assert not any('Traceback' in line for line in operator.log)
+
+
+@testing.virtual_time
+async def test_a_deletion_that_is_refused_as_a_conflict_is_repeated():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(spec, **_):
+        if spec['n'] == 1:
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'child'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await api.client.wait('configmaps', 'child')
+            refusal = api.sandbox.faults.add(testing.Fault(
+                action='refuse', status=409, verb='delete', resource='configmaps', count=1))
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+            await api.client.wait_gone('configmaps', 'child', timeout=600)
+            assert refusal.hits == 1

@@ -11,5 +11,5 @@ EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 def test_the_tests_in_the_examples_pass(name):
     folder = EXAMPLES / name
     command = [sys.executable, '-m', 'pytest', '-q', '-c', '/dev/null', '--rootdir', folder, folder]
-    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=50)
+    result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=150)
     assert result.returncode == 0, result.stdout

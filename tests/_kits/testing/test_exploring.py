@@ -1,5 +1,6 @@
 import pytest
 
+import kopf
 from kopf import testing
 
 RIGHT = '''
@@ -38,7 +39,103 @@ async def test_it_is_for_sync_tests(crd, script):
 def test_a_right_operator_survives_all_faults_at_all_writes(crd, script):
     explored = testing.explore(scenario, script(RIGHT), load=[crd])
     assert 'patch configmaps default/obj' in explored.writes
-    assert explored.runs == 7 * len(explored.writes)
+    assert explored.runs == 10 * len(explored.writes)
+
+
+LOOKING = """
+import uuid
+import kopf
+
+@kopf.index('configmaps')
+async def known(body, **_):
+    return {owner['name']: None for owner in body.metadata.get('ownerReferences', [])}
+
+@kopf.on.create('kopfexamples')
+async def create(name, known, **_):
+    if name not in known:
+        copy = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': f'x-{uuid.uuid4()}'}}
+        kopf.adopt(copy)
+        await kopf.apply(copy)
+
+@kopf.on.create('kopfexamples')
+async def retried(patch, **_):
+    patch.status['tries'] = 1
+"""
+
+DESPAIRING = """
+import kopf
+from kopf import testing
+
+@kopf.on.create('kopfexamples')
+async def create(name, namespace, **_):
+    try:
+        await kopf.apply({
+            'apiVersion': 'v1', 'kind': 'ConfigMap',
+            'metadata': {'name': name, 'namespace': namespace}})
+    except testing.APIError as e:
+        if e.status == 422:
+            raise kopf.PermanentError("It will never work.")
+        raise
+
+@kopf.on.create('kopfexamples')
+async def retried(patch, **_):
+    patch.status['tries'] = 1
+"""
+
+PERSONAL = """
+import kopf
+OWN = []
+
+@kopf.on.startup()
+async def number(settings, **_):
+    OWN.append(settings.peering.priority + 1)
+
+@kopf.on.create('kopfexamples')
+async def retried(retry, patch, **_):
+    if retry < 1:
+        raise kopf.TemporaryError("not yet", delay=10)
+    patch.status['tries'] = OWN[0]
+"""
+
+
+@pytest.mark.parametrize('handlers, strike', [
+    (LOOKING, 'stale:1'), (DESPAIRING, 'refuse-422:1'), (PERSONAL, 'handover:1')])
+def test_some_mistakes_show_at_one_fault_only(handlers, strike, crd, script):
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(scenario, script(handlers), load=[crd], ignore=['configmaps:metadata.name'])
+    assert [str(finding.strike) for finding in found.value.findings] == [strike]
+
+
+def test_an_operator_is_served_an_older_state_until_the_server_has_caught_up(crd, script):
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(
+            scenario, script(LOOKING), load=[crd], only='stale:1',
+            ignore=['configmaps:metadata.name'])
+    story = found.value.findings[0].story
+    assert get_order(
+        story, "is killed after write 1", "starts again", "Handler 'create' is invoked",
+        "write 2", "is served the newest state again")
+
+
+def test_a_replica_takes_over_and_hands_back(crd, script):
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(scenario, script(PERSONAL), load=[crd], only='handover:1')
+    story = found.value.findings[0].story
+    assert get_order(
+        story, "replica 1: write 1", "takes over after write 1", "replica 2: write 2",
+        "replica 2 is stopped by a signal")
+
+
+def test_replicas_of_one_namespace_hand_over(crd, script):
+    testing.explore(
+        scenario, script(RIGHT), load=[crd], strikes=['handover'], namespaces=['def*'],
+        settings=kopf.OperatorSettings(), priority=5)
+
+
+def get_order(story, *texts):
+    """Whether the texts are in the story in this order."""
+    lines = iter(story)
+    return all(any(text in line for line in lines) for text in texts)
 
 
 def test_what_depends_on_the_number_of_calls_is_found_with_its_story(crd, script):

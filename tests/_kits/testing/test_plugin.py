@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -10,6 +11,16 @@ import kopf
 def create_fn(spec, retry, **_):
     if retry < 2:
         raise kopf.TemporaryError("not yet", delay=3600)
+    return {'size': spec['size']}
+"""
+
+QUICK = """
+import kopf
+
+@kopf.on.create('kopfexamples')
+async def create_fn(spec, retry, **_):
+    if retry < 2:
+        raise kopf.TemporaryError("not yet", delay=10)
     return {'size': spec['size']}
 """
 
@@ -69,6 +80,38 @@ def test_sandboxed(kopf_sandbox, kopf_client):
     assert kopf_client.list('namespaces')
 """
 
+EXPLORED = """
+import pytest
+
+pytestmark = pytest.mark.kopf_explore('quick.py', load=['crd.yaml'], strikes=['crash'])
+RUNS = []
+
+@pytest.mark.parametrize('size', [5, 6])
+async def test_passing(kopf_client, tmp_path, size):
+    RUNS.append(size)
+    assert tmp_path.exists()
+    await kopf_client.create('kopfexamples', 'obj', spec={'size': size})
+    await kopf_client.wait(
+        'kopfexamples', 'obj', lambda obj: obj['status']['create_fn']['size'] == size, timeout=600)
+
+class TestMethods:
+    async def test_passing(self, kopf_client):
+        RUNS.append(0)
+        await kopf_client.create('kopfexamples', 'obj', spec={'size': 0})
+
+async def test_failing(kopf_client):
+    assert len(await kopf_client.list('kopfexamples')) == 1
+
+async def test_alone():
+    pass
+
+def test_sync(kopf_client):
+    pass
+
+def teardown_module():
+    print("RUNS:", *map(RUNS.count, [5, 6, 0]))
+"""
+
 ALONE = """
 import sys
 
@@ -78,21 +121,28 @@ def test_it():
 """
 
 
-def run(folder, text, *options):
+def run(folder, text, *options, **env):
     (folder / 'test_it.py').write_text(text)
     process = subprocess.run(
         [sys.executable, '-m', 'pytest', '-rA', '-p', 'no:cacheprovider', *options, 'test_it.py'],
-        cwd=folder, capture_output=True, text=True, timeout=30)
+        cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
     return process.returncode, process.stdout
 
 
 @pytest.fixture(scope='module')
-def out(tmp_path_factory):
-    """What pytest has said about the tests of a project with an operator."""
+def project(tmp_path_factory):
+    """The folder of a project with an operator."""
     folder = tmp_path_factory.mktemp('project')
     (folder / 'handlers.py').write_text(HANDLERS)
+    (folder / 'quick.py').write_text(QUICK)
     (folder / 'crd.yaml').write_text(CRD)
-    return run(folder, TESTS)[1]
+    return folder
+
+
+@pytest.fixture(scope='module')
+def out(project):
+    """What pytest has said about the tests of the project."""
+    return run(project, TESTS)[1]
 
 
 def test_an_operator_is_tested_in_virtual_time(out):
@@ -118,6 +168,22 @@ def test_async_tests_are_told_what_to_use(out):
 
 def test_the_sandbox_is_there_for_its_faults(out):
     assert "PASSED test_it.py::test_sandboxed" in out
+
+
+@pytest.mark.parametrize('options, env', [
+    (['-o', 'asyncio_mode=auto'], {}),
+    (['-p', 'pytest_kopf'], {'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'}),
+], ids=['auto', 'alone'])
+def test_marked_tests_are_explored_with_and_without_plugins_for_async_tests(project, options, env):
+    _, out = run(project, EXPLORED, '-s', '--strict-markers', *options, **env)
+    assert "PASSED test_it.py::test_passing[5]" in out
+    assert "PASSED test_it.py::test_passing[6]" in out
+    assert "PASSED test_it.py::TestMethods::test_passing" in out
+    assert "RUNS: 4 4 4" in out  # without faults, and after each of three writes
+    assert "FAILED test_it.py::test_failing - AssertionError: The scenario fails" in out
+    mistake = "Failed: The marker kopf_explore is for async tests"
+    assert f"FAILED test_it.py::test_alone - {mistake}"[:60] in out
+    assert f"FAILED test_it.py::test_sync - {mistake}"[:60] in out
 
 
 def test_nothing_of_kopf_is_imported_where_it_is_not_used(tmp_path):

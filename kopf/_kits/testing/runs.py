@@ -1,0 +1,357 @@
+"""
+Runs of a scenario: each in its own event loop with virtual time, on its own sandbox.
+
+A run notes the story of what has happened, and the writes of the operator. Whoever makes the run
+can decide what hits a write, and can kill, stop, and start the operator, or add a replica.
+"""
+import asyncio
+import dataclasses
+import logging
+import os
+import re
+import types
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from kopf._core.actions import loggers
+from kopf._kits.sandbox import faults
+from kopf._kits.sandbox.lagging import Lag
+from kopf._kits.sandbox.server import Sandbox
+from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.storage import Change
+from kopf._kits.testing import apis, clients, operators, processes, snapshots
+
+Source = str | os.PathLike[str] | types.ModuleType
+Scenario = Callable[[clients.Client], Awaitable[None]]
+
+DOWNTIME = 1.0
+"""How long (seconds) it takes until an operator is back after its end."""
+
+WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
+READS = ('list', 'watch')
+
+
+MAX_SHOWN = 100
+"""How many lines of a story are shown at most."""
+
+
+def show(story: Sequence[str]) -> list[str]:
+    """Show a story. If it is too long, the middle is left out."""
+    lines = [f"  {line}" for line in story]
+    left_out = len(lines) - MAX_SHOWN
+    half = MAX_SHOWN // 2
+    return lines if left_out <= 0 else [
+        *lines[:half], f"  … {left_out} lines are left out …", *lines[-half:]]
+
+
+def check_sync(name: str) -> None:
+    """
+    Check that no event loop runs in this thread.
+
+    :raises RuntimeError: if it does.
+    """
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(f"kopf.testing.{name}() is for sync tests: it makes its event loops.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """
+    What all runs have in common: the operator, the objects at the beginning, and the limits.
+
+    ``options`` are those of the operator. A run is at rest if nothing was written for ``rest``
+    seconds, and it takes at most ``limit`` seconds.
+    """
+    sources: Sequence[Source]
+    options: Mapping[str, Any]
+    load: Sequence[Mapping[str, Any] | Path | str]
+    ignore: Collection[str]
+    rest: float
+    limit: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Replica:
+    """A process with an operator."""
+    process: processes.Process
+    operator: operators.Operator
+
+
+class Run:
+    """
+    One run of a scenario. Overridden methods decide what hits the writes of the operator.
+
+    Afterwards, there are the ``story``, the ``writes``, the ``problems``, the ``errors`` in the log
+    of the operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.story: list[str] = []
+        self.writes: list[str] = []
+        self.problems: list[str] = []
+        self.errors: list[str] = []
+        self.calls: dict[str, int] = {}
+        self.snapshot: snapshots.Snapshot = {}
+        self.plan = plan
+        self._loop: processes.SeededLoop | None = None
+        self._replicas: list[Replica] = []
+        self._past: list[processes.Process] = []
+        self.sandbox = _ObservedSandbox(self)
+        self._lag: Lag | None = None
+        self._restarting: list[asyncio.Task[None]] = []
+        self._numbers: dict[int, int] = {}
+        """The numbers of the writes that are being carried out, by the ids of their targets."""
+        self._latest = 0.0
+        self._is_over = False
+
+    @property
+    def loop(self) -> processes.SeededLoop:
+        assert self._loop is not None
+        return self._loop
+
+    def play(self, scenario: Scenario) -> None:
+        """Run the scenario, and wait for the rest. In its end, nothing is left of the operator."""
+        with asyncio.Runner(loop_factory=lambda: processes.SeededLoop(0)) as runner:
+            runner.run(self._live(scenario))
+
+    # To be overridden.
+
+    async def open(self) -> None:
+        """Begin: the sandbox is ready, and the scenario has not begun."""
+        await self.start()
+
+    async def close(self) -> None:
+        """End: the scenario has ended, and the cluster is at rest."""
+
+    def hit_request(self, number: int) -> faults.Fault | None:
+        """Decide what happens to a write, the first of which is 1. It was not carried out yet."""
+        return None
+
+    def hit_response(self, number: int) -> faults.Fault | None:
+        """Decide what happens to the response to a write that was carried out."""
+        return None
+
+    # The story.
+
+    def note(self, text: str, process: processes.Process | None = None) -> None:
+        if not self._is_over:
+            who = f"{process.name}: " if process is not None and process.name else ''
+            self.story.append(f"{self.loop.time():9.3f}  {who}{text}")
+
+    def log(self, record: logging.LogRecord, text: str) -> None:
+        """Note what the operator logs."""
+        process = processes.current.get()
+        if not self._is_own(process):
+            return
+        if record.levelno >= logging.ERROR and not self._is_over:
+            self.errors.append(text)
+        if not record.name.startswith('kopf.objects'):
+            return
+        called = re.fullmatch(r"(.*)Handler (\S+) is invoked\.", text)
+        if called is not None:
+            key = f"{called[2]} for {called[1].strip() or 'an object'}"
+            self.calls[key] = self.calls.get(key, 0) + 1
+        if called is not None or record.levelno >= logging.INFO:
+            self.note(text.splitlines()[0], process)
+
+    def take_snapshot(self) -> snapshots.Snapshot:
+        """Take a snapshot of the cluster as it is now."""
+        return snapshots.take(self.sandbox.dump(), ignore=self.plan.ignore)
+
+    # The course of things.
+
+    async def _live(self, scenario: Scenario) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, processes.SeededLoop)
+        self._loop = loop
+        handler = _LogHandler(self)
+        logging.getLogger().addHandler(handler)
+        try:
+            async with self.sandbox:
+                await self.sandbox.load(*self.plan.load)
+                self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
+                async with self._api.client:
+                    await self._perform(scenario)
+                    self._is_over = True
+                    await self._bury()
+        finally:
+            logging.getLogger().removeHandler(handler)
+
+    async def _perform(self, scenario: Scenario) -> None:
+        try:
+            async with asyncio.timeout(self.plan.limit):
+                await self.open()
+                self.sandbox.listen(self.hear)
+                await scenario(self._api.client)
+                await self.wait_rest()
+                await self.close()
+        except TimeoutError:
+            latest = f" The latest write: {self.writes[-1]}" if self.writes else ''
+            self.problems.append(f"There is no rest in {self.plan.limit:g} seconds.{latest}")
+        except Exception as e:
+            self.problems.append(f"The scenario fails: {e}")
+        self.snapshot = self.take_snapshot()
+
+    async def wait_rest(self) -> None:
+        """Wait until nothing was written for long enough."""
+        self._latest = self.loop.time()
+        while self._restarting or self.loop.time() < self._latest + self.plan.rest:
+            if self._restarting:
+                await asyncio.gather(*self._restarting)
+                self._restarting.clear()
+            await asyncio.sleep(max(0.1, self._latest + self.plan.rest - self.loop.time()))
+
+    async def _bury(self) -> None:
+        for replica in self._replicas:
+            try:
+                await replica.operator.stop()
+            except Exception as e:
+                self.problems.append(f"The operator fails: {e!r}")
+        for process in self._past:
+            await process.bury()
+
+    # The operator.
+
+    async def start(self, name: str = '', **options: Any) -> None:
+        """Start the operator, or another replica of it, with these options instead of others."""
+        process = processes.Process(name, self.loop)
+        operator = self._api.operator(*self.plan.sources, **{**self.plan.options, **options})
+        self._replicas.append(Replica(process, operator))
+        task = process.run(lambda: self.loop.create_task(operator.start()))
+        await asyncio.wait([task])
+        if process.alive:
+            task.result()
+
+    def kill(self) -> None:
+        """Kill the operator as ``kill -9`` does."""
+        process = self._replicas.pop(0).process
+        process.kill()
+        self._past.append(process)
+
+    async def stop(self, replica: int = 0) -> None:
+        """Stop the operator as by a signal."""
+        await self._replicas[replica].operator.stop()
+        del self._replicas[replica]
+
+    async def restart(self) -> None:
+        """Start the operator after a while."""
+        await asyncio.sleep(DOWNTIME)
+        self.note("the operator starts again")
+        await self.start()
+
+    def change(self, action: Coroutine[Any, Any, None]) -> None:
+        """Change the replicas in the background; there is no rest before this has ended."""
+        self._restarting.append(self.loop.create_task(action))
+
+    # The API server.
+
+    @property
+    def revision(self) -> int:
+        """The latest version of the objects."""
+        return self.sandbox.revision
+
+    def lag(self, revision: int) -> Lag:
+        """Let the server behind the operator lag behind, until the end of this lag."""
+        self._lag = Lag(revision)
+        return self._lag
+
+    def forget_history(self) -> None:
+        """End all watches; they cannot be continued, so that only lists show the changes."""
+        self.sandbox.forget_history()
+
+    def get_lag(self, target: faults.Target) -> Lag | None:
+        """Get how far the server lags behind for a request."""
+        is_lagging = target.verb in READS and self._is_own(processes.peer.get())
+        return self._lag if is_lagging else None
+
+    def meet(self, target: faults.Target) -> faults.Fault | None:
+        """Note a request of the operator that writes; return what hits it."""
+        if not self._is_write(target):
+            return None
+        name = f"{target.namespace}/{target.name}" if target.namespace else target.name
+        self.writes.append(f"{target.verb} {target.resources[0]} {name}".strip())
+        self.note(f"write {len(self.writes)}: {self.writes[-1]}", processes.peer.get())
+        self._numbers[id(target)] = len(self.writes)
+        return self.hit_request(len(self.writes))
+
+    def answer(self, target: faults.Target) -> faults.Fault | None:
+        """Decide what happens to the response to a request of the operator that was carried out."""
+        number = self._numbers.pop(id(target), None)
+        return None if number is None or not self._is_write(target) else self.hit_response(number)
+
+    def _is_write(self, target: faults.Target) -> bool:
+        return (
+            target.verb in WRITES and self._is_own(processes.peer.get())
+            and not _is_ignored(target.resources[0].partition('/')[0]))
+
+    def _is_own(self, process: processes.Process | None) -> bool:
+        return process is not None and any(
+            process is replica.process for replica in self._replicas)
+
+    def hear(self, change: Change) -> None:
+        """Note a change of the objects."""
+        if not _is_ignored(change.resource[1]):
+            self._latest = self.loop.time()
+
+
+def _is_ignored(plural: str) -> bool:
+    return plural in snapshots.IGNORED_RESOURCES
+
+
+class _ObservedSandbox(Sandbox):
+    """A sandbox whose requests and changes are observed."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self.faults = _Faults(run)
+
+    @property
+    def revision(self) -> int:
+        return self._cluster.store.revision
+
+    def listen(self, hear: Callable[[Change], None]) -> None:
+        self._cluster.store.listeners.append(hear)
+
+    def dump(self) -> list[tuple[str, Obj]]:
+        """All objects, with the plural names of their resources."""
+        return [(resource[1], entry.decode()) for resource, entry in self._cluster.store.dump()]
+
+    def forget_history(self) -> None:
+        self._cluster.store.compact()
+        self._watches.end()
+
+
+class _Faults(faults.Faults):
+    """The faults that a run decides on, for one request after another."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+
+    def hitting(self, target: faults.Target, *actions: faults.Action) -> list[faults.Fault]:
+        found = None
+        if 'refuse' in actions:
+            found = self._run.meet(target)
+        elif 'lose' in actions:
+            found = self._run.answer(target)
+        return [] if found is None else [found]
+
+    def get_lag(self, target: faults.Target) -> Lag | None:
+        return self._run.get_lag(target)
+
+
+class _LogHandler(logging.Handler):
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self.setFormatter(loggers.make_formatter(loggers.LogFormat.PLAIN, log_prefix=True))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.INFO or record.getMessage().endswith(' is invoked.'):
+            self._run.log(record, self.format(record))  # of other messages, it takes too long

@@ -1,0 +1,141 @@
+"""
+Strategies of hypothesis for the specs of a custom resource, by its schema.
+
+They make small values: few items, short texts, numbers near zero. Rules that are not about single
+values (CEL, ``oneOf``, ``not``, and so on) are left to the API server, which refuses what breaks
+them. Hypothesis is imported only here, and only when it is used.
+"""
+import base64
+import datetime
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hypothesis.strategies import SearchStrategy
+
+Schema = Mapping[str, Any]
+
+ALPHABET = 'abcxyz0189-'
+MAX_TEXT = 8
+MAX_ITEMS = 3
+NUMBERS = (-5, 100)
+"""The range of numbers without limits in the schema."""
+
+
+def find_schema(definition: Mapping[str, Any]) -> Schema:
+    """
+    Find the schema of the spec in a CustomResourceDefinition, in the version that is stored.
+
+    :raises ValueError: if the schema says nothing about the fields of the spec.
+    """
+    version = next(item for item in definition['spec']['versions'] if item['storage'])
+    schema = version.get('schema', {}).get('openAPIV3Schema', {})
+    spec: Schema = schema.get('properties', {}).get('spec', {})
+    if not spec.get('properties') and not isinstance(spec.get('additionalProperties'), Mapping):
+        raise ValueError(
+            f"The schema of {definition['metadata']['name']} says nothing about the fields of the "
+            f"spec. List some specs: specs=[...].")
+    return spec
+
+
+def make_strategy(schema: Schema) -> 'SearchStrategy[Any]':
+    """Make a strategy for the values of a schema."""
+    from hypothesis import strategies as st
+    if 'enum' in schema:
+        return st.sampled_from(schema['enum'])
+    strategy = _make_typed(schema)
+    return st.none() | strategy if schema.get('nullable') else strategy
+
+
+def _make_typed(schema: Schema) -> 'SearchStrategy[Any]':
+    from hypothesis import strategies as st
+    if schema.get('x-kubernetes-int-or-string'):
+        return _make_numbers(schema, is_integer=True) | _make_texts(schema)
+    match schema.get('type'):
+        case 'boolean':
+            return st.booleans()
+        case 'integer':
+            return _make_numbers(schema, is_integer=True)
+        case 'number':
+            return _make_numbers(schema, is_integer=False)
+        case 'string':
+            return _make_texts(schema)
+        case 'array':
+            return _make_lists(schema)
+    return _make_objects(schema)
+
+
+def _make_numbers(schema: Schema, *, is_integer: bool) -> 'SearchStrategy[Any]':
+    from hypothesis import strategies as st
+    lowest, highest = NUMBERS
+    step = schema.get('multipleOf', 1 if is_integer else None)
+    low = schema.get('minimum', min(lowest, schema.get('maximum', lowest) + lowest))
+    high = schema.get('maximum', max(highest, low + highest))
+    if not step:
+        return st.floats(
+            low, high, exclude_min=bool(schema.get('exclusiveMinimum')),
+            exclude_max=bool(schema.get('exclusiveMaximum')), width=32)
+    first, last = -(-low // step), high // step
+    first += bool(schema.get('exclusiveMinimum')) and first * step == low
+    last -= bool(schema.get('exclusiveMaximum')) and last * step == high
+    return st.integers(int(first), int(last)).map(lambda number: number * step)
+
+
+def _make_texts(schema: Schema) -> 'SearchStrategy[str]':
+    from hypothesis import strategies as st
+    shortest = schema.get('minLength', 0)
+    longest = schema.get('maxLength', shortest + MAX_TEXT)
+    if 'pattern' in schema:
+        alphabet = st.characters(codec='ascii', categories=['L', 'N', 'P', 'S'])
+        return st.from_regex(schema['pattern'], alphabet=alphabet).filter(
+            lambda text: shortest <= len(text) <= longest and not text.endswith('\n'))  # for `$`
+    match schema.get('format'):
+        case 'date-time':
+            return st.datetimes(
+                datetime.datetime(2000, 1, 1), datetime.datetime(2040, 1, 1)).map(
+                    lambda time: f'{time:%Y-%m-%dT%H:%M:%SZ}')
+        case 'date':
+            return st.dates(datetime.date(2000, 1, 1), datetime.date(2040, 1, 1)).map(str)
+        case 'byte':
+            return st.binary(min_size=1, max_size=MAX_TEXT).map(
+                lambda data: base64.b64encode(data).decode())
+        case 'duration':
+            return st.integers(0, 1000).map(lambda seconds: f'{seconds}s')
+        case 'ipv4' | 'ipv6' as form:
+            return st.ip_addresses(v=4 if form == 'ipv4' else 6).map(str)
+        case 'uuid':
+            return st.uuids().map(str)
+    return st.text(ALPHABET, min_size=shortest, max_size=min(longest, shortest + MAX_TEXT))
+
+
+def _make_lists(schema: Schema) -> 'SearchStrategy[list[Any]]':
+    from hypothesis import strategies as st
+    fewest = schema.get('minItems', 0)
+    most = min(schema.get('maxItems', fewest + MAX_ITEMS), fewest + MAX_ITEMS)
+    keys = schema.get('x-kubernetes-list-map-keys')
+    is_unique = schema.get('uniqueItems') or schema.get('x-kubernetes-list-type') in ('set', 'map')
+
+    def identify(item: Any) -> str:
+        return json.dumps([item.get(key) for key in keys] if keys else item, sort_keys=True)
+
+    return st.lists(
+        make_strategy(schema.get('items', {})), min_size=fewest, max_size=most,
+        unique_by=identify if is_unique else None)
+
+
+def _make_objects(schema: Schema) -> 'SearchStrategy[dict[str, Any]]':
+    from hypothesis import strategies as st
+    fields = {
+        name: make_strategy(field) for name, field in schema.get('properties', {}).items()
+        if not field.get('x-kubernetes-embedded-resource')}
+    required = {name: fields.pop(name) for name in schema.get('required', ()) if name in fields}
+    rest = schema.get('additionalProperties')
+    known = st.fixed_dictionaries(required, optional=fields)
+    fewest, most = schema.get('minProperties', 0), schema.get('maxProperties', float('inf'))
+    if isinstance(rest, Mapping):
+        keys = st.text(ALPHABET[:6], min_size=1, max_size=MAX_TEXT)
+        others = st.dictionaries(
+            keys, make_strategy(rest), min_size=fewest, max_size=min(most, fewest + MAX_ITEMS))
+        known = st.builds(lambda first, second: {**second, **first}, known, others)
+    return known.filter(lambda found: fewest <= len(found) <= most)
