@@ -119,7 +119,7 @@ def test_any_output_of_plugins(write, output):
         assert_clear(use_all())
 
 
-@pytest.mark.parametrize('value', ['a\0b', '\ud800', 'x' * 100_000], ids=['null', 'half', 'long'])
+@pytest.mark.parametrize('value', ['a\0b', '\ud800', 'x' * 5000], ids=['null', 'half', 'long'])
 @pytest.mark.parametrize('field', ['tokenFile', 'client-certificate', 'client-key'])
 def test_impossible_paths(write, field, value):
     user = {'client-certificate': 'tls.crt', field: value}
