@@ -166,7 +166,7 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
         index = _skip(text, index)
         if text[index] == ',':
             index = _skip(text, index + 1)
-    if fields.get('items') is not None:
+    if not isinstance(fields.get('items', []), list | None):
         raise ValueError("The items are no list.")
     return fields, start
 
