@@ -46,6 +46,13 @@ class Liar:
     def count(self, is_meant=lambda method, path: True):
         return sum(is_meant(method, path) for method, path in self.requests)
 
+    async def send(self, method, path, text, content_type):
+        async with self._session.request(
+            method, self._url + path, data=text, headers={'Content-Type': content_type},
+        ) as response:
+            await response.read()
+            return response.status
+
     @contextlib.asynccontextmanager
     async def serve(self):
         runner = web.ServerRunner(web.Server(
@@ -85,10 +92,22 @@ class Liar:
 class World:
     """What a test works with: the API, the operator, the lies, and the counts."""
 
-    def __init__(self, api, liar, operator):
+    def __init__(self, api, liar, make):
         self.api = api
         self.liar = liar
-        self.operator = operator
+        self.operator = make()
+        self._make = make
+
+    async def restart(self):
+        """Replace the operator by another one."""
+        await self.operator.stop()
+        self.operator = self._make()
+        await self.operator.start()
+
+    async def send(self, method, text, name='', *, content_type='application/json'):
+        """Send any text to the sandbox as it is; return the status of the answer."""
+        path = f'/apis/kopf.dev/v1/namespaces/default/kopfexamples/{name}'
+        return await self.liar.send(method, path.rstrip('/'), text, content_type)
 
     async def create(self, name, **fields):
         metadata = {'name': name, 'namespace': 'default', **fields.pop('metadata', {})}
@@ -132,10 +151,12 @@ async def open_world(registry, *, prepare=None, **options):
         await api.sandbox.load(CRD)
         liar = Liar(api.sandbox.url)
         async with liar.serve() as url:
-            operator = testing.Operator(
-                registry=registry, credentials=kopf.ConnectionInfo(server=url), **options)
-            world = World(api, liar, operator)
+            world = World(api, liar, lambda: testing.Operator(
+                registry=registry, credentials=kopf.ConnectionInfo(server=url), **options))
             if prepare is not None:
                 await prepare(world)
-            async with operator:
+            await world.operator.start()
+            try:
                 yield world
+            finally:
+                await world.operator.stop()
