@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import leases, references
+from kopf._cogs.structs import bodies, leases, references
 
 PATIENCE = 0.5
 """How long one request can take, as a fraction of the renewal deadline."""
+
+_NUMBERS = ('leaseDurationSeconds', 'leaseTransitions')
 
 
 class Client(Protocol):
@@ -51,8 +53,13 @@ class LeaseClient:
     async def find(self, *, label: str, value: str) -> Sequence[Mapping[str, Any]]:
         """List the Leases with this label."""
         selector = urllib.parse.urlencode({'labelSelector': f'{label}={value}'})
-        found = await self._request('GET', f'{self._path}?{selector}')
-        return found.get('items') or ()
+        found = await self._exchange('GET', f'{self._path}?{selector}')
+        items = found.get('items') or [] if isinstance(found, dict) else None
+        if not isinstance(items, list):
+            raise errors.APIServerError("The API has answered with no list of Leases.")
+        for item in items:
+            _verify(item)
+        return items
 
     async def create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._request('POST', self._path, body)
@@ -63,7 +70,7 @@ class LeaseClient:
     async def delete(self, raw: Mapping[str, Any]) -> None:
         """Delete a Lease in this state."""
         metadata = raw['metadata']
-        await self._request('DELETE', self._get_path(metadata['name']), {
+        await self._exchange('DELETE', self._get_path(metadata['name']), {
             'preconditions': {'resourceVersion': metadata.get('resourceVersion')}})
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
@@ -76,10 +83,33 @@ class LeaseClient:
     async def _request(
             self, method: str, path: str, body: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
-        raw: Mapping[str, Any] = await self._client.request(
+        raw: Mapping[str, Any] = await self._exchange(method, path, body)
+        _verify(raw)
+        return raw
+
+    async def _exchange(
+            self, method: str, path: str, body: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return await self._client.request(
             method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
             timeout=self._timeout)
-        return raw
 
     def _get_path(self, name: str) -> str:
         return f'{self._path}/{urllib.parse.quote(name)}'
+
+
+def _verify(raw: Any) -> None:
+    """
+    Check the types of what is read from a Lease: a wrong one must not end the operator.
+
+    :raises errors.APIServerError: if there is a wrong type.
+    """
+    spec = None if bodies.find_damage(raw) is not None else raw.get('spec') or {}
+    if not isinstance(spec, dict) or not (
+            isinstance(spec.get('holderIdentity') or '', str)
+            and all(_is_int32(spec.get(key) or 0) for key in _NUMBERS)):
+        raise errors.APIServerError("The API has answered with a Lease of a wrong form.")
+
+
+def _is_int32(value: object) -> bool:
+    return type(value) is int and -2 ** 31 <= value < 2 ** 31
