@@ -14,7 +14,7 @@ deep = st.builds('@{}{}'.format, st.sampled_from('{['), st.sampled_from(DEPTHS))
 """Something that `encode` replaces by JSON of that depth."""
 
 strings = st.text(st.characters(codec='utf-8', exclude_characters='@'), max_size=8) | (
-    st.sampled_from(['', '{', '"', 'null', 'a\x00b', '\ud800', '\r\n', '9' * 5000, 'x' * 10_000,
+    st.sampled_from(['', '{', '"', 'null', 'a\x00b', '\ud800', '\r\n', '9' * 4500, 'x' * 2000,
                      'a/b/c', '-1', 'true', '0001-01-01T00:00:00+14:00', '../../etc']))
 scalars = st.none() | st.booleans() | st.integers(-2 ** 70, 2 ** 70) | strings | (
     st.floats(allow_nan=False, allow_infinity=False))

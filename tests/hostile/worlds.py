@@ -38,6 +38,8 @@ class Liar:
     def __init__(self, url):
         self.requests = []
         self.lies = []
+        self.statuses = {}
+        """The HTTP status of the answers to some paths, whatever the real one is."""
         self._url = url
 
     def lie(self, is_meant, lie):
@@ -79,7 +81,9 @@ class Liar:
                 body = await real.read()
                 for lie in lies:
                     body = lie(body)
-                return web.Response(status=real.status, body=body, content_type='application/json')
+                return web.Response(
+                    status=self.statuses.get(path.partition('?')[0], real.status), body=body,
+                    content_type='application/json')
             response = web.StreamResponse(status=real.status)
             await response.prepare(request)
             async for line in real.content:
