@@ -38,7 +38,7 @@ FAULTS = (
     Fault('namesakes do not wait for each other',
           '_core.reactor.informers:Informer._yield_to_namesake',
           "if older is not None:", "if False:", ONE),
-    Fault('objects are known by their names', '_core.reactor.items:get_uid',
+    Fault('objects are known by their names', '_cogs.structs.bodies:get_uid',
           "return meta.get('uid') or f", "return f", OWN),
     Fault('deletions are not shown to event handlers', '_core.reactor.informers:Informer._leave',
           "if self.handlers.watching:", "if False:", ECHO),

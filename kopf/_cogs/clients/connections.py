@@ -176,7 +176,7 @@ def _look_at(*paths: credentials.AnyPath | None) -> Mark:
         if path is not None:
             try:
                 stat = os.stat(os.path.expanduser(os.fsdecode(path)))
-            except OSError:
+            except (OSError, ValueError):  # absent, or no path at all: e.g. with a null byte
                 marks.append(())
             else:
                 marks.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))

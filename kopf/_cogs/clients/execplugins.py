@@ -59,20 +59,25 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
             f"which is not supported: {', '.join(API_VERSIONS)}.")
 
     interactive = _decide_interactivity(spec, command)
-    info = {
-        'apiVersion': version,
-        'kind': 'ExecCredential',
-        'spec': {
-            'interactive': interactive,
-            **({'cluster': _describe(cluster)} if spec.get('provideClusterInfo') else {}),
-        },
-    }
-    env = {
-        **os.environ,
-        **{str(item['name']): str(item['value']) for item in spec.get('env') or []},
-        'KUBERNETES_EXEC_INFO': json.dumps(info, separators=(',', ':')),
-    }
-    args = [str(arg) for arg in spec.get('args') or []]
+    try:
+        info = {
+            'apiVersion': version,
+            'kind': 'ExecCredential',
+            'spec': {
+                'interactive': interactive,
+                **({'cluster': _describe(cluster)} if spec.get('provideClusterInfo') else {}),
+            },
+        }
+        env = {
+            **os.environ,
+            **{str(item['name']): str(item['value']) for item in spec.get('env') or []},
+            'KUBERNETES_EXEC_INFO': json.dumps(info, separators=(',', ':')),
+        }
+        args = [str(arg) for arg in spec.get('args') or []]
+    except (AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        raise credentials.LoginError(
+            f"The kubeconfig's exec plugin {command!r} has wrong arguments, variables, or "
+            f"extensions of its cluster.") from None
     try:
         done = subprocess.run(
             [command, *args], env=env, timeout=TIMEOUT, check=False,

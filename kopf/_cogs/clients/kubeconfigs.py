@@ -2,6 +2,7 @@
 Credentials from kubeconfig files, as with kubectl, without any client library.
 """
 import os
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,15 +14,34 @@ from kopf._cogs.structs import credentials, dicts
 
 PRIORITY = 10
 
-_FLAGS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
-    'clusters': {'insecure-skip-tls-verify': ('insecure-skip-tls-verify',)},
-    'users': {'exec.provideClusterInfo': ('exec', 'provideClusterInfo')},
+_TYPES: Mapping[str, Mapping[str, type]] = {
+    'contexts': {'cluster': str, 'user': str, 'namespace': str},
+    'clusters': {
+        'insecure-skip-tls-verify': bool, 'tls-server-name': str, 'proxy-url': str,
+        'certificate-authority': str, 'certificate-authority-data': str, 'extensions': list,
+    },
+    'users': {
+        'token': str, 'tokenFile': str, 'username': str, 'password': str,
+        'client-certificate': str, 'client-certificate-data': str,
+        'client-key': str, 'client-key-data': str,
+        'exec': dict, 'exec.apiVersion': str, 'exec.command': str, 'exec.args': list,
+        'exec.env': list, 'exec.interactiveMode': str, 'exec.installHint': str,
+        'exec.provideClusterInfo': bool,
+    },
 }
 """
-The boolean fields, which must be real booleans.
+The types of the fields, which kubectl checks too. (URLs are checked when they are parsed.)
 
-A string would be dangerous: e.g. ``insecure-skip-tls-verify: "false"`` is true in Python.
+A string instead of a boolean would be dangerous: e.g. ``insecure-skip-tls-verify: "false"`` is true
+in Python.
 """
+
+_EXPECTED: Mapping[type, str] = {
+    str: "a string, in quotes if it looks like something else",
+    bool: "true or false, without quotes",
+    list: "a list",
+    dict: "a mapping",
+}
 
 _PATHS = frozenset({'certificate-authority', 'client-certificate', 'client-key', 'tokenFile'})
 
@@ -131,14 +151,19 @@ class Kubeconfig:
         """
         Add the content of a file. The items of the previous files are not replaced.
 
-        :raises LoginError: if a boolean field has another value.
+        :raises LoginError: if a field has a value of another type.
         """
         folder = os.path.dirname(os.path.abspath(path))
-        self.current_context = self.current_context or content.get('current-context') or None
+        current = content.get('current-context') or None
+        if current is not None and not isinstance(current, str):
+            raise TypeError("The name of the current context is not a string.")
+        self.current_context = self.current_context or current
         for section, key in [('contexts', 'context'), ('clusters', 'cluster'), ('users', 'user')]:
             for item in content.get(section) or []:
                 value = item.get(key) or {}
-                _check_flags(value, section, where=f"{path}: {section} {item['name']!r}")
+                if not isinstance(item['name'], str):
+                    raise TypeError("The name of an item is not a string.")
+                _check_types(value, section, where=f"{path}: {section} {item['name']!r}")
                 self._items.setdefault((section, item['name']), {
                     field: os.path.join(folder, val) if val and field in _PATHS else
                     execplugins.locate(val, folder) if val and field == 'exec' else val
@@ -146,13 +171,14 @@ class Kubeconfig:
                 })
 
 
-def _check_flags(value: Mapping[str, Any], section: str, *, where: str) -> None:
-    for name, field in _FLAGS.get(section, {}).items():
-        flag = dicts.resolve(value, field, None)
-        if flag is not None and not isinstance(flag, bool):
+def _check_types(value: Mapping[str, Any], section: str, *, where: str) -> None:
+    for field, expected in _TYPES[section].items():
+        found = dicts.resolve(value, tuple(field.split('.')), None)
+        if found is not None and not isinstance(found, expected):
+            shown = f", but it is {reprlib.repr(found)}" if expected is bool else ""
             raise credentials.LoginError(
-                f"The field {name} must be true or false, without quotes, but it is {flag!r} in "
-                f"the kubeconfig {where}.")
+                f"The field {field} must be {_EXPECTED[expected]}{shown} in the kubeconfig "
+                f"{where}.")
 
 
 def verify() -> bool:
@@ -217,6 +243,9 @@ def load_kubeconfigs() -> Kubeconfig | None:
             mark = getattr(e, 'problem_mark', None)
             where = f" (line {mark.line + 1})" if mark is not None else ""
             raise credentials.LoginError(f"The kubeconfig {path} is not YAML{where}.") from None
+        except RecursionError:
+            raise credentials.LoginError(
+                f"The kubeconfig {path} is nested too deeply.") from None
         except (AttributeError, LookupError, TypeError, ValueError):
             raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
         found = True

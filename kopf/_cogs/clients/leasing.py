@@ -11,13 +11,15 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from kopf._cogs.clients import api, errors, splitting
-from kopf._cogs.structs import leases, nesting, references
+from kopf._cogs.structs import bodies, leases, nesting, references
 
 MAX_LINE = 16 * 1024 * 1024
 """How long (bytes) an event of a Lease can be: etcd stores objects of up to 1.5 MB by default."""
 
 PATIENCE = 0.5
 """How long one request can take, as a fraction of the renewal deadline."""
+
+_NUMBERS = ('leaseDurationSeconds', 'leaseTransitions')
 
 
 class Stream(Protocol):
@@ -65,8 +67,13 @@ class LeaseClient:
     async def find(self, *, label: str, value: str) -> Sequence[Mapping[str, Any]]:
         """List the Leases with this label."""
         selector = urllib.parse.urlencode({'labelSelector': f'{label}={value}'})
-        found = await self._request('GET', f'{self._path}?{selector}')
-        return found.get('items') or ()
+        found = await self._exchange('GET', f'{self._path}?{selector}')
+        items = found.get('items') or [] if isinstance(found, dict) else None
+        if not isinstance(items, list):
+            raise errors.APIServerError("The API has answered with no list of Leases.")
+        for item in items:
+            _verify(item)
+        return items
 
     async def create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self._request('POST', self._path, body)
@@ -77,7 +84,7 @@ class LeaseClient:
     async def delete(self, raw: Mapping[str, Any]) -> None:
         """Delete a Lease in this state."""
         metadata = raw['metadata']
-        await self._request('DELETE', self._get_path(metadata['name']), {
+        await self._exchange('DELETE', self._get_path(metadata['name']), {
             'preconditions': {'resourceVersion': metadata.get('resourceVersion')}})
 
     async def follow(self, name: str) -> AsyncIterator[Mapping[str, Any] | None]:
@@ -92,13 +99,13 @@ class LeaseClient:
                     'watch': 'true', 'fieldSelector': f'metadata.name={name}'}) as stream:
                 while chunk := await stream.readany():
                     try:
-                        lines = splitter.feed(chunk)
                         events = [(event['type'], event['object'])
-                                  for event in map(nesting.parse, lines)]
+                                  for event in map(nesting.parse, splitter.feed(chunk))]
                     except (splitting.LineTooLongError, ValueError, TypeError, LookupError) as e:
                         raise errors.APIServerError(f"These are no events: {e}") from e
                     for type_, raw in events:
                         if type_ in ('ADDED', 'MODIFIED', 'DELETED'):
+                            _verify(raw)
                             yield None if type_ == 'DELETED' else raw
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
@@ -111,10 +118,33 @@ class LeaseClient:
     async def _request(
             self, method: str, path: str, body: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
-        raw: Mapping[str, Any] = await self._client.request(
+        raw: Mapping[str, Any] = await self._exchange(method, path, body)
+        _verify(raw)
+        return raw
+
+    async def _exchange(
+            self, method: str, path: str, body: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return await self._client.request(
             method, path, body=None if body is None else json.dumps(body).encode(), retry=False,
             timeout=self._timeout)
-        return raw
 
     def _get_path(self, name: str) -> str:
         return f'{self._path}/{urllib.parse.quote(name)}'
+
+
+def _verify(raw: Any) -> None:
+    """
+    Check the types of what is read from a Lease: a wrong one must not end the operator.
+
+    :raises errors.APIServerError: if there is a wrong type.
+    """
+    spec = None if bodies.find_damage(raw) is not None else raw.get('spec') or {}
+    if not isinstance(spec, dict) or not (
+            isinstance(spec.get('holderIdentity') or '', str)
+            and all(_is_int32(spec.get(key) or 0) for key in _NUMBERS)):
+        raise errors.APIServerError("The API has answered with a Lease of a wrong form.")
+
+
+def _is_int32(value: object) -> bool:
+    return type(value) is int and -2 ** 31 <= value < 2 ** 31

@@ -16,8 +16,13 @@ ACCEPT_METADATA_LIST = (
 """The ``Accept`` header for lists of the objects' metadata only."""
 
 
-Skip = Callable[[bodies.RawBody], None]
-"""Takes an object that is nested too deeply, reduced to its upper levels; see `nesting.skim`."""
+Skip = Callable[[bodies.RawBody, str], None]
+"""
+Takes an object that cannot be processed, and the reason.
+
+An object that is nested too deeply is reduced to its upper levels (see `nesting.skim`), a damaged
+one to what identifies it (see `bodies.identify`).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +61,7 @@ async def list_objects(
     only the metadata of the objects is requested. With ``retry=False``, the first request is not
     retried.
 
-    Objects that are nested too deeply are not in the pages: ``skip`` is called for them.
+    Objects that cannot be processed are not in the pages: ``skip`` is called for them.
 
     :raises errors.APITooDeepError: if an object is nested too deeply, and there is no ``skip``.
     :raises errors.APIError: if the list cannot be retrieved.
@@ -83,6 +88,8 @@ async def list_objects(
                    remaining if isinstance(remaining, int) else None)
         if not head.get('continue'):
             return
+        if head['continue'] == params.get('continue'):
+            raise errors.APIServerError("The API repeats a page of the list instead of the next.")
         params, restarted = {**params, 'continue': head['continue']}, False
 
 
@@ -127,6 +134,8 @@ def parse_list(
     metadata = fields.get('metadata')
     if not isinstance(metadata, dict) or not isinstance(metadata.get('resourceVersion'), str):
         raise errors.APIServerError("The API has answered with a list without a version.")
+    if not isinstance(metadata.get('continue', ''), str):
+        raise errors.APIServerError("The API has answered with a list that cannot be continued.")
     kind = resource.kind or str(fields.get('kind', '')).removesuffix('List')
     return metadata, _iterate_items(
         text, start, {'apiVersion': resource.api_version, 'kind': kind}, skip)
@@ -143,8 +152,8 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
     while text[index] != '}':
         key, index = nesting.parse_at(text, index)
         index = _skip(text, index)
-        if text[index] != ':':
-            raise ValueError("A colon is expected.")
+        if not isinstance(key, str) or text[index] != ':':
+            raise ValueError("A key and a colon are expected.")
         index = _skip(text, index + 1)
         if key == 'items' and text[index] == '[':
             start = index + 1
@@ -157,6 +166,8 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
         index = _skip(text, index)
         if text[index] == ',':
             index = _skip(text, index + 1)
+    if not isinstance(fields.get('items', []), list | None):
+        raise ValueError("The items are no list.")
     return fields, start
 
 
@@ -176,35 +187,30 @@ def _iterate_items(
     try:
         index = _skip(text, index)
         while text[index] != ']':
-            take: Skip | None = None
+            reason: str | None = None
             try:
                 item, index = nesting.parse_at(text, index)
             except nesting.TooDeepError as e:
                 if skip is None:
                     raise errors.APITooDeepError(f"An object is of no use: {e}.") from e
-                take = skip
+                reason = str(e)
                 item, index = nesting.skim_at(text, index)
-            if not is_object(item):
-                raise ValueError("Not an object.")
+            damage = bodies.find_damage(item)
+            if damage is not None:
+                if skip is None:
+                    raise ValueError(damage)
+                item, reason = bodies.identify(item), damage
             item = item if 'kind' in item and 'apiVersion' in item else defaults | item
-            if take is None:
+            if reason is None:
                 yield item
-            else:
-                take(item)
+            elif skip is not None:
+                skip(item, reason)
             if text[index] != ',':
                 index = _skip(text, index)
             if text[index] == ',':
                 index = _skip(text, index + 1)
     except (ValueError, IndexError) as e:
         raise errors.APIServerError("The API has answered with no valid list.") from e
-
-
-def is_object(value: object) -> bool:
-    """Whether the value looks like an object of Kubernetes: it has a name."""
-    if not isinstance(value, dict):
-        return False
-    metadata = value.get('metadata')
-    return isinstance(metadata, dict) and 'name' in metadata
 
 
 def _skip(text: str, index: int) -> int:

@@ -41,7 +41,7 @@ async def patch(
     ``content_type`` is ``merge`` for a JSON merge patch (RFC 7396), ``json`` for a JSON patch (RFC
     6902). The timeout (seconds) and the retries are as in `api.Client.request`.
 
-    :raises errors.APIError: if the API server refuses the patch.
+    :raises errors.APIError: if the API server refuses the patch, or answers with no proper object.
     :raises TypeError: if the payload has values of other types than those of JSON.
     :raises ValueError: if the payload has values that JSON lacks, e.g. NaN.
     :raises nesting.TooDeepError: if the payload is nested too deeply.
@@ -54,11 +54,14 @@ async def patch(
     encoded = _encode(payload)
     nesting.verify_encoded(encoded, payload)
     try:
-        patched: bodies.RawBody | None = await client.request(
+        patched: bodies.RawBody = await client.request(
             'PATCH', path, body=encoded.encode(), content_type=_CONTENT_TYPES[content_type],
             timeout=timeout, retry=retry, logger=logger)
     except errors.APINotFoundError:
         return None
+    damage = bodies.find_damage(patched)
+    if damage is not None:
+        raise errors.APIServerError(f"The API has answered with no proper object: {damage}.")
     return patched
 
 

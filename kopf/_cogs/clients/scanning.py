@@ -19,6 +19,14 @@ AGGREGATED = (
     'application/json'
 )
 
+GARBAGE_ERRORS = (AttributeError, LookupError, TypeError, ValueError)
+"""The errors of parsing what is JSON, but has another form than expected."""
+
+WRONG_FORM = "their descriptions have a wrong form"
+
+_Name = tuple[str, str | None]
+"""A group and its version; None if the version is not to be found in the description."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Findings:
@@ -107,12 +115,14 @@ async def _scan_group(client: api.Client, group: str) -> Collection[_Version]:
 
 async def _scan_versions(
         client: api.Client,
-        names: Collection[tuple[str, str]],
+        names: Collection[_Name],
 ) -> Collection[_Version]:
     return await tasks.gather(*[_scan_version(client, *name) for name in names])
 
 
-async def _scan_version(client: api.Client, group: str, version: str) -> _Version:
+async def _scan_version(client: api.Client, group: str, version: str | None) -> _Version:
+    if version is None:
+        return _Version(group, '', failure=WRONG_FORM)
     path = f'/apis/{group}/{version}' if group else f'/api/{version}'
     try:
         answer = await client.request('GET', path, retry=False)
@@ -146,22 +156,33 @@ def _summarise(versions: Collection[_Version]) -> Findings:
 def _wrap_garbage_errors() -> Iterator[None]:
     try:
         yield
-    except (AttributeError, LookupError, TypeError, ValueError) as e:
+    except GARBAGE_ERRORS as e:
         raise errors.APIServerError("The API tells about its resources in a wrong form.") from e
 
 
-def _parse_names(answer: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _parse_names(answer: Mapping[str, Any]) -> Iterator[_Name]:
     """
     Parse the unaggregated list of groups: the groups and versions, the preferred version first.
+
+    Groups without a name are ignored: nothing can be said about them.
     """
     if 'groups' not in answer:
         for version in answer.get('versions') or []:
-            yield '', version
+            yield '', version if isinstance(version, str) else None
     for group in answer.get('groups') or []:
-        preferred = (group.get('preferredVersion') or {}).get('version')
-        versions = [item['version'] for item in group.get('versions') or []]
+        name = _get(group, 'name')
+        if not isinstance(name, str):
+            continue
+        preferred = _get(_get(group, 'preferredVersion'), 'version')
+        listed = _get(group, 'versions')
+        versions = [_get(item, 'version') for item in listed] if isinstance(listed, list) else [
+            None]
         for version in sorted(versions, key=lambda item: item != preferred):
-            yield group['name'], version
+            yield name, version if isinstance(version, str) else None
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, Mapping) else None
 
 
 def _parse_resources(
@@ -177,52 +198,83 @@ def _parse_resources(
             subresources.setdefault(plural, set()).add(subresource)
     for item in items:
         if '/' not in item['name']:
-            yield references.Resource(
-                group=group,
-                version=version,
+            yield _make_resource(
+                item, group, version,
                 plural=item['name'],
                 kind=item['kind'],
-                singular=item.get('singularName') or item['kind'].lower(),
-                shortcuts=frozenset(item.get('shortNames') or []),
-                categories=frozenset(item.get('categories') or []),
-                subresources=frozenset(subresources.get(item['name'], ())),
+                singular=item.get('singularName'),
+                subresources=subresources.get(item['name'], ()),
                 namespaced=item['namespaced'],
-                verbs=frozenset(item.get('verbs') or []),
             )
 
 
 def _parse_aggregated(answer: Mapping[str, Any]) -> Iterator[_Version]:
+    """Parse the aggregated list of groups. The failure of one group does not affect others."""
     for item in answer.get('items') or []:
-        group = item['metadata'].get('name') or ''
-        for version in item.get('versions') or []:
-            stale = version.get('freshness') == 'Stale'
-            yield _Version(
-                group=group,
-                version=version['version'],
-                resources=tuple(
-                    _parse_aggregated_resource(resource, group, version['version'])
-                    for resource in version.get('resources') or []
-                    if resource.get('responseKind')
-                ),
-                failure="its server does not answer" if stale else None,
-            )
+        try:
+            yield from list(_parse_aggregated_group(item))
+        except GARBAGE_ERRORS:
+            name = _get(_get(item, 'metadata'), 'name') or ''
+            if isinstance(name, str):
+                yield _Version(name, '', failure=WRONG_FORM)
 
 
-def _parse_aggregated_resource(
+def _parse_aggregated_group(item: Mapping[str, Any]) -> Iterator[_Version]:
+    group = _as_text(item['metadata'].get('name') or '')
+    for version in item.get('versions') or []:
+        stale = version.get('freshness') == 'Stale'
+        name = _as_text(version['version'])
+        yield _Version(
+            group=group,
+            version=name,
+            resources=tuple(
+                _make_resource(
+                    resource, group, name,
+                    plural=resource['resource'],
+                    kind=resource['responseKind']['kind'],
+                    singular=resource.get('singularResource'),
+                    subresources=[
+                        sub['subresource'] for sub in resource.get('subresources') or []],
+                    namespaced=resource['scope'] == 'Namespaced',
+                )
+                for resource in version.get('resources') or []
+                if resource.get('responseKind')
+            ),
+            failure="its server does not answer" if stale else None,
+        )
+
+
+def _make_resource(
         item: Mapping[str, Any],
         group: str,
         version: str,
+        *,
+        plural: object,
+        kind: object,
+        singular: object,
+        subresources: Iterable[object],
+        namespaced: object,
 ) -> references.Resource:
-    kind = item['responseKind']['kind']
+    """
+    Make a resource. Other resources must not be affected by wrong types, so they are checked here.
+    """
+    if not isinstance(namespaced, bool):
+        raise TypeError("It is not known whether the resource is namespaced.")
     return references.Resource(
         group=group,
         version=version,
-        plural=item['resource'],
-        kind=kind,
-        singular=item.get('singularResource') or kind.lower(),
-        shortcuts=frozenset(item.get('shortNames') or []),
-        categories=frozenset(item.get('categories') or []),
-        subresources=frozenset(sub['subresource'] for sub in item.get('subresources') or []),
-        namespaced=item['scope'] == 'Namespaced',
-        verbs=frozenset(item.get('verbs') or []),
+        plural=_as_text(plural),
+        kind=_as_text(kind),
+        singular=_as_text(singular or _as_text(kind).lower()),
+        shortcuts=frozenset(map(_as_text, item.get('shortNames') or [])),
+        categories=frozenset(map(_as_text, item.get('categories') or [])),
+        subresources=frozenset(map(_as_text, subresources)),
+        namespaced=namespaced,
+        verbs=frozenset(map(_as_text, item.get('verbs') or [])),
     )
+
+
+def _as_text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError("A name is no string.")
+    return value

@@ -26,7 +26,7 @@ from typing import Any, Literal, Protocol
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, listing, splitting, streaks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, nesting, references
+from kopf._cogs.structs import bodies, dicts, nesting, references
 
 default_logger = logging.getLogger(__name__)
 
@@ -92,9 +92,10 @@ class Sink(Protocol):
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
     ) -> None:
         """
-        Note a listed (None) or changed object that is nested too deeply to be processed.
+        Note a listed (None) or changed object that cannot be processed.
 
-        The body is reduced to its upper levels, which have the metadata; see `nesting.skim`.
+        If the object is nested too deeply, the body is reduced to its upper levels, which have the
+        metadata; see `nesting.skim`. If the metadata is damaged, see `bodies.identify`.
         """
         return
 
@@ -276,7 +277,7 @@ class _Watcher:
         async for page in listing.list_objects(
             self._client, resource=self._resource, namespace=self._namespace,
             settings=self._settings, metadata_only=self._metadata_only, retry=False,
-            skip=lambda body: self._skip(None, body),
+            skip=lambda body, reason: self._skip(None, body, reason),
         ):
             self._pulse.hear(self._settings.networking.request_timeout)
             if not begun or page.restarted:
@@ -364,36 +365,39 @@ class _Watcher:
 
         :raises errors.APIError: if it is an ERROR event, or no proper event.
         """
+        reason: str | None = None
         try:
             try:
-                event, skimmed = nesting.parse(line), False
-            except nesting.TooDeepError:
-                event, skimmed = nesting.skim(line), True
+                event = nesting.parse(line)
+            except nesting.TooDeepError as e:
+                event, reason = nesting.skim(line), str(e)
             type, body = event['type'], event['object']
-            metadata = body.get('metadata')
-        except (ValueError, TypeError, LookupError, AttributeError):
+        except (ValueError, TypeError, LookupError):
             raise self._make_garbage_error() from None
+        if not isinstance(body, dict):
+            raise self._make_garbage_error()
+        metadata = body.get('metadata')
         if type == 'ERROR':
             error = errors.make_status_error(body)
             self._relisting |= not isinstance(error, errors.APITooManyRequestsError)
             raise error
-        if not isinstance(metadata, Mapping):
+        if not isinstance(metadata, dict):
             raise self._make_garbage_error()
         version = metadata.get('resourceVersion')
+        version = version if isinstance(version, str) else None
         if type == 'BOOKMARK':
             self._handle_bookmark(version, metadata)
-        elif 'name' not in metadata:
-            raise self._make_garbage_error()
-        elif type in ('ADDED', 'MODIFIED') and self._streaming:
-            if skimmed:
-                self._skip(None, body)
-            else:
-                self._sink.listed(body)
         elif type in ('ADDED', 'MODIFIED', 'DELETED'):
-            if skimmed:
-                self._skip(type, body)
+            damage = bodies.find_damage(body)
+            if damage is not None:
+                body, reason = bodies.identify(body), damage
+            shown = None if self._streaming and type != 'DELETED' else type
+            if reason is not None:
+                self._skip(shown, body, reason)
+            elif shown is None:
+                self._sink.listed(body)
             else:
-                self._sink.changed(type, body, line)
+                self._sink.changed(shown, body, line)
             if not self._streaming:
                 self._reached = version or self._reached
         if not self._proven:
@@ -401,9 +405,12 @@ class _Watcher:
             self._streak.ease()
 
     def _skip(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+            self,
+            type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None,
+            body: bodies.RawBody,
+            reason: str,
     ) -> None:
-        """Skip an object that is nested too deeply; log that once per object."""
+        """Skip an object that cannot be processed; log that once per object."""
         self._sink.skipped(type, body)
         metadata = body['metadata']
         key = metadata.get('namespace'), metadata['name'], metadata.get('uid')
@@ -411,15 +418,14 @@ class _Watcher:
             if len(self._skipped) >= MAX_SKIPPED_REMEMBERED:
                 del self._skipped[next(iter(self._skipped))]
             self._skipped[key] = None
-            name = '/'.join(part for part in key[:2] if part)
+            name = '/'.join(part for part in key[:2] if part) or "without a name"
             self._logger.error(
-                f"The object {name} of {self._resource} is skipped: it is nested deeper than "
-                f"{nesting.MAX_DEPTH} levels. It is handled again when it is made flatter.")
+                f"The object {name} of {self._resource} is skipped: {reason}. It is handled again "
+                f"when that is mended.")
 
     def _handle_bookmark(self, version: str | None, metadata: Mapping[str, Any]) -> None:
-        annotations = metadata.get('annotations') or {}
         if self._streaming:
-            if annotations.get(INITIAL_END) == 'true':
+            if dicts.resolve(metadata, ('annotations', INITIAL_END), None) == 'true':
                 self._sink.end()
                 self._reached = version
                 self._streaming = self._relisting = False
@@ -459,4 +465,5 @@ def _is_lower(version: str, than: str) -> bool:
 
     Kubernetes guarantees the comparison since 1.35 (KEP-5504), and etcd has always allowed it.
     """
-    return version.isdecimal() and than.isdecimal() and int(version) < int(than)
+    return (bodies.is_number(version) and bodies.is_number(than)
+            and int(version) < int(than))

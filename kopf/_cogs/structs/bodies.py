@@ -236,10 +236,69 @@ class LiveBody(Body):
         self._newest = cast(Mapping[str, Any], raw)
 
 
+_IDENTITY = ('name', 'namespace', 'uid')
+_TEXTS = (*_IDENTITY, 'resourceVersion', 'creationTimestamp', 'deletionTimestamp')
+_MAPS = ('labels', 'annotations')
+_MAX_DIGITS = 100
+
+
+def find_damage(value: object) -> str | None:
+    """
+    Say why a value cannot be processed as an object, by its metadata; None if it can.
+
+    API servers check the metadata of the objects that they store. Extension API servers can be
+    wrong, and one object must not stop the others. The rest of an object can be anything.
+    """
+    if not isinstance(value, dict):
+        return "it is no JSON object"
+    meta = value.get('metadata')
+    if not isinstance(meta, dict):
+        return "it has no metadata"
+    if not meta.get('name'):
+        return "it has no name"
+    for key in _TEXTS:
+        text = meta.get(key)
+        if text is not None and not isinstance(text, str):
+            return f"metadata.{key} is no string"
+    for key in _MAPS:
+        pairs = meta.get(key)
+        if pairs is not None and not (
+                isinstance(pairs, dict) and all(isinstance(val, str) for val in pairs.values())):
+            return f"metadata.{key} is no mapping of strings"
+    finalizers = meta.get('finalizers')
+    if finalizers is not None and not (
+            isinstance(finalizers, list) and all(isinstance(val, str) for val in finalizers)):
+        return "metadata.finalizers is no list of strings"
+    owners = meta.get('ownerReferences')
+    if owners is not None and not (
+            isinstance(owners, list) and all(isinstance(val, dict) for val in owners)):
+        return "metadata.ownerReferences is no list of references"
+    return None
+
+
+def identify(value: object) -> RawBody:
+    """Make a body only of what identifies a damaged object; the name can be empty."""
+    meta = value.get('metadata') if isinstance(value, dict) else None
+    found = meta if isinstance(meta, dict) else {}
+    identity = {key: found[key] for key in _IDENTITY if isinstance(found.get(key), str)}
+    return cast(RawBody, {'metadata': {'name': '', **identity}})
+
+
+def get_uid(raw: RawBody) -> str:
+    """Get the uid of an object, or a substitute: objects of some API extensions have no uids."""
+    meta = raw['metadata']
+    return meta.get('uid') or f"{raw.get('kind')}/{meta.get('namespace')}/{meta['name']}"
+
+
+def is_number(version: str) -> bool:
+    """Whether a ``resourceVersion`` is a decimal integer, so that it can be compared."""
+    return version.isdecimal() and len(version) <= _MAX_DIGITS
+
+
 def parse_version(raw: RawBody) -> Version:
     """Get the ``resourceVersion``: as an integer if it is numeric, or else as a string or None."""
     version = raw['metadata'].get('resourceVersion')
-    return int(version) if version is not None and version.isdecimal() else version
+    return int(version) if version is not None and is_number(version) else version
 
 
 def is_newer(a: Version, b: Version) -> bool:

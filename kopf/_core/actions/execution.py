@@ -206,9 +206,9 @@ async def _invoke_with_family(
 
 def fail(handler: handlers.Handler, exception: Exception, logger: Any) -> progression.Outcome:
     """Make the outcome of a handler that fails permanently by an error outside of its function."""
-    message = f"{handler!r} failed permanently: {exception}"
-    logger.error(message)
-    return progression.Outcome(final=True, exception=exception, message=_describe(exception))
+    text = _describe(exception)
+    logger.error(f"{handler!r} failed permanently: {text}")
+    return progression.Outcome(final=True, exception=exception, message=text)
 
 
 def judge(
@@ -288,7 +288,7 @@ def _give_up(e: handlererrors.PermanentError, logger: Any) -> progression.Outcom
 
 
 def _check_result(result: object) -> None:
-    if result is None or isinstance(result, (str, int, bool)):
+    if result is None or isinstance(result, (str, bool)):
         return
     try:
         nesting.verify_encoded(encode(result), result)
@@ -298,4 +298,7 @@ def _check_result(result: object) -> None:
 
 
 def _describe(e: BaseException) -> str:
-    return str(e) or repr(e)
+    try:
+        return str(e) or repr(e)
+    except Exception:  # errors are of any classes, and have any arguments
+        return f"{type(e).__name__}, which cannot be shown"

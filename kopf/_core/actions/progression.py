@@ -16,6 +16,12 @@ from kopf._core.intents import causes, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 
+MIN_PAUSE = 0.02
+"""
+The shortest time (seconds) from one attempt to the next of a handler that wants to be called again
+at once, so that other objects do not have to wait for it.
+"""
+
 
 class Outcome(NamedTuple):
     """
@@ -34,6 +40,11 @@ class Outcome(NamedTuple):
     waiting: bool = False
     patch: patches.Patch | None = None
     """The patch of the handler, whether it has succeeded or failed; None if empty."""
+
+    @property
+    def is_immediate(self) -> bool:
+        """Whether the handler is to be called again at once."""
+        return not self.final and not self.waiting and (self.delay or 0) < MIN_PAUSE
 
 
 class HandlerState(NamedTuple):

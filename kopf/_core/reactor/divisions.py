@@ -257,7 +257,7 @@ class Distributor:
         if not self._fed:
             return None
         owner = self._division.works.get(self._division.find_shard(body))
-        uid = items.get_uid(body)
+        uid = bodies.get_uid(body)
         for shard, informer in self._fed.items():
             if shard is not owner and informer.find(uid) is not None:
                 informer.dismiss(uid)

@@ -164,7 +164,7 @@ class Informer:
             self._follow(body, packed, is_deleted=type == 'DELETED')
             return
         if type == 'DELETED' and not self.handlers.watching and (
-                items.get_uid(body) not in self._items):
+                bodies.get_uid(body) not in self._items):
             return
         item, new = self._ensure(body, initial=False)
         if type == 'DELETED':
@@ -188,7 +188,7 @@ class Informer:
 
         The known state stays as it was. The object counts as listed, unless it is deleted.
         """
-        item = self._items.get(items.get_uid(body))
+        item = self._items.get(bodies.get_uid(body))
         if item is not None and type == 'DELETED':
             self._leave(item, None)
         elif item is not None and type is None:
@@ -204,7 +204,7 @@ class Informer:
         this operator takes over.
         """
         if is_deleted:
-            if (gone := self._items.get(items.get_uid(body))) is not None:
+            if (gone := self._items.get(bodies.get_uid(body))) is not None:
                 self._leave(gone, body)
             return
         item, _ = self._ensure(body, initial=True)
@@ -216,7 +216,7 @@ class Informer:
                 self._queue.defer(item, packed)
 
     def _ensure(self, body: bodies.RawBody, *, initial: bool) -> tuple[items.Item, bool]:
-        uid = items.get_uid(body)
+        uid = bodies.get_uid(body)
         item = self._items.get(uid)
         if item is not None:
             return item, False

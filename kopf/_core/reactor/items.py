@@ -304,11 +304,5 @@ class Item:
                 or self.companions is not None or self.reconcilers is not None)
 
 
-def get_uid(body: bodies.RawBody) -> str:
-    """Get the uid of an object, or a substitute: objects of some API extensions have no uids."""
-    meta = body['metadata']
-    return meta.get('uid') or f"{body.get('kind')}/{meta.get('namespace')}/{meta['name']}"
-
-
 def get_name(body: bodies.RawBody) -> tuple[str | None, str]:
     return body['metadata'].get('namespace'), body['metadata']['name']

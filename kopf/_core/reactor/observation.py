@@ -228,7 +228,7 @@ async def _list_namespaces(
     sink.begin(restored=False)
     async for page in listing.list_objects(
         client, resource=NAMESPACES, namespace=None, settings=settings, retry=False,
-        metadata_only=True, skip=sink.listed,
+        metadata_only=True, skip=lambda body, _: sink.skipped(None, body),
     ):
         if page.restarted:
             sink.begin(restored=False)
@@ -329,6 +329,12 @@ class _NamespaceSink(watching.Sink):
                 f"soon as it is created. To see what there is: kubectl get namespaces")
         self._reported = True
         self._insights.set_namespaces(self._names)
+
+    def skipped(
+            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
+    ) -> None:
+        if type is None and body['metadata']['name']:  # only the name matters
+            self.listed(body)
 
     def changed(
             self,

@@ -105,15 +105,18 @@ class PeeringWatch(watching.Sink):
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
     ) -> None:
         # The object is nested too deeply to be parsed in full. The records of operators are not
-        # that deep: what is there of the body has them.
-        if type is None:
+        # that deep: what is there of the body has them. Of a damaged object, nothing is there.
+        if 'status' not in body and type != 'DELETED':
+            self._listed.add(self._get_place(body))
+        elif type is None:
             self.listed(body)
         else:
             self.changed(type, body, b'')
 
     def _get_place(self, body: bodies.RawBody) -> references.Namespace:
-        return references.NamespaceName(body['metadata']['namespace']) if (
-            self._resource.namespaced) else None
+        namespace = body['metadata'].get('namespace')
+        return references.NamespaceName(namespace) if (
+            self._resource.namespaced and namespace is not None) else None
 
     def _enter(self, body: bodies.RawBody) -> memberships.Membership:
         place = self._get_place(body)

@@ -435,6 +435,7 @@ class Reconciliation:
         before = self.saver.raw
         self.saver.arm()
         outer = self.item.phase
+        began = self.env.clock.mono()
         self.item.enter(items.Phase.CALLING)
         try:
             outcome = await execution.execute(
@@ -445,6 +446,9 @@ class Reconciliation:
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
+        if outcome.is_immediate:
+            await asyncio.sleep(max(0.0, began + progression.MIN_PAUSE - self._now.mono))
+            self._now = self.env.clock.now()
         if self.saver.is_busy:
             await self.saver.settle()
         if self.saver.raw is not before:

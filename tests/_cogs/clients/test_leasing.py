@@ -73,7 +73,8 @@ async def test_lease_is_followed_until_the_stream_ends():
 
 
 @pytest.mark.parametrize('chunk', [
-    b'{]\n', b'[]\n', b'{}\n', b'{"type": "ADDED"}\n', b'x' * (leasing.MAX_LINE + 1)])
+    b'{]\n', b'[]\n', b'{}\n', b'{"type": "ADDED"}\n', make_event('ADDED', name=1),
+    b'x' * (leasing.MAX_LINE + 1)])
 async def test_what_is_no_event_is_an_error_of_the_server(chunk):
     states = []
     with pytest.raises(APIServerError):

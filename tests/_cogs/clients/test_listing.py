@@ -81,7 +81,7 @@ JSON = st.recursive(
     max_leaves=5)
 OBJECTS = st.builds(
     lambda rest, name: {**rest, 'kind': 'K', 'apiVersion': 'v1', 'metadata': {'name': name}},
-    st.dictionaries(TEXT, JSON, max_size=3), TEXT)
+    st.dictionaries(TEXT, JSON, max_size=3), st.text(min_size=1, max_size=5))
 
 
 @hypothesis.settings(
@@ -165,6 +165,7 @@ async def test_objects_nested_too_deeply_are_skipped_if_that_is_wished(odd, sett
     skipped = []
     answer = f'{{"items":[{DEEP},{DEEP}],"metadata":{{"resourceVersion":"1"}}}}'
     async with odd(answer.encode()) as client:
-        assert await collect(client, settings, skip=skipped.append) == [('1', [], False)]
+        assert await collect(
+            client, settings, skip=lambda body, _: skipped.append(body)) == [('1', [], False)]
     assert skipped == [{'apiVersion': 'g.test/v1', 'kind': 'Thing', 'metadata': {'name': 'bad'},
                         'spec': [[[None]]]}] * 2

@@ -6,6 +6,8 @@ from kopf._cogs.clients import errors, patching
 from kopf._cogs.structs import references
 from tests._cogs.clients.servers import refuse, say
 
+OBJECT = {'metadata': {'name': 'obj', 'resourceVersion': '5'}}
+
 
 async def patch(client, resource, **kwargs):
     kwargs = {'namespace': 'ns', 'name': 'obj', 'payload': {'a': 'b'}, **kwargs}
@@ -13,12 +15,12 @@ async def patch(client, resource, **kwargs):
 
 
 async def test_the_newest_state_is_returned(server, client, resource):
-    server.script(say({'metadata': {'resourceVersion': '5'}}))
-    assert await patch(client, resource) == {'metadata': {'resourceVersion': '5'}}
+    server.script(say(OBJECT))
+    assert await patch(client, resource) == OBJECT
 
 
 async def test_patches_are_merged_by_default(server, client, resource):
-    server.script(say({}))
+    server.script(say(OBJECT))
     await patch(client, resource, payload={'a': {'b': None}})
     request = server.requests[0]
     assert request.method == 'PATCH'
@@ -29,7 +31,7 @@ async def test_patches_are_merged_by_default(server, client, resource):
 
 
 async def test_json_patches_are_possible(server, client, resource):
-    server.script(say({}))
+    server.script(say(OBJECT))
     payload = [{'op': 'test', 'path': '/metadata/resourceVersion', 'value': '5'}]
     await patch(client, resource, payload=payload, content_type='json')
     assert server.requests[0].headers['Content-Type'] == 'application/json-patch+json'
@@ -37,20 +39,20 @@ async def test_json_patches_are_possible(server, client, resource):
 
 
 async def test_subresources_are_patched(server, client, resource):
-    server.script(say({}))
+    server.script(say(OBJECT))
     await patch(client, resource, subresource='status')
     assert server.requests[0].path == '/apis/g.test/v1/namespaces/ns/things/obj/status'
 
 
 async def test_cluster_scoped_objects_have_no_namespace(server, client):
-    server.script(say({}))
+    server.script(say(OBJECT))
     resource = references.Resource('', 'v1', 'namespaces', namespaced=False)
     await patch(client, resource, namespace=None)
     assert server.requests[0].path == '/api/v1/namespaces/obj'
 
 
 async def test_unusual_names_are_quoted(server, client, resource):
-    server.script(say({}))
+    server.script(say(OBJECT))
     await patch(client, resource, name='system:some role')
     assert server.requests[0].path.endswith('/things/system:some role')
 
@@ -75,3 +77,10 @@ async def test_what_is_no_json_is_not_sent(server, client, resource, value):
     with pytest.raises((TypeError, ValueError)):
         await patch(client, resource, payload={'x': value})
     assert not server.requests
+
+
+@pytest.mark.parametrize('answer', [None, [], {}, {'metadata': {'name': 5}}])
+async def test_what_is_no_object_is_an_error(server, client, resource, answer):
+    server.script(say(answer))
+    with pytest.raises(errors.APIServerError, match="no proper object"):
+        await patch(client, resource)

@@ -176,7 +176,7 @@ def test_resources_known_before_are_kept_while_their_group_fails(version):
 
 
 @pytest.mark.parametrize('answer', [
-    None, [], 'x', {'versions': 5}, {'groups': [{'versions': [{}]}]},
+    None, [], 'x', {'versions': 5}, {'groups': 5},
 ])
 async def test_wrong_forms_of_all_groups_are_errors(new, client, answer):
     new.script(say(answer), on='/apis')

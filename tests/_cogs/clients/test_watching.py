@@ -290,7 +290,6 @@ async def test_endless_expirations_are_backed_off(server, watch, until, settings
     pytest.param(flow(b'123\n'), id='number'),
     pytest.param(flow(b'{"type": "ADDED"}\n'), id='no-object'),
     pytest.param(flow(b'{"type": "ADDED", "object": null}\n'), id='null-object'),
-    pytest.param(flow(b'{"type": "ADDED", "object": {"metadata": {}}}\n'), id='no-name'),
     pytest.param(flow(b'{"type": "ADDED", "object": {}}\n'), id='no-metadata'),
     pytest.param(flow(b'\xff\xfe\n'), id='not-unicode'),
     pytest.param(flow(then='end'), id='end-at-once'),
@@ -324,7 +323,7 @@ async def test_any_failure_of_streams_is_survived_with_one_warning(
     pytest.param(say_raw(b''), id='nothing'),
     pytest.param(say_raw(b'{'), id='half'),
     pytest.param(say({}), id='no-metadata'),
-    pytest.param(say({'metadata': {'resourceVersion': '1'}, 'items': [1]}), id='no-objects'),
+    pytest.param(say({'metadata': {'resourceVersion': '1'}, 'items': 1}), id='no-items'),
     pytest.param(say_raw(b'{"metadata": {"resourceVersion": "1"}, "items": [{"meta'), id='cut'),
 ])
 async def test_any_failure_of_lists_is_survived_with_one_warning(
@@ -645,7 +644,23 @@ async def test_objects_nested_too_deeply_are_skipped_in_streams(server, watch, s
         assert len(server.requests) == 2
     assert get_errors(caplog) == [
         "The object bad of things.v1.g.test is skipped: it is nested deeper than 250 levels. "
-        "It is handled again when it is made flatter."]
+        "It is handled again when that is mended."]
+
+
+@pytest.mark.parametrize('damage, reason', [
+    ({'metadata': {}}, "without a name of things.v1.g.test is skipped: it has no name"),
+    ({'metadata': {'name': 'x', 'uid': []}}, "x of things.v1.g.test is skipped: metadata.uid is"),
+    ({'metadata': {'name': 'x', 'namespace': 'ns', 'labels': {'a': 1}}}, "ns/x of things.v1"),
+])
+async def test_damaged_objects_are_skipped_alone(server, watch, sink, caplog, damage, reason):
+    server.script(show())
+    lines = [json.dumps({'type': type, 'object': damage}).encode() + b'\n'
+             for type in ('ADDED', 'MODIFIED')]
+    server.script(flow(*lines, make_event('ADDED', 'b', '102')), on=WATCH)
+    async with watch():
+        await sink.wait('ADDED', 'b', '102')
+    assert len(get_errors(caplog)) == 1
+    assert reason in get_errors(caplog)[0]
 
 
 @pytest.mark.parametrize('metadata_last', [False, True])

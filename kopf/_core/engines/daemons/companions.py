@@ -238,7 +238,7 @@ class Companion:
         if not outcome.final:
             now = self.spawner.clock.now()
             self.state = self.state.after(outcome, now=now)
-            return max(now.mono, self.state.due)
+            return max(now.mono, invoked + progression.MIN_PAUSE, self.state.due)
         return None
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:

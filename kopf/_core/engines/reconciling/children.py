@@ -432,7 +432,7 @@ def make_place(resource: references.Resource, raw: bodies.RawBody) -> Place:
     key = desired.Key(
         resource.group, resource.kind or raw['kind'],
         None if namespace is None else sys.intern(namespace), meta['name'])
-    return Place(sys.intern(_get_label(raw, desired.OWNER_LABEL)), key, meta['uid'])
+    return Place(sys.intern(_get_label(raw, desired.OWNER_LABEL)), key, bodies.get_uid(raw))
 
 
 def _get_label(raw: bodies.RawBody, name: str) -> str:
@@ -498,7 +498,7 @@ class Shelf(watching.Sink):
         if type != 'DELETED':
             self._take(body)
             return
-        uid = body['metadata']['uid']
+        uid = bodies.get_uid(body)
         if uid not in self._known:
             self._take(body)
         self._store.remove(self._known.pop(uid))

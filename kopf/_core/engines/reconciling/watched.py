@@ -62,7 +62,7 @@ class Watched(watching.Sink, abc.ABC):
         self._seen.clear()
 
     def listed(self, body: bodies.RawBody) -> None:
-        uid = _get_uid(body)
+        uid = bodies.get_uid(body)
         self._seen.add(uid)
         known = self._known.get(uid)
         if known is None or known[0] != bodies.parse_version(body):
@@ -80,17 +80,17 @@ class Watched(watching.Sink, abc.ABC):
             packed: bytes,
     ) -> None:
         if type == 'DELETED':
-            self._forget(_get_uid(body))
+            self._forget(bodies.get_uid(body))
         else:
             self._take(body)
 
     def skipped(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
     ) -> None:
-        self._seen.add(_get_uid(body))
+        self._seen.add(bodies.get_uid(body))
 
     def _take(self, raw: bodies.RawBody) -> None:
-        uid, names = _get_uid(raw), self._note(raw)
+        uid, names = bodies.get_uid(raw), self._note(raw)
         former = self._known.pop(uid, (None, ()))[1]
         if names:
             self._known[uid] = (bodies.parse_version(raw), names)
@@ -172,10 +172,6 @@ class WatchedByIndex(Watched):
                     except Exception as e:
                         self._complain(e, f"the index has no names under the key {key!r}")
         return users
-
-
-def _get_uid(body: bodies.RawBody) -> str:
-    return body['metadata']['uid']
 
 
 def _iterate_names(found: Any, namespace: str | None) -> Iterable[Name]:

@@ -61,7 +61,7 @@ class Group:
 
 @functools.cache
 def _digest(member: str) -> str:
-    return hashlib.sha256(member.encode()).hexdigest()[:16]
+    return hashlib.sha256(member.encode(errors='surrogatepass')).hexdigest()[:16]
 
 
 Roster = Mapping[str, leases.Sighting]
