@@ -24,7 +24,7 @@ RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namesp
 
 def find_shard(body):
     """Objects say by themselves where they belong."""
-    return body['metadata']['labels']['shard']
+    return int(body['metadata']['labels']['shard'])
 
 
 class Client(worlds.Client):
@@ -164,4 +164,4 @@ def make_api(**shards):
 
 
 def create(api, name, shard, **fields):
-    api.create(name, metadata={'labels': {'shard': shard}}, **{'spec': {'n': 0}, **fields})
+    api.create(name, metadata={'labels': {'shard': str(shard)}}, **{'spec': {'n': 0}, **fields})

@@ -341,10 +341,10 @@ async def test_object_whose_shard_changes_is_handled_where_it_belongs_now(regist
     replica = Replica(api, 'a', registry)
     replica.gain(0, 1)
     await asyncio.sleep(1)
-    api.edit({'metadata': {'labels': {'shard': 1}}}, 'x')
+    api.edit({'metadata': {'labels': {'shard': '1'}}}, 'x')
     await asyncio.sleep(1)
     assert sorted(calls) == ['started', 'started', 'stopped']
-    api.edit({'metadata': {'labels': {'shard': 2}}}, 'x')
+    api.edit({'metadata': {'labels': {'shard': '2'}}}, 'x')
     await asyncio.sleep(1)
     assert sorted(calls) == ['started', 'started', 'stopped', 'stopped']
     await replica.stop()
