@@ -16,11 +16,8 @@ SERIAL = ('change', 'event', 'parent')
 
 TOLERANCE = 0.01
 
-FLUSHING = 2.5
-"""How long (seconds) it can take to store an outcome with the highest latency."""
-
 TRIPS = 8
-"""How many times data can be on its way until an outcome is stored: a few requests at most."""
+"""How many times data can be on its way until an outcome is stored, also by the second PATCH."""
 
 
 class Violation(Exception):
@@ -67,7 +64,7 @@ class Guarantees:
         self.exclusive = plan.replicas == 1
         """Whether there is never more than one operator."""
         self.is_calm = plan.is_calm
-        self.period = plan.flush_delay + min(FLUSHING, 0.1 + TRIPS * plan.latency[1])
+        self.period = plan.flush_delay + 0.1 + TRIPS * plan.latency[1]
         """After how many seconds an outcome must be stored if the API does not fail."""
         self.objects: dict[str, Any] = {}
         """The existing objects as stored, by their uids."""
