@@ -56,7 +56,7 @@ objects = anything.values | no_json | st.lists(no_json, min_size=1, max_size=2) 
     st.dictionaries(anything.keys, no_json, min_size=1, max_size=2))
 errors = st.sampled_from([
     Exception(), Exception(Strange()), Unspeakable(), kopf.PermanentError(Strange()),
-    kopf.PermanentError(None), kopf.TemporaryError('x' * 1_000_000, delay=10),
+    kopf.PermanentError(None), kopf.TemporaryError('x' * 100_000, delay=10),
     kopf.TemporaryError("again", delay=float('inf')), RecursionError(), MemoryError(),
     StopIteration(), StopAsyncIteration(), ExceptionGroup('x', [Unspeakable()]), AssertionError(),
     kopf.HandlerTimeoutError(), Exception('\ud800'), KeyError(Strange()), UnicodeError('x')])
