@@ -5,6 +5,7 @@ one event loop with virtual time; what the operator does is counted.
 import asyncio
 import collections
 import contextlib
+import logging
 
 import aiohttp
 from aiohttp import web
@@ -148,19 +149,31 @@ def make_registry():
     return registry
 
 
+@contextlib.contextmanager
+def unformatted():
+    """Keep pytest from formatting and keeping all messages, which can be of any length."""
+    root = logging.getLogger()
+    handlers, root.handlers = root.handlers, []
+    try:
+        yield
+    finally:
+        root.handlers = handlers
+
+
 @contextlib.asynccontextmanager
 async def open_world(registry, *, prepare=None, **options):
     """Open a world; ``prepare`` is called before the operator starts, without the operator."""
-    async with testing.open_api('sandbox') as api:
-        await api.sandbox.load(CRD)
-        liar = Liar(api.sandbox.url)
-        async with liar.serve() as url:
-            world = World(api, liar, lambda: testing.Operator(
-                registry=registry, credentials=kopf.ConnectionInfo(server=url), **options))
-            if prepare is not None:
-                await prepare(world)
-            await world.operator.start()
-            try:
-                yield world
-            finally:
-                await world.operator.stop()
+    with unformatted():
+        async with testing.open_api('sandbox') as api:
+            await api.sandbox.load(CRD)
+            liar = Liar(api.sandbox.url)
+            async with liar.serve() as url:
+                world = World(api, liar, lambda: testing.Operator(
+                    registry=registry, credentials=kopf.ConnectionInfo(server=url), **options))
+                if prepare is not None:
+                    await prepare(world)
+                await world.operator.start()
+                try:
+                    yield world
+                finally:
+                    await world.operator.stop()
