@@ -2,7 +2,8 @@
 A proxy between an operator and the API server, which makes faults: whatever the API server is.
 
 It forwards bytes and knows nothing of HTTP, except for that a client which sends something on a
-connection waits for a response.
+connection waits for a response. So it keeps up with an hour of load, and does not grow. The proxy
+of the end-to-end tests, `tests.e2e.proxy`, parses all requests and remembers them.
 """
 
 import asyncio

@@ -3,7 +3,6 @@ Random lives of objects with daemons, timers, and indices, against a plain model
 """
 import asyncio
 import collections
-import gc
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +10,13 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf._core.intents.stopping import DaemonStoppingReason
-from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually
+from tests._core.reactor.worlds import (
+    Api,
+    Operator,
+    accompany,
+    count_per_object,
+    run_virtually,
+)
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
 NAMES = ['a', 'b']
@@ -765,28 +770,14 @@ def test_failed_indexing_is_tried_again_once_however_often_the_object_changes():
 
 def test_an_object_with_a_timer_is_a_handful_of_objects_for_the_garbage_collector():
     # A full collection looks at all of them at once: that is the longest stall of the event loop.
-    async def check():
-        registry = kopf.OperatorRegistry()
+    registry = kopf.OperatorRegistry()
 
-        @kopf.timer('kopfexamples', interval=1000, registry=registry)
-        async def tick(**_):
-            pass
+    @kopf.timer('kopfexamples', interval=1000, registry=registry)
+    async def tick(**_):
+        pass
 
-        api = Api()
-        operator = Operator(api, registry)
-        operator.start()
-        counts = []
-        for batch in range(3):
-            for number in range(100):
-                api.create(f'{batch}-{number}')
-            await asyncio.sleep(30)
-            gc.collect()
-            counts.append(collections.Counter(
-                str(type(item)) for item in gc.get_objects() if not isinstance(item, list | dict)))
-        await operator.stop()
-        return (counts[2] - counts[1]).total() / 100
-
-    assert run_virtually(check()) < 9
+    counts = run_virtually(count_per_object(registry))
+    assert sum(count for cls, count in counts.items() if not issubclass(cls, list | dict)) < 9
 
 
 def test_the_state_of_an_object_is_kept_as_bytes_while_only_its_timer_looks_at_it():

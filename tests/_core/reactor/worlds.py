@@ -6,7 +6,9 @@ preconditions, versions, finalizers and deletions work as in Kubernetes, and so 
 which can be late. Requests can fail before or after they are committed.
 """
 import asyncio
+import collections
 import copy
+import gc
 import json
 import urllib.parse
 
@@ -348,6 +350,22 @@ def live(declare, *moves, lasts=10, backoff=1, **fields):
         return api
 
     return run_virtually(run())
+
+
+async def count_per_object(registry):
+    """Count what the garbage collector has for each object at rest, by the types."""
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    counts = []
+    for batch in range(3):
+        for number in range(100):
+            api.create(f'{batch}-{number}', spec={})
+        await asyncio.sleep(30)
+        gc.collect()
+        counts.append(collections.Counter(type(item) for item in gc.get_objects()))
+    await operator.stop()
+    return {cls: count / 100 for cls, count in (counts[2] - counts[1]).items()}
 
 
 def now():
