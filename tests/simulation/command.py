@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import pathlib
 import shlex
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -41,9 +40,6 @@ def main() -> int:
                         help="run one operator for so many hours of virtual time")
     parser.add_argument('--verbose', action='store_true', help="with the whole log")
     args = parser.parse_args()
-    if os.environ.get('PYTHONHASHSEED') != '0':  # the order of sets must be the same each time
-        os.environ['PYTHONHASHSEED'] = '0'
-        os.execv(sys.executable, [sys.executable, '-m', 'tests.simulation', *sys.argv[1:]])
     if args.hours is not None:
         return run_night(args.seed or 0, args.hours)
     if args.seed is not None:

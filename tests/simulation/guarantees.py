@@ -133,7 +133,7 @@ class Guarantees:
             self._check_index(call, kwargs['known'])
         if 'others' in self.features and call.process.is_indexed and (
                 left := self.others - set(kwargs['others'])):
-            raise Violation('full indices', f"{call} begins without {left} in the index")
+            raise Violation('full indices', f"{call} begins without {sorted(left)} in the index")
 
     def _check_stored(self, now: float) -> None:
         """Check that all outcomes are stored in time, while the API works."""

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterable
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from kopf._cogs.aiokits import pulses, tasks
@@ -152,7 +152,9 @@ async def serve(
             woken.clear()
             watch_tasks.check()
             if insights.resources is not None and insights.namespaces is not None:
-                resources, known = insights.resources, insights.namespaces
+                # In the same order in each run: the watches and their logs are easier to compare.
+                resources = sorted(insights.resources, key=repr)
+                known = sorted(insights.namespaces, key=lambda name: name or '')
                 served = await _find_served(peers, resources, known)
                 if served is None:
                     await watch_tasks.pause()
@@ -172,8 +174,8 @@ async def serve(
 async def _find_served(
         peers: peerings.Peerings | None,
         resources: Collection[references.Resource],
-        namespaces: frozenset[references.Namespace],
-) -> frozenset[references.Namespace] | None:
+        namespaces: Sequence[references.Namespace],
+) -> Sequence[references.Namespace] | None:
     """
     Find the namespaces that can be served now; None if the operator is paused.
 
@@ -186,7 +188,7 @@ async def _find_served(
     if peers.must_pause:
         return None
     peers.resume()
-    return frozenset(filter(peers.is_settled, namespaces))
+    return [namespace for namespace in namespaces if peers.is_settled(namespace)]
 
 
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
@@ -288,8 +290,8 @@ class WatchTasks:
         for key in [key for key, task in self._watchers.items() if task.done()]:
             self._logger.warning(f"Somebody has stopped watching of {key[0]}; starting it again.")
             del self._watchers[key]
-        gone = self._served.keys() - needed.keys()
-        outdated = {key for key, served in self._served.items() if served != needed.get(key)}
+        gone = [key for key in self._served if key not in needed]
+        outdated = [key for key, served in self._served.items() if served != needed.get(key)]
         for key, served in needed.items():
             if key in outdated and self._served[key].is_narrowed_to(served):
                 # E.g. a CRD is being deleted: its resource supports no patches any more, but the

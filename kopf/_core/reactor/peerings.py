@@ -88,14 +88,15 @@ class Peerings:
             return
         clusterwide = self._settings.peering.clusterwide
         self._namespaces = [None] if clusterwide else list(namespaces)
-        needed = {
+        needed = dict.fromkeys(
             (resource, namespace)
             for resource in resources
             if records.is_peering(resource, clusterwide=clusterwide)
-            for namespace in self._namespaces
-        }
-        gone = [self._watches.pop(key) for key in self._watches.keys() - needed]
-        for resource, namespace in needed - self._watches.keys():
+            for namespace in self._namespaces)
+        gone = [self._watches.pop(key) for key in [*self._watches] if key not in needed]
+        for resource, namespace in needed:
+            if (resource, namespace) in self._watches:
+                continue
             self._watches[resource, namespace] = peeringwatches.PeeringWatch(
                 resource, namespace, client=self._client, settings=self._settings,
                 clock=self._clock, identity=self._identity, on_change=self._note_change,
