@@ -4,7 +4,7 @@ operator lives on, and nothing is sent in a hurry.
 """
 import json
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kopf
@@ -30,6 +30,9 @@ codes = st.sampled_from([200, 201, 400, 403, 404, 409, 410, 413, 418, 422, 429, 
 
 
 @given(answers, codes)
+@example(b'[]', 200)
+@example(b'null', 200)
+@example(b'{"metadata": {"name": "bad", "uid": []}}', 200)
 @virtual_time
 async def test_any_answers_to_the_writes_of_one_object(answer, code):
     registry = worlds.make_registry()

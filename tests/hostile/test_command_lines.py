@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kopf
@@ -61,6 +61,9 @@ def harmless(tmp_path_factory):
 
 
 @given(line=lines)
+@example(line=['run', '-A', 'handlers.py', '--liveness=http://['])
+@example(line=['run', '-A', '/nowhere/handlers.py'])
+@example(line=['run', '-A', '-m', '..json'])
 def test_any_command_line(harmless, line):
     kopf.set_default_registry(kopf.OperatorRegistry())
     result = CliRunner().invoke(cli.main, line)

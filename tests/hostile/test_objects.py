@@ -2,7 +2,7 @@
 Objects: their spec, status, and annotations are anything that their writers want, also where the
 framework keeps its own records. Other objects are handled; so is this one when it makes sense.
 """
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import kopf
@@ -39,8 +39,13 @@ parts = st.fixed_dictionaries({}, optional={
 histories = st.lists(parts, min_size=1, max_size=3)
 """What the object is created with, and the patches that follow."""
 
+DAMAGED_STATE = [{'metadata': {'annotations': {f'{PREFIX}/last-handled-configuration': '{bad'}}}]
+DAMAGED_RECORD = [
+    {'spec': {}}, {'metadata': {'annotations': {f'{PREFIX}/parent': '{"retries": "x"}'}}}]
 
-def make_registry(storage=None):
+
+def make_registry(storage=None, *, plain=False):
+    """With ``plain``, there are only handlers of changes: most objects need no task then."""
     registry = worlds.make_registry()
 
     if storage is not None:
@@ -59,6 +64,9 @@ def make_registry(storage=None):
         @kopf.subhandler()
         async def child(**_):
             pass
+
+    if plain:
+        return registry
 
     @kopf.on.field('kopfexamples', id='field', field='status.field', registry=registry)
     @kopf.on.event('kopfexamples', registry=registry)
@@ -88,10 +96,10 @@ async def play(world, part, *, new=False):
         await world.send('PATCH', anything.encode(part), 'bad', content_type=MERGE)
 
 
-async def live(history, storage=None):
+async def live(history, storage=None, *, plain=False):
     """The first state is there before the operator; at the end, there is another operator."""
     async with worlds.open_world(
-            make_registry(storage), prepare=lambda world: play(world, history[0], new=True),
+            make_registry(storage, plain=plain), prepare=lambda world: play(world, history[0], new=True),
     ) as world:
         await world.create('good')
         await world.wait_handled('good')
@@ -108,9 +116,19 @@ async def live(history, storage=None):
 
 
 @given(histories)
+@example(DAMAGED_STATE)
+@example(DAMAGED_RECORD)
 @virtual_time
 async def test_anything_in_objects(history):
     await live(history)
+
+
+@given(histories)
+@example(DAMAGED_STATE)
+@example(DAMAGED_RECORD)
+@virtual_time
+async def test_anything_in_objects_with_handlers_of_changes_only(history):
+    await live(history, plain=True)
 
 
 @given(histories)
