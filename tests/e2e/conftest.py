@@ -13,6 +13,7 @@ import pathlib
 import random
 import socket
 import subprocess
+import uuid
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -23,6 +24,7 @@ import kopf
 from tests.e2e.journals import Journal
 from tests.e2e.kubes import Kind, Kube
 from tests.e2e.operators import EmbeddedOperator, Operator
+from tests.e2e.replicas import Replicas, delete_lease
 
 ROOT = pathlib.Path(__file__).parents[2]
 HERE = pathlib.Path(__file__).parent
@@ -171,6 +173,23 @@ def kind(borrow: Callable[..., Kind]) -> Kind:
 def status_kind(borrow: Callable[..., Kind]) -> Kind:
     """A kind of namespaced objects with any content, whose status is a subresource."""
     return borrow(status=True)
+
+
+@pytest.fixture()
+async def lease(kube: Kube) -> AsyncIterator[str]:
+    """The name of a Lease of the test's own."""
+    name = f'lease-{uuid.uuid4().hex[:8]}'
+    yield name
+    await delete_lease(kube, name)
+
+
+@pytest.fixture()
+def replicas(
+        operator: Callable[..., Operator], cluster: str, kind: Kind, tmp_path: pathlib.Path,
+        lease: str,
+) -> Iterator[Replicas]:
+    with Replicas(operator, cluster, kind, tmp_path, lease) as replicas:
+        yield replicas
 
 
 @pytest.fixture()

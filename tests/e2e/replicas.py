@@ -17,6 +17,9 @@ DURATION, DEADLINE, PERIOD = 6, 4.0, 0.5
 PAUSE = 2.2 * PERIOD
 """The longest pause of a standby between two looks at the Lease."""
 
+SLACK = 10.0
+"""How much longer (seconds) anything can take on a busy machine."""
+
 SETTINGS = f'''
 @kopf.on.startup()
 def configure_leadership(settings, **_):

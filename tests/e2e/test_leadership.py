@@ -2,17 +2,11 @@
 Replicas of an operator that elect their leader by a Lease: who works, and when the next takes over.
 """
 import asyncio
-import os
-import pathlib
-import shutil
 import signal
-import subprocess
-import threading
 import time
 import uuid
 
 import aiohttp
-import pytest
 
 from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import get_progress, wait_handled
@@ -25,30 +19,13 @@ from tests.e2e.replicas import (
     LOST,
     PAUSE,
     PERIOD,
+    SLACK,
     STANDING_BY,
-    Replicas,
-    delete_lease,
     edit_lease,
     is_lease,
     wait_holder,
     wait_until,
 )
-
-SLACK = 10.0
-"""How much longer (seconds) anything can take on a busy machine."""
-
-
-@pytest.fixture()
-async def lease(kube):
-    name = f'lease-{uuid.uuid4().hex[:8]}'
-    yield name
-    await delete_lease(kube, name)
-
-
-@pytest.fixture()
-def replicas(operator, cluster, kind, tmp_path, lease):
-    with Replicas(operator, cluster, kind, tmp_path, lease) as replicas:
-        yield replicas
 
 
 async def test_leader_is_in_the_lease(kube, replicas, lease):
@@ -428,89 +405,3 @@ def login(**_):
     assert await op.wait() == 1
     line, = op.find('Error: ')
     assert 'settings.leadership.namespace' in line
-
-
-@pytest.fixture(scope='session')
-def go_elector(tmp_path_factory):
-    """A program in Go with the elector of client-go."""
-    go = shutil.which('go')
-    if go is None:
-        pytest.skip("There is no `go` to build the elector of client-go.")
-    path = tmp_path_factory.mktemp('go') / 'elector'
-    built = subprocess.run(
-        [go, 'build', '-p', '2', '-buildvcs=false', '-o', path, '.'], text=True,
-        cwd=pathlib.Path(__file__).parent / 'go-elector', capture_output=True)
-    if built.returncode:
-        pytest.skip(f"The elector of client-go cannot be built here: {built.stderr[-500:]}")
-    return path
-
-
-class GoReplica:
-
-    def __init__(self, path, kubeconfig, lease):
-        self.process = subprocess.Popen(
-            [path, '-identity', 'go', '-name', lease, '-lease', f'{DURATION}s',
-             '-deadline', f'{DEADLINE}s', '-period', f'{PERIOD}s'],
-            env={**os.environ, 'KUBECONFIG': kubeconfig},
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        self.lines = []
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self):
-        with self.process.stdout as stream:
-            for line in stream:
-                self.lines.append(line.strip())
-
-    async def wait_for(self, text):
-        await wait_until(lambda: any(line.endswith(text) for line in self.lines))
-
-    async def stop(self, signum):
-        self.process.send_signal(signum)
-        await asyncio.to_thread(self._reader.join)
-        self.process.wait()
-
-
-@pytest.fixture()
-async def start_go(go_elector, cluster, lease):
-    started = []
-
-    def start():
-        started.append(GoReplica(go_elector, cluster, lease))
-        return started[-1]
-
-    yield start
-    for replica in started:
-        await replica.stop(signal.SIGKILL)
-
-
-@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGKILL])
-async def test_replica_in_go_excludes_this_one(kube, kind, replicas, start_go, signum):
-    go = start_go()
-    await go.wait_for('leading')
-    op = replicas.start('kopf')
-    await op.wait_for("is held by 'go'")
-    await kube.create(kind, 'obj', spec={})
-    await asyncio.sleep(DURATION + PAUSE)
-    assert not op.find(LEADING)
-    begun = time.monotonic()
-    await go.stop(signum)
-    await op.wait_for('HANDLED obj None BY kopf')
-    took = time.monotonic() - begun
-    limit = PAUSE if signum == signal.SIGTERM else DURATION + PAUSE
-    assert took < limit + SLACK
-
-
-@pytest.mark.parametrize('signum', [signal.SIGTERM, signal.SIGKILL])
-async def test_replica_in_go_is_excluded_by_this_one(kube, replicas, start_go, lease, signum):
-    op = replicas.start('kopf')
-    await op.wait_for(LEADING)
-    go = start_go()
-    await go.wait_for('leader is kopf')
-    await asyncio.sleep(DURATION + PAUSE)
-    assert not any(line.endswith('leading') for line in go.lines)
-    assert not op.find(LOST)
-    op.send(signum)
-    await op.wait()
-    await go.wait_for('leading')
-    assert (await wait_holder(kube, lease, 'go'))['spec']['leaseTransitions'] == 1
