@@ -7,6 +7,7 @@ stopped at the end. Where there is none, the tests are skipped.
 """
 
 import asyncio
+import fcntl
 import gc
 import os
 import pathlib
@@ -43,7 +44,21 @@ def pytest_sessionfinish() -> None:
         gc.collect()
 
 
+LONGEST = (
+    'test_leadership', 'test_killing', 'test_takeover', 'test_consistency',
+    'test_leadership_rounds', 'test_leaving', 'test_peering_rounds', 'test_leadership_clientgo',
+    'test_storm', 'test_sharding', 'test_watching', 'test_peering', 'test_storages',
+    'test_background', 'test_authentication', 'test_examples')
+"""
+The files that last longest. They begin first, so that no process is left alone with one of them.
+
+It needs ``--no-loadscope-reorder``: by itself, xdist begins with the files that have most tests.
+"""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    places = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     for item in items:
         if HERE in item.path.parents:
             item.add_marker('e2e')
@@ -173,6 +188,16 @@ def kind(borrow: Callable[..., Kind]) -> Kind:
 def status_kind(borrow: Callable[..., Kind]) -> Kind:
     """A kind of namespaced objects with any content, whose status is a subresource."""
     return borrow(status=True)
+
+
+@pytest.fixture(scope='module')
+def examples_alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """
+    Let one file at once handle the objects of the examples: some do it in all namespaces.
+    """
+    with open(tmp_path_factory.getbasetemp().parent / 'examples.lock', 'w') as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture()

@@ -214,7 +214,7 @@ def fn(name, **_):
 
 
 @pytest.fixture()
-async def deployed(kube):
+async def deployed(kube, examples_alone):
     """All that the example has in its files is in the cluster; it is gone after the test."""
     definition, = load(EXAMPLES / 'crd.yaml')
     try:

@@ -39,7 +39,7 @@ DEFINITIONS = [
 
 
 @pytest.fixture(scope='module')
-def kinds(cluster):
+def kinds(cluster, examples_alone):
     """All the kinds of the examples, by their plurals; they are made once, for it takes seconds."""
     kinds = {kind.plural: kind for kind in map(get_kind, DEFINITIONS)}
     created = asyncio.run(install(cluster, DEFINITIONS))
