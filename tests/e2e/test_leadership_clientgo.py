@@ -1,5 +1,5 @@
 """
-A replica in Go with the elector of client-go, and one of Kopf, exclude each other by the same Lease.
+Replicas of Kopf and of client-go, which exclude each other by the same Lease.
 """
 import asyncio
 import os

@@ -99,7 +99,8 @@ async def play(world, part, *, new=False):
 async def live(history, storage=None, *, plain=False):
     """The first state is there before the operator; at the end, there is another operator."""
     async with worlds.open_world(
-            make_registry(storage, plain=plain), prepare=lambda world: play(world, history[0], new=True),
+            make_registry(storage, plain=plain),
+            prepare=lambda world: play(world, history[0], new=True),
     ) as world:
         await world.create('good')
         await world.wait_handled('good')
