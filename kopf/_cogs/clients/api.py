@@ -368,7 +368,12 @@ class Client:
 
 def add_params(path: str, params: Mapping[str, str]) -> str:
     """Append the parameters to the query of the path."""
-    return f"{path}{'&' if '?' in path else '?'}{urllib.parse.urlencode(params)}"
+    return f"{path}{'&' if '?' in path else '?'}{_encode_params(*params.items())}"
+
+
+@functools.lru_cache(maxsize=100)
+def _encode_params(*params: tuple[str, str]) -> str:
+    return urllib.parse.urlencode(params)
 
 
 @contextlib.contextmanager

@@ -182,11 +182,17 @@ class Inbox:
 
     # What is done with it.
 
-    def take(self) -> bodies.RawBody | None:
-        """Take the newest state that is not reconciled; or the kept state after a reminder."""
+    def take(self, peeked: bodies.RawBody | None = None) -> bodies.RawBody | None:
+        """
+        Take the newest state that is not reconciled; or the kept state after a reminder.
+
+        What `peek` has returned saves the unpacking of the kept state, if that is still the same.
+        """
         raw, self.pending = self.pending, None
         if raw is None and self.is_due:
-            raw = self.recall()
+            is_same = peeked is not None and self._kept is not None and (
+                self.version is not None and bodies.parse_version(peeked) == self.version)
+            raw = peeked if is_same else self.recall()
         self.is_due = False
         return raw
 

@@ -149,7 +149,7 @@ class Processor:
                 assert event is not None
                 await self._watch(item, event)
             is_news = inbox.pending is not None
-            raw = inbox.take()
+            raw = inbox.take(first)
             if item.gone:
                 if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")

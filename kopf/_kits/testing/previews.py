@@ -69,7 +69,7 @@ def preview(
     if result is None:
         return Preview()
     wanted, errors = desired.prepare(
-        result, parent=cause.body, resource=cause.resource, kinds=_Kinds(handler),
+        result, parent=cause.body, kinds=_Kinds(handler),
         manager=desired.get_manager(settings.reconciling.manager, handler.id))
     uid = str(cause.body.metadata.uid)
     known = {

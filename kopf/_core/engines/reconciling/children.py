@@ -252,7 +252,7 @@ class ChildStore:
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
         self._shapes: dict[tuple[references.Resource, str], Shape] = {}
-        self._shelves: dict[tuple[references.Resource, references.Namespace], Shelf] = {}
+        self._shelves: dict[references.Resource, dict[references.Namespace, Shelf]] = {}
 
     def register(self, manager: str) -> str:
         """Note a field manager; return the value of the label of its children."""
@@ -267,21 +267,24 @@ class ChildStore:
         The watch begins with a list. Until the list is complete, no handlers are called for which
         the children matter: after a pause, other operators can have changed them.
         """
-        shelf = self._shelves.get((resource, namespace))
+        shelves = self._shelves.setdefault(resource, {})
+        shelf = shelves.get(namespace)
         if shelf is None:
-            shelf = self._shelves[resource, namespace] = Shelf(self, resource)
+            shelf = shelves[namespace] = Shelf(self, resource)
         shelf.reopen()
         return shelf
 
     def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
         """Forget the children of one kind in one namespace."""
-        self._shelves.pop((resource, namespace)).clear()
+        shelves = self._shelves[resource]
+        shelves.pop(namespace).clear()
+        if not shelves:
+            del self._shelves[resource]
 
     def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
         """Whether those children of the kind are known that a parent in the namespace can have."""
-        own = self._find_shelves(resource, namespace)
-        needed = own or [
-            shelf for (served, _), shelf in self._shelves.items() if served == resource]
+        shelves = self._shelves.get(resource, {})
+        needed = _select(shelves, namespace) or shelves.values()
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
     def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
@@ -290,17 +293,9 @@ class ChildStore:
 
         With None, it is about all namespaces that the operator serves.
         """
-        shelves = self._find_shelves(resource, namespace) if namespace is not None else [
-            shelf for (served, _), shelf in self._shelves.items() if served == resource]
-        return bool(shelves) and all(shelf.is_listed for shelf in shelves)
-
-    def _find_shelves(
-            self, resource: references.Resource, namespace: str | None,
-    ) -> 'list[Shelf]':
-        """Find those that have the children in the namespace: its own one, and the cluster's."""
-        wheres = (None,) if namespace is None else (None, references.NamespaceName(namespace))
-        return [shelf for where in wheres
-                if (shelf := self._shelves.get((resource, where))) is not None]
+        shelves = self._shelves.get(resource, {})
+        needed = shelves.values() if namespace is None else _select(shelves, namespace)
+        return bool(needed) and all(shelf.is_listed for shelf in needed)
 
     @contextlib.contextmanager
     def writing(self, owner: str, key: desired.Key) -> Iterator[None]:
@@ -356,9 +351,8 @@ class ChildStore:
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)
-        for (served, where), shelf in self._shelves.items():
-            if served == resource and where in (None, place.key.namespace):
-                shelf.note(place)
+        for shelf in _select(self._shelves.get(resource, {}), place.key.namespace):
+            shelf.note(place)
 
     def see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
@@ -403,8 +397,9 @@ class ChildStore:
             self._remove(place)
 
     def _remove(self, place: Place) -> None:
-        for shelf in self._shelves.values():
-            shelf.forget(place)
+        for shelves in self._shelves.values():
+            for shelf in _select(shelves, place.key.namespace):
+                shelf.forget(place)
         children = self._by_owner.get(place.owner)
         known = children.get(place.key) if children is not None else None
         if children is not None and known is not None and known.uid == place.uid:
@@ -423,6 +418,14 @@ class ChildStore:
             if shape.manager is not None:
                 self._shapes[resource, label] = shape
         return shape
+
+
+def _select(
+        shelves: 'Mapping[references.Namespace, Shelf]', namespace: str | None,
+) -> 'list[Shelf]':
+    """Select those that have the children in the namespace: its own one, and the cluster's."""
+    wheres = (None,) if namespace is None else (None, references.NamespaceName(namespace))
+    return [shelf for where in wheres if (shelf := shelves.get(where)) is not None]
 
 
 def make_place(resource: references.Resource, raw: bodies.RawBody) -> Place:

@@ -113,7 +113,6 @@ def prepare(
         result: object,
         *,
         parent: bodies.Body,
-        resource: references.Resource,
         kinds: Kinds,
         manager: str,
 ) -> tuple[dict[Key, Desired], list[ManifestError]]:
@@ -125,11 +124,10 @@ def prepare(
     found: dict[Key, Desired] = {}
     errors: list[ManifestError] = []
     generated: collections.Counter[tuple[str, ...]] = collections.Counter()
+    heritage = _Heritage.make(parent, manager=manager)
     for item in flatten(result):
         try:
-            desired = _prepare(
-                item, parent=parent, resource=resource, kinds=kinds, manager=manager,
-                generated=generated)
+            desired = _prepare(item, heritage=heritage, kinds=kinds, generated=generated)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
         except ManifestError as e:
@@ -139,13 +137,33 @@ def prepare(
     return found, errors
 
 
+class _Heritage(NamedTuple):
+    """What all children of one handler have of their parent."""
+    name: str | None
+    namespace: str | None
+    uid: str
+    manager: str
+    labels: Mapping[str, str]
+    marks: Mapping[str, str]
+    """The labels that say whose children they are."""
+    reference: Mapping[str, Any]
+
+    @classmethod
+    def make(cls, parent: bodies.Body, *, manager: str) -> '_Heritage':
+        meta, uid = parent.metadata, str(parent.metadata.uid)
+        return cls(
+            name=meta.name, namespace=meta.namespace, uid=uid, manager=manager,
+            labels=dict(meta.labels),
+            marks={OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)},
+            reference=bodies.build_owner_reference(
+                parent, controller=True, block_owner_deletion=True))
+
+
 def _prepare(
         item: object,
         *,
-        parent: bodies.Body,
-        resource: references.Resource,
+        heritage: _Heritage,
         kinds: Kinds,
-        manager: str,
         generated: collections.Counter[tuple[str, ...]],
 ) -> Desired:
     """
@@ -169,10 +187,9 @@ def _prepare(
         metadata.pop(field, None)
     if 'status' in found.subresources:
         manifest.pop('status', None)
-    meta, uid = parent.metadata, str(parent.metadata.uid)
     namespace = None
     if found.namespaced:
-        namespace = metadata.get('namespace') or meta.namespace
+        namespace = metadata.get('namespace') or heritage.namespace
         if not namespace:
             raise ManifestError(f"{kind} needs a namespace, as its parent has none.")
         metadata['namespace'] = namespace
@@ -183,17 +200,18 @@ def _prepare(
         place = (group, kind, namespace or '', prefix)
         number = generated[place]
         generated[place] += 1
-        metadata['name'] = f'{prefix}{make_digest([uid, manager, *place, number])[:8]}'
+        unique = [heritage.uid, heritage.manager, *place, number]
+        metadata['name'] = f'{prefix}{make_digest(unique)[:8]}'
     elif not metadata.get('name'):
-        metadata['name'] = meta.name
+        metadata['name'] = heritage.name
     key = Key(group, kind, namespace, metadata['name'])
-    is_owned = meta.namespace is None or meta.namespace == namespace
-    labels = {**meta.labels, **(metadata.get('labels') or {})}
-    metadata['labels'] = {**labels, OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)}
+    is_owned = heritage.namespace is None or heritage.namespace == namespace
+    metadata['labels'] = {
+        **heritage.labels, **(metadata.get('labels') or {}), **heritage.marks}
     if is_owned:
-        reference = bodies.build_owner_reference(parent, controller=True, block_owner_deletion=True)
-        others = [ref for ref in metadata.get('ownerReferences') or () if ref.get('uid') != uid]
-        metadata['ownerReferences'] = [*others, dict(reference)]
+        others = [ref for ref in metadata.get('ownerReferences') or ()
+                  if ref.get('uid') != heritage.uid]
+        metadata['ownerReferences'] = [*others, heritage.reference]
     digest = make_digest(manifest)
     metadata['annotations'] = {**(metadata.get('annotations') or {}), DIGEST_ANNOTATION: digest}
     sent = found if version == found.version else dataclasses.replace(found, version=version)
@@ -218,14 +236,14 @@ def _verify_metadata(kind: str, metadata: object) -> None:
     if not isinstance(metadata, dict):
         raise ManifestError(f"The metadata of {kind} must be a mapping.")
     for field in ('name', 'generateName', 'namespace'):
-        if not isinstance(value := metadata.get(field), str | None):
+        if (value := metadata.get(field)) is not None and not isinstance(value, str):
             raise ManifestError(f"The {field} of {kind} must be a string, not {value!r}.")
     for field in ('labels', 'annotations'):
-        if not isinstance(value := metadata.get(field), dict | None):
+        if (value := metadata.get(field)) is not None and not isinstance(value, dict):
             raise ManifestError(f"The {field} of {kind} must be a mapping, not {value!r}.")
     owners = metadata.get('ownerReferences')
-    if not isinstance(owners, list | None) or not all(
-            isinstance(ref, dict) for ref in owners or ()):
+    if owners is not None and (not isinstance(owners, list) or not all(
+            isinstance(ref, dict) for ref in owners)):
         raise ManifestError(
             f"The ownerReferences of {kind} must be a list of mappings, not {owners!r}.")
 

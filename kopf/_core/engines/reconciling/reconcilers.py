@@ -348,7 +348,7 @@ class Reconcilers:
             problems.append(outcome.message or repr(outcome.exception))
         elif outcome.result is not None:
             wanted, invalid = desired.prepare(
-                outcome.result, parent=body, resource=host.resource, kinds=kinds, manager=manager)
+                outcome.result, parent=body, kinds=kinds, manager=manager)
             problems.extend(str(error) for error in invalid)
             for key in [key for key, item in wanted.items() if not hub.store.is_listed(
                     item.watched, item.key.namespace)]:
