@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from typing import Any
 
 from benchmarks import history, rows, subjects, tables
 from tests.e2e.kubes import Kube
+from tests.e2e.ports import find_free_ports
 
 
 def parse_args() -> argparse.Namespace:
@@ -55,18 +55,11 @@ def ensure_cluster(kubeconfig: str | None) -> Iterator[str]:
         sys.exit(f"There is neither a kubeconfig nor a cluster to start: no {script}.")
     with tempfile.TemporaryDirectory() as folder:
         try:
-            subprocess.run([script, 'start', folder, str(find_free_port())],
+            subprocess.run([script, 'start', folder, str(find_free_ports(3))],
                            stdin=subprocess.DEVNULL, stdout=sys.stderr, check=True)
             yield f'{folder}/kubeconfig'
         finally:
             subprocess.run([script, 'stop', folder], stdin=subprocess.DEVNULL, check=True)
-
-
-def find_free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(('127.0.0.1', 0))
-        port: int = sock.getsockname()[1]
-    return port
 
 
 async def run(args: argparse.Namespace, kubeconfig: str) -> tables.Results:

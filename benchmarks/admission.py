@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import functools
 import pathlib
-import socket
 import statistics
 import tempfile
 import time
@@ -15,6 +14,7 @@ import kopf
 from benchmarks import rows
 from benchmarks.drivers import Driver, flood, make_spec
 from tests.e2e.kubes import Kind, Kube, KubeError, Object
+from tests.e2e.ports import find_free_ports
 
 CONFIGURATIONS = [
     Kind('admissionregistration.k8s.io', 'v1', plural, '', namespaced=False)
@@ -33,7 +33,7 @@ async def measure_admission(bench: 'rows.Bench') -> 'rows.Figures':
     with tempfile.TemporaryDirectory() as folder:
         certificate, key = write_certificate(folder)
         with bench.start('admission', kind, BENCH_CERT=certificate, BENCH_KEY=key,
-                         BENCH_PORT=str(find_free_port())) as process:
+                         BENCH_PORT=str(find_free_ports(1))) as process:
             startup = await wait_creation(bench.kube, kind, mutated=True) - process.started
             async with Driver(bench.kube, kind) as driver:
                 names = [f'warm{i}' for i in range(bench.scale.warmup)]
@@ -89,10 +89,3 @@ def write_certificate(folder: str) -> tuple[str, str]:
     for path, content in zip(paths, pair, strict=True):
         pathlib.Path(path).write_bytes(content)
     return paths
-
-
-def find_free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(('127.0.0.1', 0))
-        port: int = sock.getsockname()[1]
-    return port

@@ -25,9 +25,9 @@ from collections.abc import AsyncIterator
 import aiohttp
 
 from benchmarks import changing, faulting, sampling, subjects
-from benchmarks.admission import find_free_port
 from benchmarks.drivers import is_handled
 from tests.e2e.kubes import CONFIGMAPS, Kind, Kube
+from tests.e2e.ports import find_free_ports
 
 PERIOD = 5.0
 """How often (seconds) the operator is looked at."""
@@ -145,7 +145,7 @@ class Run:
 
     async def _start(self) -> None:
         """Start the operator, for the first time or again."""
-        address = f'http://127.0.0.1:{find_free_port()}/metrics'
+        address = f'http://127.0.0.1:{find_free_ports(1)}/metrics'
         self._operator = await asyncio.create_subprocess_exec(
             sys.executable, '-m', 'kopf', 'run', '--standalone', '--all-namespaces', '--quiet',
             f'--metrics={address}', str(subjects.OPERATORS / 'endurance.py'),

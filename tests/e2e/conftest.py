@@ -11,8 +11,6 @@ import fcntl
 import gc
 import os
 import pathlib
-import random
-import socket
 import subprocess
 import uuid
 import warnings
@@ -25,6 +23,7 @@ import kopf
 from tests.e2e.journals import Journal
 from tests.e2e.kubes import Kind, Kube
 from tests.e2e.operators import EmbeddedOperator, Operator
+from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import Replicas, delete_lease
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -85,19 +84,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield str(folder / 'kubeconfig')
     finally:
         subprocess.run([script, 'stop', folder], stdin=subprocess.DEVNULL, check=True, timeout=60)
-
-
-def find_free_ports(count: int) -> int:
-    """Find so many free ports in a row; returns the first one."""
-    while True:
-        port = random.randrange(20000, 30000)
-        try:
-            for offset in range(count):
-                with socket.socket() as sock:
-                    sock.bind(('127.0.0.1', port + offset))
-        except OSError:
-            continue
-        return port
 
 
 @pytest.fixture()

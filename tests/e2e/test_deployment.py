@@ -15,10 +15,10 @@ import yaml
 
 import kopf
 from tests import expressions
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CONFIGMAPS, CRDS, Kind, KubeError
 from tests.e2e.operators import Operator
+from tests.e2e.ports import find_free_ports
 from tests.e2e.proxy import Proxy
 from tests.e2e.replicas import LEADING, STANDING_BY
 from tests.e2e.test_peering import NARROW, WIDE, install

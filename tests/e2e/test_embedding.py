@@ -19,7 +19,7 @@ import pytest
 import kopf
 from kopf._cogs.aiokits import flags
 from tests.e2e import operators
-from tests.e2e.conftest import find_free_ports
+from tests.e2e.ports import find_free_ports
 
 HEAD = '''
 import asyncio

@@ -18,10 +18,10 @@ import yaml
 from aiohttp import test_utils
 
 from tests import expressions
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import is_handled, wait_handled, wait_settled
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, Kube, KubeError
 from tests.e2e.operators import Operator, Program
+from tests.e2e.ports import find_free_ports
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 KEX = Kind('kopf.dev', 'v1', 'kopfexamples', 'KopfExample')

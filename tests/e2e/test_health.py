@@ -12,8 +12,8 @@ import pytest
 
 import kopf
 from kopf._core.engines.liveness import answering, health, healthserver
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
+from tests.e2e.ports import find_free_ports
 from tests.e2e.proxy import Proxy
 
 

@@ -8,9 +8,9 @@ import uuid
 
 import aiohttp
 
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import get_progress, wait_handled
 from tests.e2e.kubes import CONFIGMAPS
+from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import (
     DEADLINE,
     DURATION,

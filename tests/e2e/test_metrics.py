@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from tests import expressions
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
+from tests.e2e.ports import find_free_ports
 
 HANDLERS = '''
 @kopf.on.startup()

@@ -17,9 +17,9 @@ import aiohttp
 import pytest
 import yaml
 
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, KubeError
+from tests.e2e.ports import find_free_ports
 from tests.e2e.proxy import Proxy
 
 MANIFEST = pathlib.Path(__file__).parents[2] / 'peering.yaml'

@@ -20,8 +20,8 @@ import aiohttp
 import pytest
 
 from kopf._core.engines.sharding import hashing
-from tests.e2e.conftest import find_free_ports
 from tests.e2e.kubes import CONFIGMAPS
+from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write
 from tests.e2e.rounds import CallLog, find_repeats
 
