@@ -383,7 +383,7 @@ def live(declare, *moves, lasts=10, backoff=1, **fields):
 
 
 async def count_per_object(registry):
-    """Count what the garbage collector has for each object at rest, by the types, but for the API."""
+    """Count what the garbage collector has for each object at rest, by type, without the API."""
     api = Api()
     operator = Operator(api, registry)
     operator.start()
