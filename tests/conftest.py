@@ -44,14 +44,13 @@ def pytest_configure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     with_e2e, only_e2e = config.getoption('--with-e2e'), config.getoption('--only-e2e')
-    unwanted = [
-        item for item in items
-        if (item.get_closest_marker('e2e') and not with_e2e and not only_e2e)
-        or (not item.get_closest_marker('e2e') and only_e2e)
-    ]
+    wanted, unwanted = [], []
+    for item in items:
+        is_e2e = item.get_closest_marker('e2e') is not None
+        (wanted if with_e2e or is_e2e == only_e2e else unwanted).append(item)
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
-        items[:] = [item for item in items if item not in unwanted]
+        items[:] = wanted
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = fail_on_leaked_tasks(item.obj)

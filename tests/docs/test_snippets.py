@@ -174,8 +174,9 @@ def test_tests_pass(snippet, folder, record_property):
     test = folder / 'test_it.py'
     path.replace(test)
     process = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-c', os.devnull,
-         '--rootdir', folder, test.name],
+        [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider',
+         '-p', 'no:hypothesispytest',  # it would import hypothesis at the end of each run
+         '-c', os.devnull, '--rootdir', folder, test.name],
         cwd=folder, capture_output=True, text=True, timeout=150)
     assert process.returncode == 0, process.stdout
 

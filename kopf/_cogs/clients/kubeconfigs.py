@@ -66,7 +66,20 @@ def login_with_kubeconfig(
     :raises LoginError: if the files are broken, or the current context has no usable credentials.
     """
     config = load_kubeconfigs()
-    if config is None or not config.current_context:
+    return None if config is None else read_credentials(config, settings=settings)
+
+
+def read_credentials(
+        config: 'Kubeconfig',
+        *,
+        settings: configuration.OperatorSettings | None = None,
+) -> credentials.ConnectionInfo | None:
+    """
+    Read the credentials of the current context; None if there is no current context.
+
+    :raises LoginError: if the current context has no usable credentials.
+    """
+    if not config.current_context:
         return None
     context, cluster, user = config.choose()
     if not cluster.get('server'):
@@ -151,8 +164,14 @@ class Kubeconfig:
         """
         Add the content of a file. The items of the previous files are not replaced.
 
-        :raises LoginError: if a field has a value of another type.
+        :raises LoginError: if the content has a wrong structure, or a value of another type.
         """
+        try:
+            self._add(content, path)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
+
+    def _add(self, content: Mapping[str, Any], path: str) -> None:
         folder = os.path.dirname(os.path.abspath(path))
         current = content.get('current-context') or None
         if current is not None and not isinstance(current, str):
@@ -246,7 +265,7 @@ def load_kubeconfigs() -> Kubeconfig | None:
         except RecursionError:
             raise credentials.LoginError(
                 f"The kubeconfig {path} is nested too deeply.") from None
-        except (AttributeError, LookupError, TypeError, ValueError):
+        except ValueError:  # it is not UTF-8
             raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
         found = True
     return config if found else None

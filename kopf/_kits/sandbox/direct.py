@@ -1,8 +1,9 @@
 """
 The API without HTTP: for tests in the same process. Requests have the same effect as over HTTP.
 """
+import functools
 import json
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -212,6 +213,12 @@ def _explain(obj: Mapping[str, Any], error: APIError) -> str:
     return ""
 
 
+@functools.lru_cache(maxsize=64)
+def _parse(content: bytes) -> Sequence[Any]:
+    """Parse the documents of a file, which must not be changed: many tests load the same file."""
+    return list(yaml.load_all(content, objects.Loader))
+
+
 def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:
     """Read the objects, and where they are: the file and the number of the document."""
     if isinstance(source, Mapping):
@@ -219,7 +226,7 @@ def _read(source: Mapping[str, Any] | Path | str) -> Iterable[tuple[Obj, str]]:
         return
     path = Path(source)
     try:
-        documents = list(yaml.load_all(path.read_bytes(), objects.Loader))
+        documents = _parse(path.read_bytes())
     except yaml.YAMLError as e:
         raise ValueError(f"{path} is not valid YAML: {e}") from None
     for number, document in enumerate(documents, start=1):

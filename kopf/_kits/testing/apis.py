@@ -5,7 +5,6 @@ import contextlib
 import errno
 import os
 import pathlib
-import tempfile
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -99,18 +98,9 @@ def choose(choice: str | None = None) -> str:
 
 def read_credentials(kubeconfig: Mapping[str, Any]) -> credentials.ConnectionInfo:
     """Read the credentials of the current context."""
-    with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
-        path = pathlib.Path(folder, 'kubeconfig')
-        path.write_text(yaml.safe_dump(dict(kubeconfig)), encoding='utf-8')
-        known = os.environ.get('KUBECONFIG')
-        os.environ['KUBECONFIG'] = str(path)
-        try:
-            found = kubeconfigs.login_with_kubeconfig()
-        finally:
-            if known is None:
-                del os.environ['KUBECONFIG']
-            else:
-                os.environ['KUBECONFIG'] = known
+    config = kubeconfigs.Kubeconfig()
+    config.add(kubeconfig, 'kubeconfig')
+    found = kubeconfigs.read_credentials(config)
     if found is None:
         raise credentials.LoginError("There is no current context in the kubeconfig.")
     return found

@@ -1,6 +1,8 @@
 """
 A small client of the API for tests. Objects are dicts. Resources are named as in decorators.
 """
+import copy
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Coroutine, Mapping
@@ -411,11 +413,17 @@ def _name(kind: Kind, name: str | None) -> str:
     return f"{kind} {name!r}"
 
 
+@functools.lru_cache(maxsize=64)
+def _parse(text: str) -> list[Any]:
+    """Parse the documents of a file once: many tests load the same file."""
+    return list(yaml.safe_load_all(text))
+
+
 def _read(source: Mapping[str, Any] | str | pathlib.Path) -> Objs:
     if isinstance(source, Mapping):
         return [dict(source)]
     text = pathlib.Path(source).read_text(encoding='utf-8')
-    objs = list(yaml.safe_load_all(text))
+    objs = copy.deepcopy(_parse(text))
     for number, obj in enumerate(objs, start=1):
         if obj and not (isinstance(obj, dict) and obj.get('apiVersion') and obj.get('kind')):
             raise ValueError(f"{source}: document {number} is not a Kubernetes object: there is no "

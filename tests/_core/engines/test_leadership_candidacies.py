@@ -16,7 +16,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._core.engines.leadership import electing
 from kopf._core.engines.leadership.candidacies import Candidacy
-from tests._core.reactor.worlds import run_virtually
+from tests._core.reactor.worlds import check_always, run_virtually
 
 DURATION, DEADLINE, PERIOD = 15, 10, 2
 LATENCY = 0.01
@@ -462,12 +462,10 @@ def test_two_never_lead_at_once_and_in_the_end_one_does(events):
         replicas = {name: Replica(api, name).start() for name in 'abc'}
         everyone = [*replicas.values()]
 
-        async def check():
-            while True:
-                assert len([replica for replica in everyone if replica.leads]) <= 1
-                await asyncio.sleep(0.05)
+        def check():
+            assert len([replica for replica in everyone if replica.leads]) <= 1
 
-        checking = asyncio.get_running_loop().create_task(check())
+        checking = asyncio.get_running_loop().create_task(check_always(check))
         for name, what, pause in events:
             replica = replicas[name]
             match what:

@@ -215,8 +215,8 @@ def test_leadership_is_shown(role, value):
 
 def test_number_of_series_does_not_depend_on_the_number_of_objects():
     kinds = [{}, {'fails': 'temporarily'}, {'fails': 'arbitrarily'}, {'fails': 'permanently'}]
-    few, many = (measure(declare_all, *kinds * (count // 4), lasts=30) for count in (100, 2400))
-    assert (few.get('kopf_objects'), many.get('kopf_objects')) == (100, 2400)
+    few, many = (measure(declare_all, *kinds * (count // 4), lasts=30) for count in (100, 800))
+    assert (few.get('kopf_objects'), many.get('kopf_objects')) == (100, 800)
     assert len(few) == len(many) > 100
 
 

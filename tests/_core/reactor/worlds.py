@@ -25,6 +25,7 @@ from kopf._core.engines import indexing
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor import informers, processing, queueing, saving, switches
+from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
 LATE = 1.0
@@ -49,6 +50,13 @@ class Api:
         the response comes "late"; or it is 404, as if the resource were "absent".
         """
         self.latency = 0.01
+        self._watchers = []
+
+    async def wait_for_news(self):
+        """Wait until something changes."""
+        watcher = asyncio.get_running_loop().create_future()
+        self._watchers.append(watcher)
+        await watcher
 
     def create(self, name='obj', **fields):
         self.uids += 1
@@ -85,6 +93,10 @@ class Api:
         else:
             self.objects[name] = raw
         self.history.append((type, raw))
+        while self._watchers:
+            watcher = self._watchers.pop()
+            if not watcher.done():
+                watcher.set_result(None)
 
     def patch(self, name, subresource, content_type, payload):
         if name not in self.objects:
@@ -200,6 +212,7 @@ class Operator:
         self.settings = OperatorSettings()
         self.settings.posting.enabled = False
         self.settings.execution.default_backoff = 1
+        virtual.hold(asyncio.get_running_loop(), self.settings.execution.executor)
         for key, value in persistence.items():
             setattr(self.settings.persistence, key, value)
         self.client = Client(api, self.settings)
@@ -270,12 +283,21 @@ class Operator:
         self.spawner.take_over()
 
     async def _watch(self):
+        loop = asyncio.get_running_loop()
+        tick = loop.time()
         while True:
-            await asyncio.sleep(self.watch_delay)
-            events = self.api.history[self._seen:][:self.watch_step]
-            self._seen += len(events)
-            for type, raw in events:
-                self.informer.changed(type, copy.deepcopy(raw))
+            while self._seen == len(self.api.history):
+                await self.api.wait_for_news()
+            while tick <= loop.time():
+                tick += self.watch_delay
+            await asyncio.sleep(tick - loop.time())
+            self._see()
+
+    def _see(self):
+        events = self.api.history[self._seen:][:self.watch_step]
+        self._seen += len(events)
+        for type, raw in events:
+            self.informer.changed(type, copy.deepcopy(raw))
 
     def is_at_rest(self):
         return self._seen == len(self.api.history) and self.queue.is_idle and all(
@@ -322,6 +344,14 @@ class Operator:
         await self.informers.stop(asyncio.get_running_loop().time())
 
 
+async def check_always(check):
+    """Check at each moment of virtual time, when all is done that is to be done at it."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await loop.wait_idle(after=loop.time())
+        check()
+
+
 async def accompany(declare, **fields):
     """Start an operator with the handlers that are declared, and with one object there already."""
     registry = registries.OperatorRegistry()
@@ -353,7 +383,7 @@ def live(declare, *moves, lasts=10, backoff=1, **fields):
 
 
 async def count_per_object(registry):
-    """Count what the garbage collector has for each object at rest, by the types."""
+    """Count what the garbage collector has for each object at rest, by type, without the API."""
     api = Api()
     operator = Operator(api, registry)
     operator.start()
@@ -363,7 +393,9 @@ async def count_per_object(registry):
             api.create(f'{batch}-{number}', spec={})
         await asyncio.sleep(30)
         gc.collect()
-        counts.append(collections.Counter(type(item) for item in gc.get_objects()))
+        own = set(map(id, api.history))
+        counts.append(collections.Counter(
+            type(item) for item in gc.get_objects() if id(item) not in own))
     await operator.stop()
     return {cls: count / 100 for cls, count in (counts[2] - counts[1]).items()}
 

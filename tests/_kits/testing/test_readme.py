@@ -1,5 +1,7 @@
 """
 The README is followed to the letter, by a reader who has Python, and nothing else.
+
+What installs packages takes long, so it is a part of the first hour of the documentation in CI.
 """
 import ast
 import os
@@ -61,12 +63,14 @@ def test_the_handlers_are_those_of_the_demo():
     assert ast.unparse(example) == ast.unparse(ast.parse(get_block('python')))
 
 
+@pytest.mark.e2e
 def test_the_demo_runs_in_a_fresh_checkout(shell, checkout):
     output = shell(DEMO, folder=checkout)
     assert "Welcome, kopf-example-1!" in output
     assert "Good-bye, kopf-example-1." in output
 
 
+@pytest.mark.e2e
 def test_the_first_operator_and_its_test_run_in_their_own_folder(shell, tmp_path):
     shell(INSTALL)
     shell.enter()
