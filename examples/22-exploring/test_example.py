@@ -30,6 +30,6 @@ def test_it_survives_everything():
 def test_a_mistake_is_found():
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(scenario, HERE / 'mistake.py', load=[CRD])
-    assert "If the operator is killed after write 3" in str(found.value)
+    assert "If the operator is killed between write 3 and write 4" in str(found.value)
     assert "configmaps default/example-2 is there, but should not be" in str(found.value)
     assert "make their names from the handled object" in str(found.value)

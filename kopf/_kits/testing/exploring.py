@@ -12,7 +12,7 @@ from typing import Any
 from kopf._kits.sandbox import faults
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.storage import Change
-from kopf._kits.testing import handovers, runs, snapshots
+from kopf._kits.testing import handovers, reporting, runs, snapshots
 
 STALENESS = 10.0
 """How long (seconds) an operator that was restarted can be served an older state."""
@@ -21,18 +21,18 @@ MAX_SHOWN = 3
 """How many findings are shown in full."""
 
 STRIKES: Mapping[str, str] = {
-    'crash': "the operator is killed after write {}",
-    'stale': "the operator is killed after write {}, and then it is served an older state",
-    'stop': "the operator is stopped by a signal after write {}",
-    'handover': "another replica of the operator takes over after write {}",
-    'gap': "the events after write {} are missed",
-    'lose': "the response to write {} is lost",
-    'refuse-409': "write {} is refused once with HTTP 409",
-    'refuse-422': "write {} is refused once with HTTP 422",
-    'refuse-429': "write {} is refused once with HTTP 429",
-    'refuse-500': "write {} is refused once with HTTP 500",
+    'crash': "the operator is killed {place}",
+    'stale': "the operator is killed {place}, and then it is served an older state",
+    'stop': "the operator is stopped by a signal {place}",
+    'handover': "another replica of the operator takes over {place}",
+    'gap': "the watches break {place}, and miss events",
+    'lose': "the response to write {number} is lost",
+    'refuse-409': "write {number} is refused once with HTTP 409",
+    'refuse-422': "write {number} is refused once with HTTP 422",
+    'refuse-429': "write {number} is refused once with HTTP 429",
+    'refuse-500': "write {number} is refused once with HTTP 500",
 }
-"""What can go wrong at a write of the operator."""
+"""What can go wrong at a write of the operator, or after it: where there is a place."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,18 @@ class Strike:
 
     @property
     def text(self) -> str:
-        return STRIKES[self.kind].format(self.number)
+        return self._describe(f"after write {self.number}")
+
+    def _describe(self, place: str) -> str:
+        return STRIKES[self.kind].format(number=self.number, place=place)
+
+    def locate(self, writes: Sequence[str]) -> tuple[str, Sequence[str]]:
+        """Say what goes wrong between which of these writes, and choose those writes."""
+        following = self.number + 1
+        if '{place}' not in STRIKES[self.kind] or following > len(writes):
+            return self.text, writes[self.number - 1:self.number]
+        place = f"between write {self.number} and write {following}"
+        return self._describe(place), writes[self.number - 1:following]
 
     @classmethod
     def parse(cls, text: str) -> 'Strike':
@@ -65,15 +76,19 @@ class Strike:
 class Finding:
     """A run that has ended in another way than the run without faults."""
     strike: Strike
+    writes: Sequence[str]
+    """The writes of the run without faults, with what they have changed."""
     problems: Sequence[str]
     """What differs or has failed."""
     hints: Sequence[str]
+    """Which handlers were called more often, and what to change."""
     story: Sequence[str]
 
     def __str__(self) -> str:
+        text, writes = self.strike.locate(self.writes)
         parts = [
-            f"If {self.strike.text}:", *self.problems, *self.hints, "This has happened:",
-            *runs.show(self.story),
+            f"If {text}:", *(f"  {write}" for write in writes), *self.problems, *self.hints,
+            "This has happened:", *runs.show(self.story),
             f"To run only this: only={str(self.strike)!r}"]
         return '\n'.join(parts)
 
@@ -165,13 +180,17 @@ def explore(
             ["The scenario fails without faults:", *origin.problems, *origin.story]))
     planned = [chosen] if chosen is not None else [
         Strike(kind, number) for kind in strikes for number in range(1, len(origin.writes) + 1)]
+    writes = [
+        f"write {number}: {write}: {effect}"
+        for number, (write, effect) in enumerate(
+            zip(origin.writes, origin.effects, strict=True), start=1)]
     findings: list[Finding] = []
     for strike in planned:
         result = run(strike)
         problems = [*result.problems, *snapshots.compare(origin.snapshot, result.snapshot)]
         if problems:
-            hints = list(_get_hints(origin, result))
-            findings.append(Finding(strike, problems, hints, result.story))
+            hints = list(_get_hints(strike, origin, result))
+            findings.append(Finding(strike, writes, problems, hints, result.story))
     if findings:
         raise ExplorationError(findings, runs=len(planned))
     return Exploration(len(planned), tuple(origin.writes))
@@ -267,13 +286,14 @@ class _StruckRun(runs.Run):
             f'replica {number + 1}', **handovers.make_options(self.plan.options, number))
 
 
-def _get_hints(origin: runs.Run, result: runs.Run) -> Iterator[str]:
-    """Name the handlers that were called more often, and say what they must change."""
+def _get_hints(strike: Strike, origin: runs.Run, result: runs.Run) -> Iterator[str]:
+    """Name the handlers that were called more often, and say what the author can change."""
     repeated = {
         key: count for key, count in result.calls.items() if count > origin.calls.get(key, 0)}
     for key, count in repeated.items():
-        yield (f"The handler {key} was called {count} times, not {origin.calls.get(key, 0)}: "
-               f"what it does must be the same if it is repeated.")
-    if repeated and result.snapshot.keys() - origin.snapshot.keys():
-        yield ("A repeated call must write the same objects: make their names from the handled "
-               "object, not from counters, times, or random values.")
+        yield (f"Because of this, the handler {key} was called {count} times, "
+               f"not {origin.calls.get(key, 0)}.")
+    advice = reporting.advise(
+        strike.kind, origin.snapshot, result.snapshot, repeated=bool(repeated))
+    if advice is not None:
+        yield f"What to change: {advice}"

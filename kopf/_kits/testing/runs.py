@@ -5,6 +5,7 @@ A run notes the story of what has happened, and the writes of the operator. Whoe
 can decide what hits a write, and can kill, stop, and start the operator, or add a replica.
 """
 import asyncio
+import contextvars
 import dataclasses
 import logging
 import os
@@ -20,7 +21,7 @@ from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import Obj
 from kopf._kits.sandbox.storage import Change
-from kopf._kits.testing import apis, clients, operators, processes, snapshots
+from kopf._kits.testing import apis, clients, operators, processes, reporting, snapshots
 
 Source = str | os.PathLike[str] | types.ModuleType
 Scenario = Callable[[clients.Client], Awaitable[None]]
@@ -31,6 +32,10 @@ DOWNTIME = 1.0
 WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
 READS = ('list', 'watch')
 
+
+serving: contextvars.ContextVar[tuple[int, faults.Target] | None] = contextvars.ContextVar(
+    'serving', default=None)
+"""In the API server: the latest write of the operator on this connection, and its number."""
 
 MAX_SHOWN = 100
 """How many lines of a story are shown at most."""
@@ -85,7 +90,7 @@ class Run:
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
-    Afterwards, there are the ``story``, the ``writes``, the ``problems``, the ``errors`` in the log
+    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``problems``, the ``errors`` in the log
     of the operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
     """
 
@@ -93,6 +98,8 @@ class Run:
         super().__init__()
         self.story: list[str] = []
         self.writes: list[str] = []
+        self.effects: list[str] = []
+        """What each write has changed, in words."""
         self.problems: list[str] = []
         self.errors: list[str] = []
         self.calls: dict[str, int] = {}
@@ -185,8 +192,8 @@ class Run:
     async def _perform(self, scenario: Scenario) -> None:
         try:
             async with asyncio.timeout(self.plan.limit):
-                await self.open()
                 self.sandbox.listen(self.hear)
+                await self.open()
                 await scenario(self._api.client)
                 await self.wait_rest()
                 await self.close()
@@ -276,7 +283,9 @@ class Run:
         name = f"{target.namespace}/{target.name}" if target.namespace else target.name
         self.writes.append(f"{target.verb} {target.resources[0]} {name}".strip())
         self.note(f"write {len(self.writes)}: {self.writes[-1]}", processes.peer.get())
+        self.effects.append(reporting.NO_CHANGE)
         self._numbers[id(target)] = len(self.writes)
+        serving.set((len(self.writes), target))
         return self.hit_request(len(self.writes))
 
     def answer(self, target: faults.Target) -> faults.Fault | None:
@@ -297,10 +306,21 @@ class Run:
         """Note a change of the objects."""
         if not _is_ignored(change.resource[1]):
             self._latest = self.loop.time()
+        match serving.get():
+            case number, target if _is_about(target, change):
+                self.effects[number - 1] = reporting.describe_change(change)
+                serving.set(None)  # later changes are not of the write itself
 
 
 def _is_ignored(plural: str) -> bool:
     return plural in snapshots.IGNORED_RESOURCES
+
+
+def _is_about(target: faults.Target, change: Change) -> bool:
+    """Whether a request can have made a change; its target has no name if the server chooses it."""
+    return (
+        target.resources[0].partition('/')[0] == change.resource[1]
+        and (target.namespace, target.name or change.new.key[1]) == change.new.key)
 
 
 class _ObservedSandbox(Sandbox):

@@ -98,12 +98,17 @@ async def retried(retry, patch, **_):
 """
 
 
-@pytest.mark.parametrize('handlers, strike', [
-    (LOOKING, 'stale:1'), (DESPAIRING, 'refuse-422:1'), (PERSONAL, 'handover:1')])
-def test_some_mistakes_show_at_one_fault_only(handlers, strike, crd, script):
+@pytest.mark.parametrize('handlers, strike, advice', [
+    (LOOKING, 'stale:1', "Indices and lists can be older"),
+    (DESPAIRING, 'refuse-422:1', "Do not give up after an error of the API"),
+    (PERSONAL, 'handover:1', "What is only in memory is lost with the process"),
+])
+def test_some_mistakes_show_at_one_fault_only(handlers, strike, advice, crd, script):
     with pytest.raises(testing.ExplorationError) as found:
         testing.explore(scenario, script(handlers), load=[crd], ignore=['configmaps:metadata.name'])
     assert [str(finding.strike) for finding in found.value.findings] == [strike]
+    [told] = [hint for hint in found.value.findings[0].hints if hint.startswith("What to change:")]
+    assert advice in told
 
 
 def test_an_operator_is_served_an_older_state_until_the_server_has_caught_up(crd, script):
@@ -143,9 +148,13 @@ def test_what_depends_on_the_number_of_calls_is_found_with_its_story(crd, script
         testing.explore(scenario, script(WRONG), load=[crd], strikes=['crash'])
     text = str(found.value)
     number = found.value.findings[0].strike.number
-    assert f"If the operator is killed after write {number}" in text
+    assert f"If the operator is killed between write {number} and write {number + 1}:" in text
+    assert f"write {number}: patch configmaps default/obj: creates it" in text
+    assert (f"write {number + 1}: patch kopfexamples default/obj: "
+            f"sets annotation kopf.zalando.org/create" in text)
     assert "configmaps default/obj differs" in text
-    assert "The handler 'create' for [default/obj] was called 2 times, not 1" in text
+    assert "the handler 'create' for [default/obj] was called 2 times, not 1" in text
+    assert text.count("What to change: A repeated call must write the same values") == 1
     assert f"*** the operator is killed after write {number} ***" in text
     assert f"To run only this: only='crash:{number}'" in text
 

@@ -1,0 +1,69 @@
+"""
+The words for what has happened in a run, and for what its author can change.
+"""
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kopf._kits.sandbox.storage import Change
+from kopf._kits.testing import snapshots
+
+MAX_FIELDS = 3
+"""How many changed fields of an object are named."""
+
+NO_CHANGE = "changes nothing"
+
+
+def describe_change(change: Change) -> str:
+    """Say what a write has changed, e.g. "sets metadata.finalizers, removes spec.field"."""
+    if change.old is None or change.type != 'MODIFIED':
+        return "creates it" if change.type == 'ADDED' else "deletes it"
+    before, after = (dict(_iter_fields(entry.decode())) for entry in (change.old, change.new))
+    changed = [f"sets {key}" for key in after if after[key] != before.get(key)]
+    changed += [f"removes {key}" for key in before if key not in after]
+    left_out = len(changed) - MAX_FIELDS
+    if left_out > 0:
+        changed[MAX_FIELDS:] = [f"and changes {left_out} more"]
+    return ', '.join(changed) or NO_CHANGE
+
+
+def _iter_fields(obj: Mapping[str, Any], *path: str) -> Iterator[tuple[str, Any]]:
+    for key, value in obj.items():
+        if path == ('metadata',) and key in snapshots.IGNORED_METADATA:
+            continue
+        if value and isinstance(value, dict):
+            yield from _iter_fields(value, *path, key)
+        elif path == ('metadata', 'annotations'):
+            yield f"annotation {key}", value
+        else:
+            yield '.'.join([*path, key]), value
+
+
+def advise(
+        strike: str, expected: snapshots.Snapshot, actual: snapshots.Snapshot, *, repeated: bool,
+) -> str | None:
+    """
+    Say what to change in an operator whose objects differ after this kind of fault.
+
+    ``repeated`` is whether any handlers were called more often than without the fault.
+    """
+    if expected == actual:
+        return None
+    if strike == 'stale':
+        return ("Indices and lists can be older: make the names and the values from the handled "
+                "object, not from what is or is not in an index or a list.")
+    if repeated and actual.keys() - expected.keys():
+        return ("A repeated call must write the same objects: make their names from the handled "
+                "object, not from counters, times, or random values.")
+    if repeated and expected.keys() - actual.keys():
+        return ("A repeated call must write the same objects: do not leave out any because of what "
+                "an earlier call has done.")
+    if repeated:
+        return ("A repeated call must write the same values: make them from the handled object, "
+                "not from counters, times, random values, or earlier results.")
+    if strike.startswith('refuse') or strike == 'lose':
+        return ("Do not give up after an error of the API: let it out of the handler, which is "
+                "then called again, or raise kopf.TemporaryError.")
+    if strike == 'gap':
+        return "Some events are never seen: decide by the current objects, not by the events."
+    return ("What is only in memory is lost with the process: keep it in the status of the "
+            "object, or find it in the cluster.")
