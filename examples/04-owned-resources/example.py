@@ -6,7 +6,9 @@ that. Each handler creates one object, so that a retry never creates the other o
 example needs ``pip install kubernetes``. Type ``kubectl apply -f
 examples/04-owned-resources/crd.yaml -f examples/04-owned-resources/obj.yaml``, and ``kubectl get
 configmaps,deployments --show-labels``. Change the text of the website, and see that the page
-follows; delete the website, and see that both objects disappear.
+follows; delete the website, and see that both objects disappear. ``kopf.testing.explore`` does not
+try its faults, as it sees no requests of sync clients. The example would not survive
+``refuse-409``: it takes any HTTP 409 for an object that exists already.
 """
 import pathlib
 

@@ -5,7 +5,9 @@ host. Both log only changes. They read the current state of the object, so an ed
 They stop with the object, with the operator, and while the object has the label ``paused``. Type
 ``kubectl apply`` with ``crd.yaml`` and ``obj.yaml`` of this folder. Start and stop
 ``python -m http.server 8080``; type ``kubectl label check local-web paused=yes``, and ``paused-``.
-See the messages in the log.
+See the messages in the log. ``kopf.testing.explore`` does not try its faults, as there are no
+writes, only connections to a real host. After a restart, the daemons log the current state once
+more.
 """
 import asyncio
 import socket

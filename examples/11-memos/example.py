@@ -5,7 +5,9 @@ memos of all objects. The memo of each object counts the edits of the object. Th
 with the object, or when the operator ends. Type
 ``CHAT=https://... kopf run examples/11-memos/example.py`` with the address of a webhook of your
 chat, then ``kubectl apply -f examples/obj.yaml``; change the object a few times, and see the
-messages in the chat.
+messages in the chat. ``kopf.testing.explore`` does not try its faults, as the chat is no object in
+the cluster. The example would not survive ``crash``: if the operator is killed after it has posted
+a message, it posts the message again, and the counts begin anew.
 """
 import os
 

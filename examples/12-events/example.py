@@ -4,7 +4,9 @@ and changes nothing on them: no annotations, no finalizers. Kopf does not retry 
 errors, because there will be a next event. The handler posts Kubernetes events, which
 ``kubectl describe`` and ``kubectl events`` show. Type
 ``kubectl apply -f examples/12-events/pod.yaml``, and ``kubectl describe pod gambler`` after ten
-seconds; see whether the pod has won or lost.
+seconds; see whether the pod has won or lost. ``kopf.testing.explore`` does not try its faults, as
+Kubernetes events are its only writes, and can always differ. After a restart, the memos are empty,
+and so pods that have won or lost get the same event again.
 """
 import kopf
 

@@ -4,7 +4,9 @@ in memory. The application, a web server, shows the objects. The operator has it
 event loop, and stops when the application stops. Type
 ``python examples/15-embedding/example.py 8080`` (instead of ``kopf run``),
 ``kubectl apply -f examples/obj.yaml``, and see ``http://localhost:8080`` in a browser; change or
-delete the object, and reload the page.
+delete the object, and reload the page. ``kopf.testing.explore`` does not try its faults, as this is
+a program of its own, which writes nothing to the cluster. After a restart, it gets all objects
+again.
 """
 import asyncio
 import http.server

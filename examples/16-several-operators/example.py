@@ -5,7 +5,8 @@ handle the same objects, so the second operator uses another prefix for its anno
 each operator would use the annotations of the other. Type
 ``python examples/16-several-operators/example.py`` (instead of ``kopf run``), and
 ``kubectl apply -f examples/obj.yaml``; change the object, and see in its annotations what each
-operator remembers.
+operator remembers. ``kopf.testing.explore`` does not try its faults, as this is a program of its
+own with two operators.
 """
 import asyncio
 import logging

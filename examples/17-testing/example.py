@@ -4,7 +4,10 @@ the handler succeeds, and calls the second handler every ten minutes. The tests 
 ``test_example.py`` in the same folder. The first test runs the operator on a sandbox, and takes a
 second, because its time is virtual. The second test calls a handler alone. Type
 ``pytest examples/17-testing``, and see that they pass. With ``KOPF_TEST_API=~/.kube/config``, the
-same tests run on that cluster, but take hours.
+same tests run on that cluster, but take hours. The count of the timer is only in memory, and the
+status needs it: of the faults of ``kopf.testing.explore``, it does not survive ``crash``,
+``stale``, ``stop``, and ``handover``. After ``refuse-422``, the timer has failed permanently for
+this object.
 """
 import kopf
 

@@ -7,6 +7,9 @@ the PVC, too. An EVC without a size fails permanently. This example needs
 folder, and ``kubectl get evc,pvc``. Then type ``kubectl label evc my-claim owner=me``, or
 ``kubectl patch evc my-claim --type merge -p '{"spec": {"size": "2G"}}'`` (if the storage class can
 expand volumes), and see that the PVC follows; then type ``kubectl delete evc my-claim``.
+``kopf.testing.explore`` does not try its faults, as it sees no requests of sync clients. The
+example would not survive ``refuse-409`` at the creation of the PVC: it takes any HTTP 409 for a PVC
+that exists already.
 """
 import pathlib
 

@@ -8,7 +8,9 @@ and alerts. The metrics need ``pip install 'kopf[metrics]'``. Type ``kopf run --
 requests, and ``greetings_total``. While the handler waits for its second attempt, see the object in
 ``curl http://127.0.0.1:8080/debug``. Import ``examples/21-observability/dashboard.json`` into
 Grafana; with the Prometheus Operator, type ``kubectl apply -f
-examples/21-observability/alerts.yaml``. All metrics: see docs/metrics.md.
+examples/21-observability/alerts.yaml``. All metrics: see docs/metrics.md. ``kopf.testing.explore``
+does not try its faults, as the metrics are no objects in the cluster, and exist only once in a
+process. After a restart, all counters begin anew.
 """
 import kopf
 import prometheus_client

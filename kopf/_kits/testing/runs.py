@@ -90,8 +90,9 @@ class Run:
     """
     One run of a scenario. Overridden methods decide what hits the writes of the operator.
 
-    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``problems``, the ``errors`` in the log
-    of the operator, the ``calls`` of each handler for each object, and the final ``snapshot``.
+    Afterwards, there are the ``story``, the ``writes`` with their ``effects``, the ``problems``,
+    the ``errors`` in the log of the operator, the ``calls`` of each handler for each object, and
+    the final ``snapshot``.
     """
 
     def __init__(self, plan: Plan) -> None:
