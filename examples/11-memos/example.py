@@ -7,7 +7,7 @@ with the object, or when the operator ends. Type
 chat, then ``kubectl apply -f examples/obj.yaml``; change the object a few times, and see the
 messages in the chat. ``kopf.testing.explore`` does not try its faults, as the chat is no object in
 the cluster. The example would not survive ``crash``: if the operator is killed after it has posted
-a message, it posts the message again, and the counts begin anew.
+a message, it posts the message again, and counts from 1 again.
 """
 import os
 

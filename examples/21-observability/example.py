@@ -10,7 +10,7 @@ requests, and ``greetings_total``. While the handler waits for its second attemp
 Grafana; with the Prometheus Operator, type ``kubectl apply -f
 examples/21-observability/alerts.yaml``. All metrics: see docs/metrics.md. ``kopf.testing.explore``
 does not try its faults, as the metrics are no objects in the cluster, and exist only once in a
-process. After a restart, all counters begin anew.
+process. After a restart, all counters begin at 0 again.
 """
 import kopf
 import prometheus_client

@@ -48,7 +48,7 @@ def choose_strikes(name):
     if 'KOPF_ALL_STRIKES' in os.environ:
         return tuple(STRIKES)
     return tuple(strike for number, strike in enumerate(STRIKES)
-                 if number % 3 == NAMES.index(name) % 3 or strike in NOT_SURVIVED[name])
+                 if (number + NAMES.index(name)) % 3 == 0 or strike in NOT_SURVIVED[name])
 
 
 def make_scenario(name):
