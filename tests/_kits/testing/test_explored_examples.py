@@ -23,9 +23,10 @@ from kopf._kits.testing.exploring import STRIKES
 EXAMPLES = pathlib.Path(__file__).parents[3] / 'examples'
 NAMES = sorted(path.parent.name for path in EXAMPLES.glob('*/example.py'))
 
+SOURCES = {name: (EXAMPLES / name / 'example.py').read_text() for name in NAMES}
 TEXTS = {
-    name: ' '.join((ast.get_docstring(ast.parse((EXAMPLES / name / 'example.py').read_text())) or '')
-                   .split()) for name in NAMES}
+    name: ' '.join((ast.get_docstring(ast.parse(source)) or '').split())
+    for name, source in SOURCES.items()}
 UNFIT = {name for name, text in TEXTS.items()
          if '``kopf.testing.explore`` does not try its faults, as ' in text}
 """The examples that cannot be explored here; their text says why."""
