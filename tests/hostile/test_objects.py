@@ -2,6 +2,9 @@
 Objects: their spec, status, and annotations are anything that their writers want, also where the
 framework keeps its own records. Other objects are handled; so is this one when it makes sense.
 """
+import itertools
+
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -86,14 +89,14 @@ def make_registry(storage=None, *, plain=False):
     return registry
 
 
-async def play(world, part, *, new=False):
+async def play(world, part, *, new=False, name='bad'):
     """Do to one object what its writers do to it; what the API refuses does not happen."""
     if new:
         part = {**part, 'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample',
-                'metadata': {**part.get('metadata', {}), 'name': 'bad'}}
+                'metadata': {**part.get('metadata', {}), 'name': name}}
         await world.send('POST', anything.encode(part))
     else:
-        await world.send('PATCH', anything.encode(part), 'bad', content_type=MERGE)
+        await world.send('PATCH', anything.encode(part), name, content_type=MERGE)
 
 
 async def live(history, storage=None, *, plain=False):
@@ -142,3 +145,21 @@ async def test_anything_in_objects_whose_progress_is_in_the_status(history):
 @virtual_time
 async def test_anything_in_objects_whose_progress_is_at_two_places(history):
     await live(history, kopf.SmartProgressStorage)
+
+
+@pytest.mark.parametrize('history', [DAMAGED_STATE, DAMAGED_RECORD])
+@virtual_time
+async def test_objects_that_are_gone_leave_no_memory_behind(history):
+    names = map('bad-{}'.format, itertools.count())
+
+    async def storm():
+        for name in itertools.islice(names, 20):
+            await play(world, history[0], new=True, name=name)
+            for part in history[1:]:
+                await play(world, part, name=name)
+            await world.rest(1)
+            await world.send('DELETE', '', name)
+            await play(world, {'metadata': {'finalizers': None}}, name=name)
+
+    async with worlds.open_world(make_registry()) as world:
+        await world.check_memory(storm)

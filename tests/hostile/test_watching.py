@@ -4,6 +4,7 @@ lives on, and nothing is done in a hurry.
 """
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,3 +125,18 @@ async def test_strange_lists_until_they_are_right(answer):
         await assert_little_is_done(world)
         world.liar.lies.clear()
         await assert_that_others_are_handled(world)
+
+
+@pytest.mark.parametrize('line', [b'{', b'{"type":"ADDED","object":{"metadata":{}}}'])
+@virtual_time
+async def test_strange_lines_leave_no_memory_behind(line):
+    async def storm():
+        for _ in range(20):
+            await world.create('good')
+            await world.rest(10)
+            await world.api.sandbox.delete('kopfexamples', 'good')
+            await world.rest(10)
+
+    async with worlds.open_world(make_registry()) as world:
+        world.liar.lie(is_watch, lambda real: line + b'\n' + real)
+        await world.check_memory(storm)

@@ -5,7 +5,9 @@ one event loop with virtual time; what the operator does is counted.
 import asyncio
 import collections
 import contextlib
+import gc
 import logging
+import sys
 
 import aiohttp
 from aiohttp import web
@@ -25,6 +27,14 @@ CRD = {
     },
 }
 """Any JSON is accepted everywhere but in the metadata; the status is no subresource."""
+
+FRAMEWORK = ('kopf._cogs.', 'kopf._core.')
+CONNECTIONS = (
+    'kopf._cogs.clients.connections', 'kopf._cogs.clients.wires', 'kopf._cogs.helpers.parsing',
+    'kopf._cogs.clients.httpsessions', 'kopf._cogs.clients.api')
+STORMS = 3
+MAX_GROWTH = 10
+"""How many more objects of one type can there be after a storm than after the one before."""
 
 __all__ = ['virtual_time']
 
@@ -129,9 +139,44 @@ class World:
         await asyncio.sleep(seconds)
         return len(self.liar.requests) - requests, len(self.operator.log) - lines
 
+    async def check_memory(self, storm):
+        """
+        Check that a storm leaves nothing behind: after the last one, the framework keeps about as
+        many objects as after the one before, of each type, and in its lists and dicts.
+        """
+        counts = []
+        for _ in range(STORMS):
+            await storm()
+            await self.rest(1000)
+            counts.append(count_objects())
+        before, after = counts[-2:]
+        grown = {key: (before[key], count) for key, count in after.items()
+                 if count > before[key] + MAX_GROWTH}
+        assert not grown, grown
+
     def show(self):
         """The most frequent log lines, for failed assertions."""
         return collections.Counter(line[:150] for line in self.operator.log).most_common(10)
+
+
+def count_objects():
+    """
+    Count the instances of the framework's classes by their types, and whatever is in the lists,
+    sets, and dicts of these instances and of the framework's modules.
+    """
+    gc.collect()
+    own = [each for each in gc.get_objects() if str(type(each).__module__).startswith(FRAMEWORK)]
+    found = collections.Counter(
+        f'{type(each).__module__}.{type(each).__qualname__}' for each in own)
+    modules = [module for name, module in sys.modules.items() if name.startswith(FRAMEWORK)]
+    for place in [*own, *modules]:
+        if type(place).__module__ in CONNECTIONS:
+            continue  # how many of them are open, depends on the speed of the machine
+        name = getattr(place, '__name__', type(place).__qualname__)
+        for value in [*gc.get_referents(place), *getattr(place, '__dict__', {}).values()]:
+            if isinstance(value, list | set | dict | collections.deque):
+                found[f'contents of {name}'] += len(value)
+    return found
 
 
 def make_registry():
