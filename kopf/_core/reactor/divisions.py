@@ -253,13 +253,18 @@ class Distributor:
         return found if self._index is None else [self._index, *found]
 
     def _find(self, body: bodies.RawBody) -> informers.Informer | None:
-        """Find the informer of the object; all others forget it."""
+        """
+        Find the informer of the object; those of other shards forget it.
+
+        Works that are ending keep the object, to end what is under way, and to write the outcomes.
+        """
         if not self._fed:
             return None
-        owner = self._division.works.get(self._division.find_shard(body))
+        number = self._division.find_shard(body)
+        owner = self._division.works.get(number)
         uid = bodies.get_uid(body)
         for shard, informer in self._fed.items():
-            if shard is not owner and informer.find(uid) is not None:
+            if shard.grant.shard != number and informer.find(uid) is not None:
                 informer.dismiss(uid)
         return None if owner is None else self._fed.get(owner)
 

@@ -105,6 +105,32 @@ async def test_shard_is_released_after_its_handlers_and_their_outcomes_are_writt
 
 
 @testing.virtual_time
+async def test_change_during_a_release_does_not_repeat_the_handlers_under_way(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(spec, **_):
+        await asyncio.sleep(5)
+        calls.append(('first', spec['n']))
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(spec, **_):
+        calls.append(('second', spec['n']))
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(1)
+    releasing = asyncio.create_task(a.release(0))
+    await asyncio.sleep(1)
+    api.edit({'spec': {'n': 1}}, 'x')
+    await releasing
+    b.gain(0)
+    await rest(b)
+    assert calls == [('first', 0), ('second', 1)]
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
 async def test_handlers_that_take_too_long_are_interrupted_before_a_handover(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def slow(retry, **_):
