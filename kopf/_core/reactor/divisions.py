@@ -1,7 +1,8 @@
 """
 Divisions: pass each object of a watch to the works of its shard, and drop the objects of others.
 
-All objects are indexed, whoever holds their shards: so, the indices of every replica are complete.
+All objects are put into the complete indices here, whoever holds their shards. The indices by
+shards are filled by the works of these shards.
 """
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +21,7 @@ Key = tuple[references.Resource, str | None]
 
 
 class _Indexer(processing.Processor):
-    """Processes objects only as far as they are indexed."""
+    """Processes objects only as far as they are put into the complete indices."""
 
     def is_congested(self) -> bool:
         return False
@@ -74,7 +75,7 @@ class Division:
         return self.works.pop(grant.shard)
 
     async def wait_indexed(self, item: items.Item) -> None:
-        """Wait until the newest known state of an object is in the indices."""
+        """Wait until the newest known state of an object is in the complete indices."""
         await self.indices.wait_indexed(item.resource, item.uid)
 
     def find(self, resource: references.Resource, uid: str) -> items.Item | None:
@@ -105,8 +106,9 @@ class Division:
             served: registries.ResourceHandlers,
     ) -> 'Distributor':
         self._set(resource, namespace, served)
-        if served.indexing:
-            self.indices.open(resource, namespace, _narrow(served))
+        complete = _narrow(served)
+        if complete.indexing:
+            self.indices.open(resource, namespace, complete)
         else:
             self.indices.close(resource, namespace)
         for shard in self.works.values():
@@ -144,7 +146,8 @@ class Division:
 
 
 def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
-    return registries.ResourceHandlers(indexing=served.indexing)
+    return registries.ResourceHandlers(
+        indexing=tuple(handler for handler in served.indexing if not handler.sharded))
 
 
 class Distributor:
@@ -181,8 +184,11 @@ class Distributor:
     @property
     def filling(self) -> tuple[int, int] | None:
         """How many objects are indexed, and of how many; None if the indices are filled."""
-        index = self._index
-        return None if index is None else index.filling
+        if self._index is not None:
+            return self._index.filling
+        counts = [count for informer in self._fed.values() if (count := informer.filling)]
+        return (sum(done for done, _ in counts), sum(total for _, total in counts)) if (
+            counts) else None
 
     @property
     def _index(self) -> informers.Informer | None:
@@ -219,12 +225,16 @@ class Distributor:
             informer.end()
 
     def unavailable(self, error: Exception) -> None:
-        if self._index is not None:
+        unlogged: Exception | None = error
+        if self._index is not None and self._index.is_awaited:
             self._index.unavailable(error)
+            unlogged = None
         for shard in self._division.works.values():
             informer = shard.informers.get(self._resource, self._namespace)
-            if informer is not None:
-                informer.unavailable(None)
+            if informer is not None and informer.is_awaited:
+                is_filling = any(handler.sharded for handler in informer.handlers.indexing)
+                informer.unavailable(unlogged if is_filling else None)
+                unlogged = None if is_filling else unlogged
 
     def changed(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody,

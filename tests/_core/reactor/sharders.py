@@ -109,7 +109,7 @@ class Replica:
             self.division.begin(contextvars.copy_context().run(
                 works.Works, self.env, grant, own=self.own, hub=self.hub,
                 make_queue=queueing.WorkQueue, crew=self.crew,
-                await_indexing=self.division.wait_indexed))
+                indexers=self.indexers, await_indexing=self.division.wait_indexed))
         if self.division.take_relisting() and self._watching is not None:
             self.list()
 
