@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from kopf._cogs.aiokits import wakeups
+from kopf._cogs.clients import screening
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.sharding import holdings
@@ -44,9 +45,12 @@ class Division:
             *,
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
+            by_metadata: bool = True,
     ) -> None:
+        """``by_metadata`` is whether the shard of an object can be found by its metadata alone."""
         super().__init__()
         self.find_shard = find_shard
+        self.by_metadata = by_metadata
         self.works: dict[int, works.Works] = {}
         """The works of the shards that are held and not being released."""
         self._served: dict[Key, registries.ResourceHandlers] = {}
@@ -191,6 +195,19 @@ class Distributor:
             counts) else None
 
     @property
+    def screen(self) -> screening.Screen | None:
+        """What recognises the objects of other replicas, if no complete index needs them."""
+        return self._screen if self._division.by_metadata and self._index is None else None
+
+    def _screen(self, type: screening.EventType | None, body: bodies.RawBody) -> bool:
+        if self._find(body) is not None:
+            return False
+        if type is None:
+            self._count_listed()
+        self._note(body)
+        return True
+
+    @property
     def _index(self) -> informers.Informer | None:
         return self._division.indices.get(self._resource, self._namespace)
 
@@ -210,8 +227,7 @@ class Distributor:
             self._index.expect(remaining)
 
     def listed(self, body: bodies.RawBody) -> None:
-        if self._count is not None:
-            self._count += 1
+        self._count_listed()
         self._note(body)
         if self._index is not None:
             self._index.listed(body)
@@ -255,6 +271,10 @@ class Distributor:
         informer = self._find(body)
         if informer is not None:
             informer.skipped(type, body)
+
+    def _count_listed(self) -> None:
+        if self._count is not None:
+            self._count += 1
 
     def _get_all(self) -> list[informers.Informer]:
         """Get the informers of the indices and of the shards that are still held."""

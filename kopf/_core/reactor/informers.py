@@ -90,6 +90,11 @@ class Informer:
         return None if left is None else (len(self._items) - left, len(self._items))
 
     @property
+    def screen(self) -> None:
+        """All objects are of use."""
+        return
+
+    @property
     def is_awaited(self) -> bool:
         """Whether handlers wait until these objects are indexed."""
         return self._queue.gate.count_left(self) is not None

@@ -64,7 +64,8 @@ class Sharding:
         self._group = make_group(settings, identity=identity, namespace=leaderships.find_namespace(
             settings, vault.select_all()))
         self.division = divisions.Division(
-            env, indexers=indexers, find_shard=make_finder(settings))
+            env, indexers=indexers, find_shard=make_finder(settings),
+            by_metadata=not callable(settings.sharding.by))
         self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
             name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,

@@ -69,6 +69,7 @@ class Recorder(watching.Sink):
     """A sink that remembers what it got, and lets tests wait for it."""
     reached = None
     listing = None
+    screen = None
 
     def __init__(self) -> None:
         self.seen: list[tuple[Any, ...]] = []

@@ -100,7 +100,9 @@ class Replica:
             events = self.api.history[seen:]
             seen += len(events)
             for type, raw in events:
-                self.feed.changed(type, copy.deepcopy(raw))
+                screen = self.feed.screen
+                if screen is None or not screen(type, {'metadata': copy.deepcopy(raw['metadata'])}):
+                    self.feed.changed(type, copy.deepcopy(raw))
 
     def gain(self, *shards):
         for shard in shards:

@@ -553,6 +553,48 @@ async def test_object_whose_shard_changes_is_handled_where_it_belongs_now(regist
 
 
 @testing.virtual_time
+async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metadata_tells(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    def handle(**_):
+        pass
+
+    @kopf.index('kopfexamples', sharded=True, registry=registry)
+    def own(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry)
+    replica.gain(0)
+    screen = replica.feed.screen
+    assert [screen('ADDED', {'metadata': {
+        'name': 'x', 'uid': 'x', 'resourceVersion': '1234', 'labels': {'shard': shard}}})
+        for shard in ('0', '1')] == [False, True]
+    assert replica.feed.reached == '1234'
+    replica.division.by_metadata = False
+    assert replica.feed.screen is None
+    await replica.stop()
+
+    kopf.index('kopfexamples', id='all', registry=registry)(own)
+    replica = Replica(make_api(), 'a', registry)
+    assert replica.feed.screen is None
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_screened_objects_of_a_list_are_counted(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    def handle(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry, lists=False)
+    replica.gain(0)
+    replica.feed.begin(restored=False)
+    assert replica.feed.screen(None, {'metadata': {
+        'name': 'x', 'uid': 'x', 'labels': {'shard': '1'}}})
+    assert replica.feed.listing == 1
+    await replica.stop()
+
+
+@testing.virtual_time
 async def test_deleted_objects_are_released_by_the_holder_of_their_shard_only(registry, calls):
     @kopf.on.delete('kopfexamples', registry=registry)
     async def delete(name, **_):
