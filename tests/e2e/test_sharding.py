@@ -93,13 +93,14 @@ class Load:
     async def create(self, number):
         limit = asyncio.Semaphore(8)
 
-        async def create(name):
+        async def create(name, text):
             async with limit:
-                obj = await self._kube.create(self._kind, name, spec={'n': 0})
+                obj = await self._kube.create(self._kind, name, spec={'n': 0, 'text': text})
                 self.newest[name] = 0
                 self.uids[name] = obj['metadata']['uid']
 
-        await asyncio.gather(*[create(f'obj{i}') for i in range(number)])
+        # Every second object is so large that the others parse only its metadata.
+        await asyncio.gather(*[create(f'obj{i}', 'x' * 4000 * (i % 2)) for i in range(number)])
 
     async def run(self):
         for n in itertools.count(1):
