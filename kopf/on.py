@@ -63,7 +63,8 @@ Wrong arguments raise an error at once, when the decorator is called or when it 
   ``new``; a generator; a function that does not accept the keyword arguments of handlers or
   filters, because ``**_`` is missing.
 * `ValueError`: `None` as a criterion for a label or an annotation; a field that is neither a string
-  nor strings; an object without a name as the handler, if there is no ``id``.
+  nor strings; an object without a name as the handler, if there is no ``id``; functions of one
+  index with different values of ``sharded``.
 """
 import difflib
 import warnings
@@ -790,6 +791,7 @@ def index(
         when: callbacks.WhenFilterFn | None = None,
         field: dicts.FieldSpec = None,
         value: handlers.ValueFilter = None,
+        sharded: bool = False,
         registry: registries.OperatorRegistry | None = None,
 ) -> Callable[[IndexingFnT], IndexingFnT]:
     """
@@ -804,6 +806,10 @@ def index(
     :param id: the name of the index. Default: the name of the function, without the field.
     :param errors: what exceptions mean. Default: ``IGNORED``, the previous values of the object
         remain.
+    :param sharded: whether the index has only the objects of the shards that this replica holds.
+        It must be the same for all functions of the index. Without sharding, it changes nothing.
+        See "Scaling: share the work by shards" in the documentation. Default: no, the index has all
+        objects.
 
     `kopf.on` describes the other parameters.
     """
@@ -819,7 +825,7 @@ def index(
             id=handlers.generate_id(fn, id), fn=fn, param=param,
             errors=errors, timeout=timeout, retries=retries, backoff=backoff,
             selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
+            field=path, value=value, sharded=sharded,
         ))
         return fn
     return decorator

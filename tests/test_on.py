@@ -289,6 +289,32 @@ def test_webhooks_cannot_be_tried_again(decorator, option):
         decorator('kex', **{option: None})
 
 
+@pytest.mark.parametrize('sharded', [False, True])
+def test_indices_are_sharded_as_declared(sharded):
+    kopf.on.index('kex', sharded=sharded)(fn)
+    assert get_handler().sharded is sharded
+
+
+def test_indices_are_complete_by_default():
+    kopf.on.index('kex')(fn)
+    assert get_handler().sharded is False
+
+
+def test_numbers_of_shards_are_refused_by_indices():
+    with pytest.raises(TypeError, match="sharded= must be True or False, not 3"):
+        kopf.on.index('kex', sharded=3)(fn)
+
+
+@pytest.mark.parametrize('sharded', [False, True])
+def test_functions_of_one_index_must_agree_whether_it_is_sharded(registry, sharded):
+    kopf.on.index('kex', id='x', sharded=sharded)(fn)
+    kopf.on.index('pods', id='x', sharded=sharded)(fn)
+    kopf.on.index('pods', id='y', sharded=not sharded)(fn)
+    with pytest.raises(ValueError, match="The index 'x' is filled by several functions"):
+        kopf.on.index('pods', id='x', sharded=not sharded)(fn)
+    assert len(registry._indexing) == 3
+
+
 @pytest.mark.parametrize('name', ['daemon', 'timer', 'index', 'subhandler', 'register'])
 def test_decorators_with_two_names(name):
     assert getattr(kopf, name) is getattr(kopf.on, name)

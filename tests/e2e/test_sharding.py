@@ -93,13 +93,14 @@ class Load:
     async def create(self, number):
         limit = asyncio.Semaphore(8)
 
-        async def create(name):
+        async def create(name, text):
             async with limit:
-                obj = await self._kube.create(self._kind, name, spec={'n': 0})
+                obj = await self._kube.create(self._kind, name, spec={'n': 0, 'text': text})
                 self.newest[name] = 0
                 self.uids[name] = obj['metadata']['uid']
 
-        await asyncio.gather(*[create(f'obj{i}') for i in range(number)])
+        # Every second object is so large that the others parse only its metadata.
+        await asyncio.gather(*[create(f'obj{i}', 'x' * 4000 * (i % 2)) for i in range(number)])
 
     async def run(self):
         for n in itertools.count(1):
@@ -271,6 +272,80 @@ async def test_health_checks_tell_the_number_of_shards(replicas):
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200
         assert (await response.json())['shards'] == f'{SHARDS} of {SHARDS}'
+
+
+async def test_sharded_indices_have_the_objects_of_the_held_shards(kube, kind, replicas):
+    text = '''
+@kopf.index(*KIND, id='everybody')
+@kopf.index(*KIND, id='own', sharded=True)
+def get_name(name, **_):
+    return name
+
+@kopf.on.probe(id='names')
+def list_names(everybody, own, **_):
+    return {'everybody': sorted(everybody.get(None, ())), 'own': sorted(own.get(None, ()))}
+'''
+    ports = {'a': find_free_ports(1), 'b': find_free_ports(1)}
+    for who, port in ports.items():
+        replicas.start(who, text, f'--liveness=http://127.0.0.1:{port}/healthz', base=TEXT,
+                       env=replicas.env)
+    await replicas.wait_fair(*ports)
+    names = sorted(f'obj{i}' for i in range(20))
+    for name in names:
+        await kube.create(kind, name, spec={'n': 0})
+
+    async def wait_indexed(*whom):
+        """Wait until each object is in one of the sharded indices, and all are in the others."""
+        deadline = time.monotonic() + LIMIT
+        async with aiohttp.ClientSession() as session:
+            while True:
+                found = []
+                for who in whom:
+                    async with session.get(f'http://127.0.0.1:{ports[who]}/healthz') as response:
+                        found.append((await response.json())['names'])
+                if sorted(name for each in found for name in each['own']) == names and (
+                        all(each['everybody'] == names for each in found)):
+                    return [each['own'] for each in found]
+                assert time.monotonic() < deadline, found
+                await asyncio.sleep(0.5)
+
+    assert all(await wait_indexed('a', 'b'))
+    replicas.operators['a'].send(signal.SIGTERM)
+    await replicas.wait_fair('b')
+    assert await wait_indexed('b') == [names]
+    replicas.start('a', text, f'--liveness=http://127.0.0.1:{ports["a"]}/healthz', base=TEXT,
+                   env=replicas.env)
+    await replicas.wait_fair('a', 'b')
+    assert all(await wait_indexed('a', 'b'))
+
+
+async def test_changes_of_used_objects_reach_their_users_by_sharded_indices(kube, kind, replicas):
+    text = '''
+@kopf.index(*KIND, sharded=True)
+def users(name, namespace, spec, **_):
+    return {(namespace, spec['uses']): name}
+
+@kopf.reconcile(*KIND, watches={('v1', 'configmaps'): users})
+def reconcile(name, spec, **_):
+    note('begin', name, spec['n'])
+    note('end', name, spec['n'])
+'''
+    base = TEXT.split('@kopf.on.create')[0] + SETTINGS
+    for who in 'ab':
+        replicas.start(who, text, base=base, env=replicas.env)
+    await replicas.wait_fair('a', 'b')
+    names = [f'obj{i}' for i in range(20)]
+    for name in names:
+        await kube.create(kind, name, spec={'n': 0, 'uses': 'used'})
+    assert not await replicas.journal.find_lost(dict.fromkeys(names, 0), timeout=LIMIT)
+    before = collections.Counter(call.name for call in replicas.journal.read())
+    await kube.create(CONFIGMAPS, 'used', data={'x': '1'})
+    deadline = time.monotonic() + LIMIT
+    while (after := collections.Counter(call.name for call in replicas.journal.read())) and (
+            not all(after[name] > before[name] for name in names)):
+        assert time.monotonic() < deadline, (before, after)
+        await asyncio.sleep(0.5)
+    assert {call.who for call in replicas.journal.read()} == {'a', 'b'}
 
 
 async def test_owned_resources_are_made_by_the_holders_of_their_parents(kube, kind, replicas):

@@ -2,6 +2,7 @@
 Listing of objects, by pages ("Retrieving large results sets in chunks" in the Kubernetes docs).
 """
 import dataclasses
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,16 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, nesting, references
 
 DEFAULT_CHUNK_SIZE = 500
+
+TAIL_LENGTH = 4096
+"""In how many last characters of a list its metadata is looked for."""
+
+_TAIL = re.compile(
+    r'\],((?:"kind":"[A-Za-z0-9]*",)?'
+    r'"metadata":\{(?:"[A-Za-z]+":(?:"[^"\\{}]*"|[0-9]+),?)*\}\})\s*\Z')
+"""
+How the lists of custom resources end. Objects of users are never last, so they cannot feign this.
+"""
 
 ACCEPT_METADATA_LIST = (
     'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json')
@@ -142,7 +153,12 @@ def parse_list(
 
 
 def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
-    """Parse all fields except for the items; find the index in the text where the items begin."""
+    """
+    Parse all fields except for the items; find the index in the text where the items begin.
+
+    The lists of custom resources have their metadata at the end. It is found there without parsing
+    the items. Only if it is not there, all items are parsed, once more than needed.
+    """
     fields: dict[str, Any] = {}
     start: int | None = None
     index = _skip(text, 0)
@@ -157,7 +173,9 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
         index = _skip(text, index + 1)
         if key == 'items' and text[index] == '[':
             start = index + 1
-            if 'metadata' in fields:  # the fields after the items are not needed
+            if 'metadata' not in fields and (tail := _TAIL.search(text, len(text) - TAIL_LENGTH)):
+                fields |= nesting.parse('{' + tail[1])
+            if 'metadata' in fields:  # the other fields after the items are not needed
                 break
         try:
             fields[key], index = nesting.parse_at(text, index)

@@ -24,7 +24,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, errors, listing, splitting, streaks
+from kopf._cogs.clients import api, errors, listing, screening, splitting, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, nesting, references
 
@@ -99,6 +99,11 @@ class Sink(Protocol):
         """
         return
 
+    @property
+    def screen(self) -> screening.Screen | None:
+        """What recognises objects of no use before they are parsed; None if all are of use."""
+        return None
+
 
 async def watch(
         client: api.Client,
@@ -170,6 +175,7 @@ class _Watcher:
         self._namespace = namespace
         self._path = resource.get_url(namespace=namespace)
         self._sink = sink
+        self._screen = sink.screen
         self._logger = logger
         self._metadata_only = metadata_only
         self._pulse = pulse
@@ -318,7 +324,8 @@ class _Watcher:
                             self._pulse.hear(watching.inactivity_timeout)
                             heard = now
                     for line in complete:
-                        self._handle(line)
+                        if self._screen is None or not self._is_screened(self._screen, line):
+                            self._handle(line)
                         if breather.is_needed():
                             await breather.take()
         except TimeoutError:
@@ -359,6 +366,22 @@ class _Watcher:
             async with self._client.stream(self._path, params=params, accept=accept) as content:
                 yield content
 
+    def _is_screened(self, screen: screening.Screen, line: bytes) -> bool:
+        """
+        Whether the event is done, as its object is of no use.
+
+        All that is unusual is left to `_handle`.
+        """
+        head = screening.read_head(line)
+        if head is None:
+            return False
+        type, body = head
+        if not screen(self._get_shown(type), body):
+            return False
+        self._note(body['metadata'].get('resourceVersion'))
+        self._note_success()
+        return True
+
     def _handle(self, line: bytes) -> None:
         """
         Pass an event of the stream to the sink.
@@ -391,15 +414,26 @@ class _Watcher:
             damage = bodies.find_damage(body)
             if damage is not None:
                 body, reason = bodies.identify(body), damage
-            shown = None if self._streaming and type != 'DELETED' else type
+            shown = self._get_shown(type)
             if reason is not None:
                 self._skip(shown, body, reason)
             elif shown is None:
                 self._sink.listed(body)
             else:
                 self._sink.changed(shown, body, line)
-            if not self._streaming:
-                self._reached = version or self._reached
+            self._note(version)
+        self._note_success()
+
+    def _get_shown(self, type: screening.EventType) -> screening.EventType | None:
+        """Get the type to pass to the sink: None for the objects of a streaming list."""
+        return None if self._streaming and type != 'DELETED' else type
+
+    def _note(self, version: str | None) -> None:
+        """Note the version of an object that the sink has got."""
+        if not self._streaming:
+            self._reached = version or self._reached
+
+    def _note_success(self) -> None:
         if not self._proven:
             self._proven = True
             self._streak.ease()

@@ -6,7 +6,7 @@ immutable collections. When an object changes, its old value is replaced by the 
 so that no reader ever sees the index without that object.
 """
 import threading
-from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
@@ -152,9 +152,13 @@ class OperatorIndexers(dict[str, OperatorIndex]):
             raw: bodies.RawBody,
             memo: Any,
             context: execution.Context,
+            is_gone: Callable[[], bool],
     ) -> float | None:
         """
         Call the indexing handlers for a state of an object, and update the indices.
+
+        If ``is_gone`` after a call, nothing more is changed: the object is discarded already, and
+        maybe indexed elsewhere, by the same uid.
 
         Returns the monotonic time of the earliest retry, or None if no handler has to be retried.
         """
@@ -176,7 +180,9 @@ class OperatorIndexers(dict[str, OperatorIndex]):
                 self._failures.pop((uid, handler), None)
             elif handler.key not in called:
                 called.add(handler.key)
-                state = await self._index(handler, cause, uid, context)
+                state = await self._index(handler, cause, uid, context, is_gone)
+                if is_gone():
+                    return None
                 if state is None:
                     present.add(handler.id)
                 elif not state.finished:
@@ -192,6 +198,7 @@ class OperatorIndexers(dict[str, OperatorIndex]):
             cause: causes.IndexingCause,
             uid: Uid,
             context: execution.Context,
+            is_gone: Callable[[], bool],
     ) -> progression.HandlerState | None:
         """
         Call one handler, unless it has failed permanently or its retry is not due yet.
@@ -206,6 +213,8 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         elif state.finished or state.due > now.mono + clocks.PRECISION:
             return state
         outcome = await execution.execute(handler, cause, context=context, state=state)
+        if is_gone():
+            return None
         if outcome.exception is not None:
             self._failures[key] = state.after(outcome, now=context.clock.now())
             return self._failures[key]

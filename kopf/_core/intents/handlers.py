@@ -168,6 +168,14 @@ class ResourceHandler(Handler):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class IndexingHandler(ResourceHandler):
+    """A handler that fills an index; if ``sharded``, with the objects of the held shards only."""
+    sharded: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        sharded: object = self.sharded
+        if not isinstance(sharded, bool):
+            raise TypeError(f"sharded= must be True or False, not {sharded!r}.")
 
     def __repr__(self) -> str:
         return f'Indexer {self.id!r}'

@@ -32,6 +32,17 @@ class GenericRegistry(Generic[HandlerT]):
         return len(self._handlers)
 
 
+class IndexingRegistry(GenericRegistry[handlers.IndexingHandler]):
+    """A registry of the handlers that fill indices."""
+
+    def append(self, handler: handlers.IndexingHandler) -> None:
+        """:raises ValueError: if only some functions of the index fill it by shards."""
+        if any(other.id == handler.id and other.sharded is not handler.sharded for other in self):
+            raise ValueError(f"The index {handler.id!r} is filled by several functions: either all "
+                             f"of them need sharded=True, or none.")
+        super().append(handler)
+
+
 class ChangingRegistry(GenericRegistry[handlers.ChangingHandler]):
     """A registry of handlers of changes; also of sub-handlers, see `kopf.execute`."""
 
@@ -47,7 +58,7 @@ class OperatorRegistry:
 
     def __init__(self) -> None:
         self._activities = GenericRegistry[handlers.ActivityHandler]()
-        self._indexing = GenericRegistry[handlers.IndexingHandler]()
+        self._indexing = IndexingRegistry()
         self._watching = GenericRegistry[handlers.WatchingHandler]()
         self._spawning = GenericRegistry[handlers.SpawningHandler]()
         self._changing = ChangingRegistry()

@@ -1,13 +1,15 @@
 """
 Divisions: pass each object of a watch to the works of its shard, and drop the objects of others.
 
-All objects are indexed, whoever holds their shards: so, the indices of every replica are complete.
+All objects are put into the complete indices here, whoever holds their shards. The indices by
+shards are filled by the works of these shards.
 """
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Literal
 
 from kopf._cogs.aiokits import wakeups
+from kopf._cogs.clients import screening
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.sharding import holdings
@@ -20,7 +22,7 @@ Key = tuple[references.Resource, str | None]
 
 
 class _Indexer(processing.Processor):
-    """Processes objects only as far as they are indexed."""
+    """Processes objects only as far as they are put into the complete indices."""
 
     def is_congested(self) -> bool:
         return False
@@ -43,9 +45,12 @@ class Division:
             *,
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
+            by_metadata: bool = True,
     ) -> None:
+        """``by_metadata`` is whether the shard of an object can be found by its metadata alone."""
         super().__init__()
         self.find_shard = find_shard
+        self.by_metadata = by_metadata
         self.works: dict[int, works.Works] = {}
         """The works of the shards that are held and not being released."""
         self._served: dict[Key, registries.ResourceHandlers] = {}
@@ -74,7 +79,7 @@ class Division:
         return self.works.pop(grant.shard)
 
     async def wait_indexed(self, item: items.Item) -> None:
-        """Wait until the newest known state of an object is in the indices."""
+        """Wait until the newest known state of an object is in the complete indices."""
         await self.indices.wait_indexed(item.resource, item.uid)
 
     def find(self, resource: references.Resource, uid: str) -> items.Item | None:
@@ -105,8 +110,9 @@ class Division:
             served: registries.ResourceHandlers,
     ) -> 'Distributor':
         self._set(resource, namespace, served)
-        if served.indexing:
-            self.indices.open(resource, namespace, _narrow(served))
+        complete = _narrow(served)
+        if complete.indexing:
+            self.indices.open(resource, namespace, complete)
         else:
             self.indices.close(resource, namespace)
         for shard in self.works.values():
@@ -144,7 +150,8 @@ class Division:
 
 
 def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
-    return registries.ResourceHandlers(indexing=served.indexing)
+    return registries.ResourceHandlers(
+        indexing=tuple(handler for handler in served.indexing if not handler.sharded))
 
 
 class Distributor:
@@ -181,8 +188,24 @@ class Distributor:
     @property
     def filling(self) -> tuple[int, int] | None:
         """How many objects are indexed, and of how many; None if the indices are filled."""
-        index = self._index
-        return None if index is None else index.filling
+        if self._index is not None:
+            return self._index.filling
+        counts = [count for informer in self._fed.values() if (count := informer.filling)]
+        return (sum(done for done, _ in counts), sum(total for _, total in counts)) if (
+            counts) else None
+
+    @property
+    def screen(self) -> screening.Screen | None:
+        """What recognises the objects of other replicas, if no complete index needs them."""
+        return self._screen if self._division.by_metadata and self._index is None else None
+
+    def _screen(self, type: screening.EventType | None, body: bodies.RawBody) -> bool:
+        if self._find(body) is not None:
+            return False
+        if type is None:
+            self._count_listed()
+        self._note(body)
+        return True
 
     @property
     def _index(self) -> informers.Informer | None:
@@ -204,8 +227,7 @@ class Distributor:
             self._index.expect(remaining)
 
     def listed(self, body: bodies.RawBody) -> None:
-        if self._count is not None:
-            self._count += 1
+        self._count_listed()
         self._note(body)
         if self._index is not None:
             self._index.listed(body)
@@ -219,12 +241,16 @@ class Distributor:
             informer.end()
 
     def unavailable(self, error: Exception) -> None:
-        if self._index is not None:
+        unlogged: Exception | None = error
+        if self._index is not None and self._index.is_awaited:
             self._index.unavailable(error)
+            unlogged = None
         for shard in self._division.works.values():
             informer = shard.informers.get(self._resource, self._namespace)
-            if informer is not None:
-                informer.unavailable(None)
+            if informer is not None and informer.is_awaited:
+                is_filling = any(handler.sharded for handler in informer.handlers.indexing)
+                informer.unavailable(unlogged if is_filling else None)
+                unlogged = None if is_filling else unlogged
 
     def changed(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody,
@@ -246,6 +272,10 @@ class Distributor:
         if informer is not None:
             informer.skipped(type, body)
 
+    def _count_listed(self) -> None:
+        if self._count is not None:
+            self._count += 1
+
     def _get_all(self) -> list[informers.Informer]:
         """Get the informers of the indices and of the shards that are still held."""
         held = set(self._division.works.values())
@@ -253,13 +283,18 @@ class Distributor:
         return found if self._index is None else [self._index, *found]
 
     def _find(self, body: bodies.RawBody) -> informers.Informer | None:
-        """Find the informer of the object; all others forget it."""
+        """
+        Find the informer of the object; those of other shards forget it.
+
+        Works that are ending keep the object, to end what is under way, and to write the outcomes.
+        """
         if not self._fed:
             return None
-        owner = self._division.works.get(self._division.find_shard(body))
+        number = self._division.find_shard(body)
+        owner = self._division.works.get(number)
         uid = bodies.get_uid(body)
         for shard, informer in self._fed.items():
-            if shard is not owner and informer.find(uid) is not None:
+            if shard.grant.shard != number and informer.find(uid) is not None:
                 informer.dismiss(uid)
         return None if owner is None else self._fed.get(owner)
 

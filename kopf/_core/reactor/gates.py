@@ -180,9 +180,7 @@ class Gate:
             del self._indexing[item]
             self._counts[item.source] -= 1
         self._cancel_retry(item)
-        if item.gone:
-            self._discard(item)
-        elif due is not None and raw is not None:
+        if not item.gone and due is not None and raw is not None:
             self._retries[item] = asyncio.get_running_loop().call_at(due, self._retry, item, raw)
         self._check_filled(item.source)
         if item.inbox.has_news or item.gone:

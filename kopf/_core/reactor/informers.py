@@ -89,6 +89,16 @@ class Informer:
         left = self._queue.gate.count_left(self) if self._is_complete else None
         return None if left is None else (len(self._items) - left, len(self._items))
 
+    @property
+    def screen(self) -> None:
+        """All objects are of use."""
+        return
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether handlers wait until these objects are indexed."""
+        return self._queue.gate.count_left(self) is not None
+
     def __len__(self) -> int:
         return len(self._items)
 

@@ -7,7 +7,7 @@ the delay, the object is processed again, even if it has not changed.
 """
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from kopf._cogs.aiokits import wakeups
@@ -100,14 +100,19 @@ class Processor:
         """Index the state; return when to retry failed indexing handlers, or None for never."""
         try:
             return await self.indexers.index(
-                item.handlers.indexing, uid=item.uid, resource=item.resource,
-                raw=raw, memo=reconciliation.get_memo(self.env, item), context=self.env)
+                self._find_indexing(item), uid=item.uid, resource=item.resource,
+                raw=raw, memo=reconciliation.get_memo(self.env, item), context=self.env,
+                is_gone=lambda: item.gone)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
             return None
 
     def discard(self, item: items.Item) -> None:
-        self.indexers.discard(item.uid, item.handlers.indexing)
+        """Remove the object, which is gone, from the indices."""
+        self.indexers.discard(item.uid, self._find_indexing(item))
+
+    def _find_indexing(self, item: items.Item) -> Iterable[handlers.IndexingHandler]:
+        return item.handlers.indexing
 
     async def _work(
             self, item: items.Item, raw: bodies.RawBody,

@@ -53,7 +53,7 @@ class Sharding:
         super().__init__()
         settings = env.settings
         verify(settings)
-        self._env, self._hub = env, hub
+        self._env, self._hub, self._indexers = env, hub, indexers
         self._make_queue, self._crew = make_queue, queueing.Crew()
         self._changed = asyncio.Event()
         self.settled = asyncio.Event()
@@ -64,7 +64,8 @@ class Sharding:
         self._group = make_group(settings, identity=identity, namespace=leaderships.find_namespace(
             settings, vault.select_all()))
         self.division = divisions.Division(
-            env, indexers=indexers, find_shard=make_finder(settings))
+            env, indexers=indexers, find_shard=make_finder(settings),
+            by_metadata=not callable(settings.sharding.by))
         self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
             name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,
@@ -126,7 +127,7 @@ class Sharding:
                 self.division.begin(contextvars.copy_context().run(
                     works.Works, self._env, grant, own=self._own, hub=self._hub,
                     make_queue=self._make_queue, crew=self._crew,
-                    await_indexing=self.division.wait_indexed))
+                    indexers=self._indexers, await_indexing=self.division.wait_indexed))
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:
             logger.warning(f"Lost the shards {_join(lost)}; {total}")

@@ -7,21 +7,22 @@ when it is lost, as an operator that loses its Lease. All their writes are check
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from kopf._cogs.aiokits import tasks, wakeups
 from kopf._cogs.clients import api, errors
 from kopf._cogs.structs import bodies
+from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import applications, reconcilers
 from kopf._core.engines.sharding import holdings
-from kopf._core.intents import stopping
+from kopf._core.intents import handlers, stopping
 from kopf._core.reactor import informers, items, processing, queueing, saving, switches
 
 WRITING_TIME = 2.0
 """How long (seconds) the outcomes can be written after the time of the handlers."""
 
 AwaitIndexing = Callable[[items.Item], Awaitable[None]]
-"""Waits until the newest known state of an object is in the indices of the operator."""
+"""Waits until the newest known state of an object is in the complete indices of the operator."""
 
 
 class Permission(api.Tenure):
@@ -44,7 +45,12 @@ class Permission(api.Tenure):
 
 
 class _Processor(processing.Processor):
-    """Processes the objects of one shard. Their indexing is done for all shards elsewhere."""
+    """
+    Processes the objects of one shard.
+
+    Here, the objects are put only into the indices by shards. They are put into the complete ones
+    elsewhere, together with those of all other shards.
+    """
 
     def __init__(
             self,
@@ -54,9 +60,10 @@ class _Processor(processing.Processor):
             alarms: wakeups.Wakeups,
             hub: reconcilers.Hub,
             applier: applications.Applier,
+            indexers: indexing.OperatorIndexers,
             await_indexing: AwaitIndexing,
     ) -> None:
-        super().__init__(env, switch=switch, alarms=alarms, hub=hub)
+        super().__init__(env, switch=switch, alarms=alarms, indexers=indexers, hub=hub)
         self._await_indexing = await_indexing
         self._applier = applier
 
@@ -74,11 +81,13 @@ class _Processor(processing.Processor):
         await work()
 
     async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
+        self._applier.enter()
+        due = await super().index(item, raw)
         await self._await_indexing(item)
-        return None
+        return due
 
-    def discard(self, item: items.Item) -> None:
-        """Leave the object in the indices: it only goes to another replica, maybe."""
+    def _find_indexing(self, item: items.Item) -> Iterable[handlers.IndexingHandler]:
+        return [handler for handler in item.handlers.indexing if handler.sharded]
 
 
 class Works:
@@ -98,6 +107,7 @@ class Works:
             hub: reconcilers.Hub,
             make_queue: Callable[..., queueing.WorkQueue],
             crew: queueing.Crew,
+            indexers: indexing.OperatorIndexers,
             await_indexing: AwaitIndexing,
     ) -> None:
         super().__init__()
@@ -113,7 +123,7 @@ class Works:
         alarms = wakeups.Wakeups()
         processor = _Processor(
             env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
-            applier=applier, await_indexing=await_indexing)
+            applier=applier, indexers=indexers, await_indexing=await_indexing)
         self.spawner = processor.spawner
         self.queue = make_queue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)

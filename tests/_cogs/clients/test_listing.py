@@ -169,3 +169,41 @@ async def test_objects_nested_too_deeply_are_skipped_if_that_is_wished(odd, sett
             client, settings, skip=lambda body, _: skipped.append(body)) == [('1', [], False)]
     assert skipped == [{'apiVersion': 'g.test/v1', 'kind': 'Thing', 'metadata': {'name': 'bad'},
                         'spec': [[[None]]]}] * 2
+
+
+ITEM = {'metadata': {'name': 'x', 'uid': 'u', 'resourceVersion': '1'}}
+LISTS = [
+    {'apiVersion': 'g.test/v1', 'items': [ITEM], 'kind': 'ThingList',
+     'metadata': {'continue': 'abc', 'remainingItemCount': 7, 'resourceVersion': '5'}},
+    {'items': [ITEM], 'metadata': {'resourceVersion': '5'}},
+    {'items': [ITEM], 'metadata': {'resourceVersion': '5'}, 'kind': 'ThingList'},
+    {'items': [], 'kind': 'ThingList', 'metadata': {'resourceVersion': '5', 'x': {'y': 'z'}}},
+    {'items': [{**ITEM, 'x': [], 'kind': 'ThingList', 'metadata': {
+        'name': 'x', 'resourceVersion': '6'}}], 'metadata': {'resourceVersion': '5'}},
+    {'items': [{**ITEM, 'spec': '],"metadata":{"resourceVersion":"6"}}'}],
+     'metadata': {'resourceVersion': '5'}},
+    {'metadata': {'resourceVersion': '5'}, 'items': [
+        {**ITEM, 'spec': '],"metadata":{"resourceVersion":"6"}}'}]},
+    {'items': [ITEM], 'metadata': {'resourceVersion': '5'},
+     'x': {'y': [], 'metadata': {'resourceVersion': '6'}}},
+]
+
+
+@pytest.mark.parametrize('content', LISTS)
+@pytest.mark.parametrize('separators', [(',', ':'), (', ', ': ')])
+def test_metadata_of_a_list_is_found_wherever_it_is(content, separators):
+    raw = json.dumps(content, separators=separators).encode() + b'\n'
+    resource = references.Resource('g.test', 'v1', 'things', kind='Thing', namespaced=True)
+    metadata, items = listing.parse_list(raw, resource)
+    assert metadata == content['metadata']
+    assert [item['metadata'] for item in items] == [
+        item['metadata'] for item in content['items']]
+
+
+def test_items_are_not_parsed_to_find_the_metadata_after_them():
+    raw = b'{"items":[this is not JSON],"kind":"ThingList","metadata":{"resourceVersion":"5"}}'
+    resource = references.Resource('g.test', 'v1', 'things', kind='Thing', namespaced=True)
+    metadata, items = listing.parse_list(raw, resource)
+    assert metadata == {'resourceVersion': '5'}
+    with pytest.raises(errors.APIServerError, match="no valid list"):
+        next(items)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kopf._cogs.clients import api, errors, splitting, streaks, watching
+from kopf._cogs.clients import api, errors, screening, splitting, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
     drop,
@@ -481,6 +481,39 @@ async def test_the_first_state_is_streamed_if_so_wished(server, watch, sink, set
         assert not server.lists
         assert server.watches[0].query['sendInitialEvents'] == 'true'
         assert server.watches[0].query['resourceVersionMatch'] == 'NotOlderThan'
+
+
+@pytest.mark.parametrize('streaming', [False, True])
+async def test_objects_of_no_use_are_not_parsed(
+        server, watch, sink, settings, streaming, until):
+    settings.watching.initial_streaming = streaming
+    screened = []
+
+    def screen(type, body):
+        screened.append((type, body['metadata']['name'], sorted(body)))
+        return body['metadata']['name'] != 'c'
+
+    sink.screen = screen
+    padding = b'"spec":{"text":"' + b'x' * screening.MIN_LENGTH + b'"}'
+    lines = [
+        b'{"type":"%s","object":{"apiVersion":"g.test/v1","kind":"Thing","metadata":{"name":"%s",'
+        b'"uid":"u%s","resourceVersion":"%d"},%s}}\n' % (type, name, name, version, padding + rest)
+        for type, name, version, rest in [
+            (b'ADDED', b'a', 101, b',the rest is not JSON'), (b'DELETED', b'b', 102, b''),
+            (b'ADDED', b'c', 103, b''), (b'ADDED', b'd', 104, b'')]]
+    server.script(show())
+    server.script(
+        flow(*lines, *([make_initial_end('110')] if streaming else []), then='end'), flow(),
+        on=WATCH)
+    async with watch():
+        await until(lambda: len(server.watches) == 2)
+        kind = None if streaming else 'ADDED'
+        assert screened == [
+            (kind, 'a', ['metadata']), ('DELETED', 'b', ['metadata']),
+            (kind, 'c', ['metadata']), (kind, 'd', ['metadata'])]
+        assert [item[:2] for item in sink.seen if len(item) > 1] == [
+            ('listed' if streaming else 'ADDED', 'c')]
+        assert server.watches[1].query['resourceVersion'] == ('110' if streaming else '104')
 
 
 async def test_a_streamed_state_that_breaks_off_begins_anew(server, watch, sink, settings):

@@ -118,7 +118,8 @@ class Indexing:
         return await self.indexers.index(
             self.registry._indexing, uid=name, resource=RESOURCE, raw=raw, memo=kopf.Memo(),
             context=Context(
-                settings=kopf.OperatorSettings(), clock=Clock(), indices=self.indexers))
+                settings=kopf.OperatorSettings(), clock=Clock(), indices=self.indexers),
+            is_gone=lambda: False)
 
     def gone(self, name='x'):
         self.indexers.discard(name, self.registry._indexing)

@@ -100,7 +100,9 @@ class Replica:
             events = self.api.history[seen:]
             seen += len(events)
             for type, raw in events:
-                self.feed.changed(type, copy.deepcopy(raw))
+                screen = self.feed.screen
+                if screen is None or not screen(type, {'metadata': copy.deepcopy(raw['metadata'])}):
+                    self.feed.changed(type, copy.deepcopy(raw))
 
     def gain(self, *shards):
         for shard in shards:
@@ -109,7 +111,7 @@ class Replica:
             self.division.begin(contextvars.copy_context().run(
                 works.Works, self.env, grant, own=self.own, hub=self.hub,
                 make_queue=queueing.WorkQueue, crew=self.crew,
-                await_indexing=self.division.wait_indexed))
+                indexers=self.indexers, await_indexing=self.division.wait_indexed))
         if self.division.take_relisting() and self._watching is not None:
             self.list()
 

@@ -611,11 +611,12 @@ def test_at_exit_daemons_without_limits_are_cancelled_after_a_while():
         DaemonStoppingReason.OPERATOR_EXITING | DaemonStoppingReason.DAEMON_CANCELLED]
 
 
-def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long():
+@pytest.mark.parametrize('sharded', [False, True])
+def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long(sharded):
     seen = []
 
     def declare(registry):
-        @kopf.index('kopfexamples', id='names', registry=registry)
+        @kopf.index('kopfexamples', id='names', sharded=sharded, registry=registry)
         async def names(name, **_):
             await asyncio.sleep(10 if name == 'obj' else 1)
             return name

@@ -105,6 +105,32 @@ async def test_shard_is_released_after_its_handlers_and_their_outcomes_are_writt
 
 
 @testing.virtual_time
+async def test_change_during_a_release_does_not_repeat_the_handlers_under_way(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(spec, **_):
+        await asyncio.sleep(5)
+        calls.append(('first', spec['n']))
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(spec, **_):
+        calls.append(('second', spec['n']))
+
+    api = make_api(x=0)
+    a, b = Replica(api, 'a', registry), Replica(api, 'b', registry)
+    a.gain(0)
+    await asyncio.sleep(1)
+    releasing = asyncio.create_task(a.release(0))
+    await asyncio.sleep(1)
+    api.edit({'spec': {'n': 1}}, 'x')
+    await releasing
+    b.gain(0)
+    await rest(b)
+    assert calls == [('first', 0), ('second', 1)]
+    await a.stop()
+    await b.stop()
+
+
+@testing.virtual_time
 async def test_handlers_that_take_too_long_are_interrupted_before_a_handover(registry, calls):
     @kopf.on.create('kopfexamples', registry=registry)
     async def slow(retry, **_):
@@ -310,6 +336,182 @@ async def test_state_is_indexed_before_it_is_handled(registry, calls):
 
 
 @testing.virtual_time
+async def test_sharded_index_has_the_objects_of_held_shards_only(registry, calls):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, **_):
+        calls.append(name)
+        return name
+
+    api = make_api(x=0, y=1, z=2)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await rest(replica)
+    assert sorted(replica.indexers['names'][None]) == ['x']
+    replica.gain(1)
+    create(api, 'w', 0)
+    create(api, 'v', 2)
+    await rest(replica)
+    assert sorted(replica.indexers['names'][None]) == ['w', 'x', 'y']
+    api.delete('x')
+    await rest(replica)
+    assert sorted(replica.indexers['names'][None]) == ['w', 'y']
+    await replica.release(0)
+    assert sorted(replica.indexers['names'][None]) == ['y']
+    replica.lose_by_the_clock()
+    await replica.lose()
+    assert len(replica.indexers['names']) == 0
+    assert set(calls) == {'x', 'y', 'w'}
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_handlers_of_a_gained_shard_wait_until_its_objects_are_in_sharded_indices(
+        registry, calls):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, **_):
+        await asyncio.sleep(10 if name == 'z' else 0)
+        return name
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    @kopf.on.update('kopfexamples', registry=registry)
+    async def handle(name, names, **_):
+        calls.append((name, round(asyncio.get_running_loop().time()), sorted(names[None])))
+
+    api = make_api(x=0, y=1, z=1)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(5)
+    replica.gain(1)
+    await asyncio.sleep(1)
+    api.edit({'spec': {'n': 1}}, 'x')
+    await asyncio.sleep(20)
+    assert calls[:2] == [('x', 0, ['x']), ('x', 6, ['x', 'y'])]
+    assert sorted(calls[2:]) == [
+        ('y', 15, ['x', 'y', 'z']), ('z', 15, ['x', 'y', 'z'])]
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_handlers_under_way_keep_their_sharded_indices_until_the_shard_is_released(
+        registry, calls):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, **_):
+        return name
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(names, **_):
+        await asyncio.sleep(5)
+        calls.append(sorted(names[None]))
+
+    replica = Replica(make_api(x=0), 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(1)
+    await replica.release(0)
+    assert calls == [['x']]
+    assert len(replica.indexers['names']) == 0
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_sharded_and_complete_indices_of_one_resource_differ(registry):
+    @kopf.index('kopfexamples', id='everybody', registry=registry)
+    @kopf.index('kopfexamples', id='own', sharded=True, registry=registry)
+    async def names(name, **_):
+        return name
+
+    replica = Replica(make_api(x=0, y=1), 'a', registry)
+    replica.gain(0)
+    await rest(replica)
+    assert sorted(replica.indexers['everybody'][None]) == ['x', 'y']
+    assert sorted(replica.indexers['own'][None]) == ['x']
+    await replica.release(0)
+    await asyncio.sleep(1)
+    assert sorted(replica.indexers['everybody'][None]) == ['x', 'y']
+    assert len(replica.indexers['own']) == 0
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_failures_of_sharded_indices_are_retried_and_forgotten_with_the_shard(
+        registry, calls):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, retry, **_):
+        calls.append((retry, round(asyncio.get_running_loop().time())))
+        if retry < 2:
+            raise kopf.TemporaryError("not yet", delay=10)
+        return name
+
+    replica = Replica(make_api(x=0), 'a', registry)
+    replica.gain(0)
+    await asyncio.sleep(15)
+    await replica.release(0)
+    await asyncio.sleep(15)
+    assert calls == [(0, 0), (1, 10)]
+    replica.gain(0)
+    await asyncio.sleep(25)
+    assert calls[2:] == [(0, 30), (1, 40), (2, 50)]
+    assert list(replica.indexers['names'][None]) == ['x']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_object_whose_shard_changes_while_it_is_indexed_stays_in_sharded_indices(registry):
+    @kopf.index('kopfexamples', id='sizes', sharded=True, registry=registry)
+    async def sizes(spec, **_):
+        await asyncio.sleep(10 if spec['n'] == 0 else 1)
+        return spec['n']
+
+    api = make_api(x=0)
+    replica = Replica(api, 'a', registry)
+    replica.gain(0, 1)
+    await asyncio.sleep(5)
+    api.edit({'metadata': {'labels': {'shard': '1'}}, 'spec': {'n': 1}}, 'x')
+    await asyncio.sleep(2)
+    assert list(replica.indexers['sizes'][None]) == [1]
+    await asyncio.sleep(20)
+    assert list(replica.indexers['sizes'][None]) == [1]
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_resource_of_a_sharded_index_that_cannot_be_listed_is_logged_once(
+        registry, calls, caplog):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, **_):
+        return name
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(name, **_):
+        calls.append(name)
+
+    replica = Replica(make_api(x=0), 'a', registry, lists=False)
+    replica.gain(0, 1)
+    for _ in range(2):
+        replica.feed.unavailable(Exception("forbidden"))
+    assert caplog.text.count("The indices are incomplete") == 1
+    replica.list()
+    await rest(replica)
+    assert calls == ['x']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_filling_of_sharded_indices_is_shown(registry):
+    @kopf.index('kopfexamples', id='names', sharded=True, registry=registry)
+    async def names(name, **_):
+        await asyncio.sleep(10 if name == 'y' else 0)
+        return name
+
+    replica = Replica(make_api(x=0, y=0, z=1, v=2), 'a', registry)
+    replica.gain(0, 1)
+    await asyncio.sleep(5)
+    assert replica.feed.filling == (1, 2)
+    await asyncio.sleep(10)
+    assert replica.feed.filling is None
+    await replica.stop()
+
+
+@testing.virtual_time
 async def test_resource_that_cannot_be_listed_does_not_hold_the_handlers_back(registry, calls):
     @kopf.index('kopfexamples', id='names', registry=registry)
     async def names(name, **_):
@@ -347,6 +549,48 @@ async def test_object_whose_shard_changes_is_handled_where_it_belongs_now(regist
     api.edit({'metadata': {'labels': {'shard': '2'}}}, 'x')
     await asyncio.sleep(1)
     assert sorted(calls) == ['started', 'started', 'stopped', 'stopped']
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metadata_tells(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    def handle(**_):
+        pass
+
+    @kopf.index('kopfexamples', sharded=True, registry=registry)
+    def own(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry)
+    replica.gain(0)
+    screen = replica.feed.screen
+    assert [screen('ADDED', {'metadata': {
+        'name': 'x', 'uid': 'x', 'resourceVersion': '1234', 'labels': {'shard': shard}}})
+        for shard in ('0', '1')] == [False, True]
+    assert replica.feed.reached == '1234'
+    replica.division.by_metadata = False
+    assert replica.feed.screen is None
+    await replica.stop()
+
+    kopf.index('kopfexamples', id='all', registry=registry)(own)
+    replica = Replica(make_api(), 'a', registry)
+    assert replica.feed.screen is None
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_screened_objects_of_a_list_are_counted(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    def handle(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry, lists=False)
+    replica.gain(0)
+    replica.feed.begin(restored=False)
+    assert replica.feed.screen(None, {'metadata': {
+        'name': 'x', 'uid': 'x', 'labels': {'shard': '1'}}})
+    assert replica.feed.listing == 1
     await replica.stop()
 
 
