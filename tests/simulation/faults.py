@@ -127,7 +127,7 @@ FAULTS = (
           '_cogs.clients.watching:_Watcher.list_and_watch',
           "except errors.APIGoneError as e:\n        self._relisting = True",
           "except errors.APIGoneError as e:\n        pass", WATCH),
-    Fault('a broken watch goes on from its beginning', '_cogs.clients.watching:_Watcher._handle',
+    Fault('a broken watch goes on from its beginning', '_cogs.clients.watching:_Watcher._note',
           "self._reached = version or self._reached", "pass", ECHO),
     Fault('an interrupted watch begins with now', '_cogs.clients.watching:_Watcher._open',
           "params.update(resourceVersion=self._reached)", "pass", SEEN),
