@@ -301,6 +301,9 @@ class _Explainer:
                     because = "after each change of the object or of its owned resources"
                 case handlers.WatchingHandler():
                     because = "for each event of the object"
+                case handlers.IndexingHandler(sharded=True):
+                    because = ("the object is in the index; if the operator is sharded, only in "
+                               "the replica that holds its shard")
                 case _:
                     because = "the object is in the index"
             yield Verdict(name, handler.id, mismatch is None, mismatch or because)

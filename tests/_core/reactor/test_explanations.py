@@ -59,6 +59,16 @@ def test_creations(registry):
     assert found.next == "the operator calls created"
 
 
+def test_indices(registry):
+    record(registry, kopf.index, 'complete')
+    record(registry, kopf.index, 'partial', sharded=True)
+    assert get_verdicts(explain(registry)) == {
+        'complete': (True, "the object is in the index"),
+        'partial': (True, "the object is in the index; if the operator is sharded, only in the "
+                          "replica that holds its shard"),
+    }
+
+
 def test_updates_with_their_changes(registry):
     record(registry, kopf.on.update, 'updated')
     found = explain(registry, {'x': 1, 'y': [2]}, handled={'x': 2, 'z': 3})
