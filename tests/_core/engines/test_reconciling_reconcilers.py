@@ -244,6 +244,23 @@ async def test_intervals_vary_by_a_tenth(registry):
 
 
 @virtual_time
+async def test_an_interval_of_zero_leaves_time_for_others(registry):
+    calls = []
+
+    @kopf.reconcile('things', interval=0, registry=registry)
+    async def fn(**_):
+        calls.append(asyncio.get_running_loop().time())
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('things', 'parent')
+            await testing.wait_for(lambda: calls)
+            await asyncio.sleep(1)
+    assert 40 <= len([time for time in calls if time <= calls[0] + 1]) <= 51
+
+
+@virtual_time
 async def test_the_field_manager_has_the_name_of_the_operator(registry):
     @kopf.on.startup(registry=registry)
     def configure(settings, **_):

@@ -215,6 +215,24 @@ def test_intervals_are_from_end_to_start_or_if_sharp_from_start_to_start(sharp, 
     assert [time - times[0] for time in times] == pytest.approx(starts, abs=0.01)
 
 
+@pytest.mark.parametrize('sharp', [False, True])
+def test_timers_without_a_pause_leave_time_for_others(sharp):
+    times = []
+
+    def declare(registry):
+        @kopf.timer('kopfexamples', interval=0, sharp=sharp, registry=registry)
+        async def tick(**_):
+            times.append(asyncio.get_running_loop().time())
+
+    async def live():
+        _, operator = await accompany(declare)
+        await asyncio.sleep(1)
+        await operator.stop()
+
+    run_virtually(live())
+    assert 45 <= len(times) <= 51
+
+
 def test_sharp_timers_leave_out_what_they_have_missed():
     times = []
 

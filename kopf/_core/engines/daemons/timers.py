@@ -87,14 +87,15 @@ def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) ->
 
     By default, the interval is between the end of a call and the beginning of the next one. With
     ``sharp``, the interval is between the beginnings; beginnings that were missed are skipped.
-    Without an interval, the timer is not due until the object changes.
+    Without an interval, the timer is not due until the object changes. With an interval of 0, it is
+    due at once, but a bit after the beginning of this call: other objects must have their turn.
     """
     if handler.interval is None:
         return NEVER
+    if handler.interval <= 0:
+        return max(ended, invoked + progression.MIN_PAUSE)
     if not handler.sharp:
         return ended + handler.interval
-    if handler.interval <= 0:
-        return ended
     missed = math.floor((ended - invoked) / handler.interval)
     return invoked + handler.interval * (missed + 1)
 

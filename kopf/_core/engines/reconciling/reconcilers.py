@@ -391,8 +391,8 @@ class Reconcilers:
         if outcome.final and outcome.exception is None:
             self._attempts.pop(handler.id, None)
             if handler.interval is not None:
-                self._due[handler.id] = now.mono + handler.interval * random.uniform(
-                    1 - SPREAD, 1 + SPREAD)
+                pause = handler.interval * random.uniform(1 - SPREAD, 1 + SPREAD)
+                self._due[handler.id] = now.mono + max(pause, progression.MIN_PAUSE)
             return
         if outcome.final:  # it has failed for good: until the next change
             self._attempts.pop(handler.id, None)
