@@ -372,6 +372,25 @@ class Kube:
                     raise
             await asyncio.sleep(0.05)
 
+    async def wait_unserved(self, kind: Kind, *, timeout: float = 60) -> None:
+        """
+        Wait until the group is not served, whose last kind is deleted.
+
+        The API server forgets the group some time after the kind. If the kind is created again
+        before that, it is served, then not served (HTTP 404), and then served again.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                await self.request('GET', f'/apis/{kind.group}')
+            except KubeError as e:
+                if e.status == 404:
+                    return
+                raise
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The group {kind.group} is still served.")
+            await asyncio.sleep(0.05)
+
     async def clear_kind(self, kind: Kind) -> None:
         """Delete all objects of a kind, their finalizers notwithstanding."""
         objs = await self.list_objects(kind)

@@ -213,6 +213,7 @@ async def test_a_kind_that_comes_and_goes_and_comes_back_is_served_while_it_is_t
         await wait_handled(kube, kind, 'x')
         await kube.request('DELETE', f'{CRDS}/{kind.plural}.{kind.group}')
         await kube.wait_gone(CRD, f'{kind.plural}.{kind.group}')
+        await kube.wait_unserved(kind)
         uid = obj['metadata']['uid']
         await journal.wait(('create', uid), ('DELETED', uid))
         assert len(journal) == 2
@@ -340,7 +341,7 @@ async def test_namespaces_are_served_as_they_are_named_and_as_they_come_and_go(
         assert set(journal) == expected
 
         await kube.delete(NAMESPACES, late)
-        await kube.wait_gone(NAMESPACES, late, timeout=30)
+        await kube.wait_gone(NAMESPACES, late, timeout=120)  # Kubernetes takes its time for it
         journal.clear()
         _, uid = await make(late)
         expected = {(name, late, uid) for name, *_ in expected}
