@@ -297,16 +297,19 @@ class Kube:
             timeout: float = 30,
     ) -> None:
         """Wait until the object does not exist."""
+        await self._wait_not_found(kind.get_path(name, namespace), timeout)
+
+    async def _wait_not_found(self, path: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while True:
             try:
-                obj = await self.get(kind, name, namespace=namespace)
+                found = await self.request('GET', path)
             except KubeError as e:
                 if e.status == 404:
                     return
                 raise
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{kind.plural}/{name} is still there: {obj}")
+                raise TimeoutError(f"{path} is still there: {found}")
             await asyncio.sleep(0.05)
 
     async def wait_collected(
@@ -379,17 +382,7 @@ class Kube:
         The API server forgets the group some time after the kind. If the kind is created again
         before that, it is served, then not served (HTTP 404), and then served again.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                await self.request('GET', f'/apis/{kind.group}')
-            except KubeError as e:
-                if e.status == 404:
-                    return
-                raise
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"The group {kind.group} is still served.")
-            await asyncio.sleep(0.05)
+        await self._wait_not_found(f'/apis/{kind.group}', timeout)
 
     async def clear_kind(self, kind: Kind) -> None:
         """Delete all objects of a kind, their finalizers notwithstanding."""

@@ -319,6 +319,18 @@ def list_names(everybody, own, **_):
     assert all(await wait_indexed('a', 'b'))
 
 
+async def start_reconcilers(kube, kind, replicas, text, **spec):
+    """Start two replicas that reconcile, and create objects; return the names of these."""
+    base = TEXT.split('@kopf.on.create')[0] + SETTINGS
+    for who in 'ab':
+        replicas.start(who, text, base=base, env=replicas.env)
+    await replicas.wait_fair('a', 'b')
+    names = [f'obj{i}' for i in range(20)]
+    for name in names:
+        await kube.create(kind, name, spec={'n': 0, **spec})
+    return names
+
+
 async def test_changes_of_used_objects_reach_their_users_by_sharded_indices(kube, kind, replicas):
     text = '''
 @kopf.index(*KIND, sharded=True)
@@ -330,13 +342,7 @@ def reconcile(name, spec, **_):
     note('begin', name, spec['n'])
     note('end', name, spec['n'])
 '''
-    base = TEXT.split('@kopf.on.create')[0] + SETTINGS
-    for who in 'ab':
-        replicas.start(who, text, base=base, env=replicas.env)
-    await replicas.wait_fair('a', 'b')
-    names = [f'obj{i}' for i in range(20)]
-    for name in names:
-        await kube.create(kind, name, spec={'n': 0, 'uses': 'used'})
+    names = await start_reconcilers(kube, kind, replicas, text, uses='used')
     assert not await replicas.journal.find_lost(dict.fromkeys(names, 0), timeout=LIMIT)
     before = collections.Counter(call.name for call in replicas.journal.read())
     await kube.create(CONFIGMAPS, 'used', data={'x': '1'})
@@ -357,13 +363,7 @@ def reconcile(name, spec, **_):
     return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name},
              'data': {'n': str(spec['n'])}}]
 '''
-    base = TEXT.split('@kopf.on.create')[0] + SETTINGS
-    for who in 'ab':
-        replicas.start(who, text, base=base, env=replicas.env)
-    await replicas.wait_fair('a', 'b')
-    names = [f'obj{i}' for i in range(20)]
-    for name in names:
-        await kube.create(kind, name, spec={'n': 0})
+    names = await start_reconcilers(kube, kind, replicas, text)
     for name in names:
         await kube.wait_for(CONFIGMAPS, name, lambda obj: obj['data'])
     assert {call.who for call in replicas.journal.read()} == {'a', 'b'}

@@ -291,14 +291,15 @@ class WatchTasks:
             self._logger.warning(f"Somebody has stopped watching of {key[0]}; starting it again.")
             del self._watchers[key]
         gone = [key for key in self._served if key not in needed]
-        outdated = [key for key, served in self._served.items() if served != needed.get(key)]
+        outdated = dict.fromkeys(
+            key for key, served in self._served.items() if served != needed.get(key))
         for key, served in needed.items():
             if key in outdated and self._served[key].is_narrowed_to(served):
                 # E.g. a CRD is being deleted: its resource supports no patches any more, but the
                 # watch still brings the deletions of its objects. A new watch would begin with a
                 # list. The CRD can be gone before that, and then the informer is dropped, and the
                 # deletions of its objects are never noticed.
-                outdated.remove(key)
+                del outdated[key]
                 self._informers.narrow(*key, served.handlers)
         await tasks.cancel([
             self._watchers.pop(key) for key in outdated if key in self._watchers])
