@@ -130,12 +130,14 @@ class Division:
         for shard in self.works.values():
             shard.informers.narrow(resource, namespace, served)
 
-    def close(self, resource: references.Resource, namespace: str | None) -> None:
+    def close(
+            self, resource: references.Resource, namespace: str | None, *, deleted: bool = False,
+    ) -> None:
         del self._served[resource, namespace]
         del self._distributors[resource, namespace]
-        self.indices.close(resource, namespace)
+        self.indices.close(resource, namespace, deleted=deleted)
         for shard in self.works.values():
-            shard.informers.close(resource, namespace)
+            shard.informers.close(resource, namespace, deleted=deleted)
 
     def seal(self) -> None:
         self.indices.seal()

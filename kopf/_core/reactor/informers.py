@@ -455,10 +455,19 @@ class InformerFactory:
         informer.narrow(resource, handlers)
         self._informers[resource, namespace] = informer
 
-    def close(self, resource: references.Resource, namespace: str | None) -> None:
-        """Stop serving a resource in a namespace: forget its objects, as if they did not exist."""
+    def close(
+            self, resource: references.Resource, namespace: str | None, *, deleted: bool = False,
+    ) -> None:
+        """
+        Stop serving a resource in a namespace: forget its objects, as if they did not exist.
+
+        If its definition was ``deleted``, the objects are gone indeed, and handlers see that.
+        """
         informer = self._informers.pop((resource, namespace), None)
         if informer is not None:
+            if deleted:  # the same as an empty list
+                informer.begin(restored=False)
+                informer.end()
             # If another version of the same resource follows, its objects are the same.
             self._resumed[resource.group, resource.plural, namespace] = informer.close()
 

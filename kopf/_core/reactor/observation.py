@@ -44,6 +44,8 @@ class Insights:
     def __init__(self) -> None:
         super().__init__()
         self.resources: frozenset[references.Resource] | None = None
+        self.deleted: frozenset[references.Resource] = frozenset()
+        """The resources whose definitions were deleted, and so all of their objects."""
         self.namespaces: frozenset[references.Namespace] | None = None
         self._events: set[asyncio.Event] = set()
 
@@ -53,8 +55,14 @@ class Insights:
     def unsubscribe(self, event: asyncio.Event) -> None:
         self._events.discard(event)
 
-    def set_resources(self, resources: Iterable[references.Resource]) -> None:
+    def set_resources(
+            self,
+            resources: Iterable[references.Resource],
+            *,
+            deleted: Iterable[references.Resource] = (),
+    ) -> None:
         known, self.resources = self.resources, frozenset(resources)
+        self.deleted = self.deleted.union(deleted) - self.resources
         if known is None or describe(known) != describe(self.resources):
             self._notify()
 
@@ -155,7 +163,8 @@ async def _rescan(
         failed = {group for group, _ in findings.failures}
         fresh = findings.complete(known)
         insights.set_resources(
-            fresh | {resource for resource in known if resource.group not in groups})
+            fresh | {resource for resource in known if resource.group not in groups},
+            deleted=filter(tracker.is_deleted, known - fresh))
         tracker.proceed(groups, unsettled=failed | tracker.find_unsettled(fresh))
 
 

@@ -84,7 +84,10 @@ class Informers(Protocol):
             handlers: registries.ResourceHandlers, /,
     ) -> None: ...
 
-    def close(self, resource: references.Resource, namespace: references.Namespace, /) -> None: ...
+    def close(
+            self, resource: references.Resource, namespace: references.Namespace, /, *,
+            deleted: bool,
+    ) -> None: ...
 
     def seal(self) -> None: ...
 
@@ -161,7 +164,7 @@ async def serve(
                 else:
                     if relisting is not None and relisting.take_relisting():
                         await watch_tasks.drop()
-                    await watch_tasks.adjust(resources, served)
+                    await watch_tasks.adjust(resources, served, deleted=insights.deleted)
                     watch_tasks.announce(served)
                     if served == known:
                         informers.seal()
@@ -271,8 +274,14 @@ class WatchTasks:
             self,
             resources: Collection[references.Resource],
             namespaces: Collection[references.Namespace],
+            *,
+            deleted: Collection[references.Resource] = (),
     ) -> None:
-        """Start and stop tasks, so that exactly these resources and namespaces are watched."""
+        """
+        Start and stop tasks, so that exactly these resources and namespaces are watched.
+
+        All objects of ``deleted`` resources are gone, even if no watch has shown that.
+        """
         binding = self._bind(resources)
         bound = {
             resource: handlers for resource, handlers in binding.handlers.items()
@@ -296,9 +305,8 @@ class WatchTasks:
         for key, served in needed.items():
             if key in outdated and self._served[key].is_narrowed_to(served):
                 # E.g. a CRD is being deleted: its resource supports no patches any more, but the
-                # watch still brings the deletions of its objects. A new watch would begin with a
-                # list. The CRD can be gone before that, and then the informer is dropped, and the
-                # deletions of its objects are never noticed.
+                # watch still brings the deletions of its objects, with their last states. A new
+                # watch would begin with a list, and the CRD can be gone before that.
                 del outdated[key]
                 self._informers.narrow(*key, served.handlers)
         await tasks.cancel([
@@ -308,7 +316,7 @@ class WatchTasks:
             del self._sinks[key]
             del self._pulses[key]
         for key in gone:
-            self._informers.close(*key)
+            self._informers.close(*key, deleted=key[0] in deleted)
         self._served = needed
         for key, served in needed.items():
             if key not in self._sinks:

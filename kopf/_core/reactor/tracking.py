@@ -106,6 +106,10 @@ class Tracker(watching.Sink):
             _get_group(name) for name in (self._gone & served)
         }
 
+    def is_deleted(self, resource: references.Resource) -> bool:
+        """Whether the CRD of the resource was deleted recently."""
+        return f'{resource.plural}.{resource.group}' in self._gone
+
     async def take(self) -> set[str]:
         """Wait until the discovery of some groups is due, and return these groups."""
         now = asyncio.get_running_loop().time

@@ -40,8 +40,8 @@ class Lines:
         self.calls.append(('narrow', resource.plural, namespace))
         self.left = handlers
 
-    def close(self, resource, namespace):
-        self.calls.append(('drop', resource.plural, namespace))
+    def close(self, resource, namespace, *, deleted):
+        self.calls.append(('delete' if deleted else 'drop', resource.plural, namespace))
 
     def seal(self):
         pass
@@ -169,7 +169,18 @@ async def test_vanished_kinds_are_dropped(watched, serve_all, handle, lines, unt
     handle('g.test', 'things')
     async with serve_all('ns*'):
         await until(lambda: len(lines.calls) == 4)
-    assert set(lines.calls[2:]) == {('drop', 'things', 'ns1'), ('drop', 'things', 'ns2')}
+    assert set(lines.calls[2:]) == {('delete', 'things', 'ns1'), ('delete', 'things', 'ns2')}
+
+
+async def test_objects_of_kinds_that_only_are_not_served_any_more_are_not_deleted(
+        watched, serve_all, handle, lines, until,
+):
+    watched.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    watched.script(refuse(404), on='/apis/g.test')
+    handle('g.test', 'things')
+    async with serve_all():
+        await until(lambda: len(lines.calls) == 2)
+    assert lines.calls[1:] == [('drop', 'things', None)]
 
 
 async def test_a_stopped_task_feeds_nothing_after_the_drop(
@@ -182,7 +193,7 @@ async def test_a_stopped_task_feeds_nothing_after_the_drop(
     ]), on='watch /apis/g.test/v1/things')
     handle('g.test', 'things')
     async with serve_all():
-        await until(lambda: ('drop', 'things', None) in lines.calls)
+        await until(lambda: ('delete', 'things', None) in lines.calls)
         count = len(lines.sinks['things', None].seen)
         await asyncio.sleep(0.05)
         assert len(lines.sinks['things', None].seen) == count
@@ -248,7 +259,7 @@ async def test_what_cannot_be_served_is_warned_of_once(
     handle('nosuch')
     handle('h.test', 'lates')
     async with serve_all():
-        await until(lambda: ('drop', 'lates', None) in lines.calls)
+        await until(lambda: ('delete', 'lates', None) in lines.calls)
     texts = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
     assert len([text for text in texts if 'nosuch' in text]) == 1
     assert len([text for text in texts if 'lates' in text and 'cannot be served' in text]) == 1

@@ -468,6 +468,15 @@ async def test_objects_of_a_dropped_resource_are_forgotten(informers, informer, 
     assert not list(informer)
 
 
+async def test_event_handlers_see_that_objects_are_gone_with_their_definition(informers, passes):
+    informer = informers.open(RESOURCE, None, WATCHING)
+    list_all(informer, make(1))
+    await calm()
+    informers.close(RESOURCE, None, deleted=True)
+    await calm()
+    assert passes.seen[-2:] == [('DELETED', 'uid1', '1'), ('gone', 'uid1')]
+
+
 async def test_objects_are_not_resumed_again_under_another_version(informers, informer, passes):
     list_all(informer, make(1, uid='a', name='a'), make(2, uid='b', name='b'))
     await calm()
