@@ -27,7 +27,6 @@ from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import Replicas, delete_lease
 
 ROOT = pathlib.Path(__file__).parents[2]
-HERE = pathlib.Path(__file__).parent
 
 POOL_SIZE = 3
 """How many kinds of each sort the tests can borrow at once."""
@@ -59,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith('tests/e2e/'):
             item.add_marker('e2e')
             item.add_marker(pytest.mark.timeout(300))
             item.add_marker(pytest.mark.filterwarnings(FORGOTTEN))
