@@ -8,12 +8,10 @@ stopped at the end. Where there is none, the tests are skipped.
 
 import asyncio
 import fcntl
-import gc
 import os
 import pathlib
 import subprocess
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -34,12 +32,6 @@ POOL_SIZE = 3
 
 FORGOTTEN = r'ignore:unclosed (transport|<s(sl|ocket)\.):ResourceWarning'
 """Connections that are cancelled while they are made are sometimes forgotten by asyncio."""
-
-
-def pytest_sessionfinish() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ResourceWarning)
-        gc.collect()
 
 
 LONGEST = (
