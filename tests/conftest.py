@@ -17,6 +17,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from looptime._internal import plugin as looptime_plugin
 
 # It is ignored in the background of a shell; the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -33,6 +34,10 @@ hypothesis.settings.register_profile(
     derandomize=False)
 hypothesis.settings.load_profile('kopf')
 
+
+# By itself, it goes through all names of the other plugin for each fixture of each test.
+looptime_plugin._should_patch = (
+    lambda fixturedef, request: fixturedef.func.__module__ == 'pytest_asyncio.plugin')
 
 E2E = pathlib.Path(__file__).parent / 'e2e'
 
