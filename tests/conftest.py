@@ -5,15 +5,19 @@ behind.
 
 import asyncio
 import functools
+import gc
 import inspect
 import logging
+import pathlib
 import signal
 import time
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import hypothesis
 import pytest
+from looptime._internal import plugin as looptime_plugin
 
 # It is ignored in the background of a shell; the programs under test would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -31,6 +35,13 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile('kopf')
 
 
+# By itself, it goes through all names of the other plugin for each fixture of each test.
+looptime_plugin._should_patch = (
+    lambda fixturedef, request: fixturedef.func.__module__ == 'pytest_asyncio.plugin')
+
+E2E = pathlib.Path(__file__).parent / 'e2e'
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup('kopf')
     group.addoption('--with-e2e', action='store_true', help="Run the end-to-end tests, too.")
@@ -40,6 +51,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure() -> None:
     # Otherwise, when pytest-asyncio looks for the current loop, one is made that is never closed.
     asyncio.set_event_loop(None)
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path, config: pytest.Config) -> bool | None:
+    """Do not load the end-to-end tests if none of them is run: that takes a fifth of the time."""
+    wanted = config.getoption('--with-e2e') or config.getoption('--only-e2e')
+    return True if collection_path == E2E and not wanted else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Keep the garbage collector away from the thousands of tests: their scans take its time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -54,6 +82,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.obj):
             item.obj = fail_on_leaked_tasks(item.obj)
+    # The longest first: at the end, a process would wait for another one.
+    items.sort(key=lambda item: not item.nodeid.startswith('tests/test_types.py'))
+
+
+def pytest_sessionfinish() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', ResourceWarning)
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,10 @@ stopped at the end. Where there is none, the tests are skipped.
 
 import asyncio
 import fcntl
-import gc
 import os
 import pathlib
 import subprocess
 import uuid
-import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
 
@@ -27,7 +25,6 @@ from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import Replicas, delete_lease
 
 ROOT = pathlib.Path(__file__).parents[2]
-HERE = pathlib.Path(__file__).parent
 
 POOL_SIZE = 3
 """How many kinds of each sort the tests can borrow at once."""
@@ -35,12 +32,6 @@ POOL_SIZE = 3
 
 FORGOTTEN = r'ignore:unclosed (transport|<s(sl|ocket)\.):ResourceWarning'
 """Connections that are cancelled while they are made are sometimes forgotten by asyncio."""
-
-
-def pytest_sessionfinish() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter('ignore', ResourceWarning)
-        gc.collect()
 
 
 LONGEST = (
@@ -59,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     places = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: places.get(item.path.stem, len(places)))
     for item in items:
-        if HERE in item.path.parents:
+        if item.nodeid.startswith('tests/e2e/'):
             item.add_marker('e2e')
             item.add_marker(pytest.mark.timeout(300))
             item.add_marker(pytest.mark.filterwarnings(FORGOTTEN))

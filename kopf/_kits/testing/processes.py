@@ -11,6 +11,7 @@ import datetime
 import heapq
 import itertools
 import random
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -132,6 +133,7 @@ class SeededLoop(virtual.VirtualLoop):
         self.latency = latency
         self._numbers = itertools.count()
         self._dead: set[Process] = set()
+        self._known: weakref.WeakSet[SeededTask] = weakref.WeakSet()
         super().__init__()
         self._origin = ORIGIN
         self.set_task_factory(self._make_task)
@@ -141,9 +143,15 @@ class SeededLoop(virtual.VirtualLoop):
         context: contextvars.Context | None = options.get('context')
         process = current.get() if context is None else context.get(current)
         task = SeededTask(next(self._numbers), process, coro, loop=loop, **options)
+        self._known.add(task)
         if process is not None:
             process.own(task)
         return task
+
+    def close(self) -> None:
+        super().close()
+        for task in self._known:  # `asyncio.all_tasks` goes through the tasks of all loops
+            asyncio._unregister_task(task)
 
     # The order.
 
