@@ -5,11 +5,11 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
 
 from kopf._cogs.aiokits import wakeups
-from kopf._cogs.clients import screening
+from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.sharding import holdings
@@ -17,6 +17,9 @@ from kopf._core.intents import registries
 from kopf._core.reactor import informers, items, processing, queueing, saving, switches, works
 
 FindShard = Callable[[bodies.RawBody], int]
+
+Select = Callable[[Collection[int]], selections.Selection | None]
+"""Makes what to request of the API server for the objects of these shards; None for all objects."""
 
 Key = tuple[references.Resource, str | None]
 
@@ -45,11 +48,17 @@ class Division:
             *,
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
+            select: Select | None = None,
             by_metadata: bool = True,
     ) -> None:
-        """``by_metadata`` is whether the shard of an object can be found by its metadata alone."""
+        """
+        ``select`` is given if the API server, too, can find the shard of an object.
+
+        ``by_metadata`` is whether the shard of an object can be found by its metadata alone.
+        """
         super().__init__()
         self.find_shard = find_shard
+        self.select = select
         self.by_metadata = by_metadata
         self.works: dict[int, works.Works] = {}
         """The works of the shards that are held and not being released."""
@@ -164,6 +173,8 @@ class Distributor:
         self._division = division
         self._resource = resource
         self._namespace = namespace
+        self._selected: frozenset[works.Works] = frozenset()
+        """The shards that the last list was requested for, as far as they are held since then."""
         self._fed: dict[works.Works, informers.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
         self._count: int | None = 0
@@ -211,12 +222,19 @@ class Distributor:
     def _index(self) -> informers.Informer | None:
         return self._division.indices.get(self._resource, self._namespace)
 
+    def select(self, *, anew: bool) -> selections.Selection | None:
+        held = frozenset(self._division.works.values())
+        self._selected = held if anew else held & self._selected
+        if self._division.select is None or self._index is not None:
+            return None
+        return self._division.select([shard.grant.shard for shard in self._selected])
+
     def begin(self, *, restored: bool) -> None:
         if restored:
             self._reached = None
         self._fed = {
-            shard: informer for shard in self._division.works.values()
-            if (informer := shard.informers.get(self._resource, self._namespace)) is not None}
+            shard: informer for shard in self._division.works.values() if shard in self._selected
+            and (informer := shard.informers.get(self._resource, self._namespace)) is not None}
         for informer in self._get_all():
             informer.begin(restored=restored)
 

@@ -87,6 +87,7 @@ class Replica:
         """Begin the watch anew, by a list."""
         if self._watching is not None:
             self._watching.cancel()
+        self.feed.select(anew=True)
         self.feed.begin(restored=False)
         for raw in list(self.api.objects.values()):
             self.feed.listed(copy.deepcopy(raw))

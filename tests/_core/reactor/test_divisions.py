@@ -4,6 +4,7 @@ in virtual time.
 """
 import asyncio
 import collections
+import copy
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +16,17 @@ from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor import inspecting, switches
 from tests._core.reactor.sharders import Replica, create, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
+
+
+def register_seeing(registry, calls):
+    """Note which objects event handlers and resuming handlers see."""
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def see(name, type, **_):
+        calls.append((name, type))
+
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append((name, 'resume'))
 
 
 @testing.virtual_time
@@ -52,13 +64,7 @@ async def test_replica_without_shards_handles_nothing(registry, calls):
 @testing.virtual_time
 async def test_resume_and_event_handlers_see_the_objects_of_a_shard_that_is_gained(
         registry, calls):
-    @kopf.on.event('kopfexamples', registry=registry)
-    async def see(name, type, **_):
-        calls.append((name, type))
-
-    @kopf.on.resume('kopfexamples', registry=registry)
-    async def resume(name, **_):
-        calls.append((name, 'resume'))
+    register_seeing(registry, calls)
 
     @kopf.on.create('kopfexamples', registry=registry)
     async def create(**_):
@@ -576,6 +582,60 @@ async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metada
     kopf.index('kopfexamples', id='all', registry=registry)(own)
     replica = Replica(make_api(), 'a', registry)
     assert replica.feed.screen is None
+    await replica.stop()
+
+
+class Shards(tuple):
+    """Stands for a selection: which shards are requested."""
+
+    def __new__(cls, shards):
+        return super().__new__(cls, sorted(shards))
+
+
+@testing.virtual_time
+async def test_api_server_is_to_select_the_held_shards(registry):
+    @kopf.on.event('kopfexamples', registry=registry)
+    def handle(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry)
+    replica.division.select = Shards
+    replica.gain(0, 1, 2)
+    assert replica.feed.select(anew=True) == (0, 1, 2)
+    await replica.release(1)
+    assert replica.feed.select(anew=False) == (0, 2)
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_api_server_is_to_select_nothing_for_complete_indices(registry):
+    @kopf.index('kopfexamples', registry=registry)
+    def everybody(**_):
+        pass
+
+    replica = Replica(make_api(), 'a', registry)
+    replica.division.select = Shards
+    replica.gain(0)
+    assert replica.feed.select(anew=True) is None
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_shard_that_is_gained_during_a_list_is_only_in_the_next_list(registry, calls):
+    register_seeing(registry, calls)
+    api = make_api(x=0, y=1)
+    replica = Replica(api, 'a', registry, lists=False)
+    replica.division.select = Shards
+    replica.gain(0)
+    assert replica.feed.select(anew=True) == (0,)
+    replica.gain(1)
+    replica.feed.begin(restored=False)  # the response is still that for the shard 0
+    replica.feed.listed(copy.deepcopy(api.objects['x']))
+    replica.feed.end()
+    assert replica.feed.select(anew=False) == (0,)
+    replica.list()
+    await rest(replica)
+    assert [call for call in calls if call[0] == 'y'][:2] == [('y', None), ('y', 'resume')]
     await replica.stop()
 
 
