@@ -282,7 +282,7 @@ class _Watcher:
         Check that the server selects by the same hashes: otherwise, needed objects can be missing.
         """
         if self._selection is not None and not self._selection.covers(body):
-            raise _NotSelected("others come, too.")
+            raise _NotSelected("objects of other shards come, too")
 
     async def _prepare(self) -> None:
         """

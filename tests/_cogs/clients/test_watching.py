@@ -521,7 +521,7 @@ async def test_all_objects_are_listed_again_if_the_server_does_not_select(
             True, *[False] * (1 if streaming else 2)]
         assert caplog.messages == [
             "The API server does not select the objects of things.v1.g.test cluster-wide by "
-            "shards, so all of them are watched: others come, too."]
+            "shards, so all of them are watched: objects of other shards come, too"]
 
 
 @pytest.mark.parametrize('length', [0, screening.MIN_LENGTH])
