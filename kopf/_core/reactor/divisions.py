@@ -16,6 +16,9 @@ from kopf._core.engines.sharding import holdings
 from kopf._core.intents import registries
 from kopf._core.reactor import informers, items, processing, queueing, saving, switches, works
 
+GATHERING_TIME = 1.0
+"""How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
+
 FindShard = Callable[[bodies.RawBody], int]
 
 Select = Callable[[Collection[int]], selections.Selection | None]
@@ -40,8 +43,7 @@ class Division:
     The informers of all shards of an operator, which `orchestration` uses as those of an operator.
 
     The objects of a shard that is acquired come by the next lists; so, watches begin anew then. But
-    no list is interrupted for that, and between two lists is as much time as the first one took: if
-    shards come one by one, those of the meantime share a list.
+    no list is interrupted for that: if shards come one by one, those of the meantime share a list.
     """
 
     def __init__(
@@ -225,7 +227,6 @@ class Distributor:
         """The shards that the last list was requested for, as far as they are held since then."""
         self._fed: dict[works.Works, informers.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
-        self._requested_at = 0.0
         self.relisting_at: float | None = None
         """From when on a next list can be requested; None until the present one has ended."""
         self._count: int | None = 0
@@ -278,7 +279,6 @@ class Distributor:
         self._selected = held if anew else held & self._selected
         if anew:
             self._division.note_request((self._resource, self._namespace))
-            self._requested_at = asyncio.get_running_loop().time()
             self.relisting_at = None
         if self._division.select is None or self._index is not None:
             return None
@@ -312,8 +312,7 @@ class Distributor:
         self._count = None
         for informer in self._get_all():
             informer.end()
-        now = asyncio.get_running_loop().time()
-        self.relisting_at = now + (now - self._requested_at)
+        self.relisting_at = asyncio.get_running_loop().time() + GATHERING_TIME
         self._division.note_end((self._resource, self._namespace))
 
     def unavailable(self, error: Exception) -> None:

@@ -110,7 +110,7 @@ class Replica:
             grant = Grant(shard, self.own.tenure.term)
             self.own.add(grant)
             self.begin(grant)
-        if self.division.take_relisting() and self._watching is not None:
+        if self._watching is not None:
             self.list()
 
     def begin(self, grant):

@@ -15,7 +15,7 @@ from kopf import testing
 from kopf._core.engines.reconciling import applications
 from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import inspecting, switches
+from kopf._core.reactor import divisions, inspecting, switches
 from tests._core.reactor.sharders import RESOURCE, Replica, create, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
 
@@ -657,6 +657,7 @@ async def test_complete_indices_need_no_lists_for_gained_shards(
         return name
 
     replica = Replica(make_api(), 'a', registry)
+    await asyncio.sleep(divisions.GATHERING_TIME)
     replica.own.add(grant := Grant(0, replica.own.tenure.term))
     replica.begin(grant)
     assert list(replica.division.take_relisting()) == ([(RESOURCE, None)] if expected else [])
@@ -664,26 +665,26 @@ async def test_complete_indices_need_no_lists_for_gained_shards(
 
 
 @testing.virtual_time
-async def test_shards_gained_during_a_list_share_the_next_list_after_as_much_time(registry):
+async def test_shards_gained_during_a_list_or_soon_after_it_share_the_next_list(registry):
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = Replica(make_api(), 'a', registry, lists=False)
     division, loop = replica.division, asyncio.get_running_loop()
     division.subscribe(woken := asyncio.Event())
     replica.feed.select(anew=True)
     replica.feed.begin(restored=False)
-    begun = loop.time()
     for shard in range(5):
         await asyncio.sleep(1)
         replica.gain(shard)
         assert not division.take_relisting()
     woken.clear()
     replica.feed.end()
+    ended = loop.time()
     assert woken.is_set()
     replica.gain(5)
     assert not division.take_relisting()
     woken.clear()
     await asyncio.wait_for(woken.wait(), 100)
-    assert loop.time() == pytest.approx(begun + 10)
+    assert loop.time() == pytest.approx(ended + divisions.GATHERING_TIME)
     assert list(division.take_relisting()) == [(RESOURCE, None)]
     assert not division.take_relisting()
     await replica.stop()
