@@ -23,7 +23,7 @@ def run_cluster(folder: pathlib.Path, **env: str) -> Iterator[str]:
     """
     script = ROOT / os.environ.get('KOPF_CLUSTER', '../shared/cluster/cluster')
     if not script.exists():
-        pytest.skip(f"There is neither $KOPF_E2E_KUBECONFIG nor a cluster to start: no {script}.")
+        pytest.skip(f"There is no cluster of that kind, and none to start: no {script}.")
     try:
         subprocess.run(
             [script, 'start', folder, str(find_free_ports(3))], env={**os.environ, **env},

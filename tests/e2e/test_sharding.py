@@ -271,8 +271,8 @@ async def test_leader_election_at_the_same_time_is_refused_in_one_line(replicas)
 async def test_health_checks_tell_the_number_of_shards(replicas):
     port = find_free_ports(1)
     url = f'http://127.0.0.1:{port}/healthz'
-    replicas.start('a', '', f'--liveness={url}', base=TEXT, env=replicas.env)
-    await replicas.wait_fair('a')
+    op = replicas.start('a', '', f'--liveness={url}', base=TEXT, env=replicas.env)
+    await op.wait_for('Gained the shards')  # the Leases show it earlier
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200
         assert (await response.json())['shards'] == f'{SHARDS} of {SHARDS}'
