@@ -10,7 +10,6 @@ import asyncio
 import fcntl
 import os
 import pathlib
-import subprocess
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any
@@ -18,13 +17,11 @@ from typing import Any
 import pytest
 
 import kopf
+from tests.e2e.clusters import run_cluster
 from tests.e2e.journals import Journal
 from tests.e2e.kubes import Kind, Kube
 from tests.e2e.operators import EmbeddedOperator, Operator
-from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import Replicas, delete_lease
-
-ROOT = pathlib.Path(__file__).parents[2]
 
 POOL_SIZE = 3
 """How many kinds of each sort the tests can borrow at once."""
@@ -64,17 +61,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield given
         return
 
-    script = ROOT / os.environ.get('KOPF_CLUSTER', '../shared/cluster/cluster')
-    if not script.exists():
-        pytest.skip(f"There is neither $KOPF_E2E_KUBECONFIG nor a cluster to start: no {script}.")
-    folder = tmp_path_factory.mktemp('cluster')
-    try:
-        subprocess.run(
-            [script, 'start', folder, str(find_free_ports(3))],
-            stdin=subprocess.DEVNULL, check=True, timeout=120)
-        yield str(folder / 'kubeconfig')
-    finally:
-        subprocess.run([script, 'stop', folder], stdin=subprocess.DEVNULL, check=True, timeout=60)
+    with run_cluster(tmp_path_factory.mktemp('cluster')) as kubeconfig:
+        yield kubeconfig
 
 
 @pytest.fixture()

@@ -11,16 +11,19 @@ import contextlib
 import itertools
 import json
 import os
+import pathlib
 import random
 import signal
 import time
+import urllib.parse
 import uuid
 
 import aiohttp
 import pytest
 
 from kopf._core.engines.sharding import hashing
-from tests.e2e.kubes import CONFIGMAPS
+from tests.e2e.clusters import run_cluster
+from tests.e2e.kubes import CONFIGMAPS, NAMESPACES, Kind, Kube
 from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write
 from tests.e2e.rounds import CallLog, find_repeats
@@ -47,6 +50,7 @@ def configure(settings, **_):
     settings.networking.request_timeout = 5
     settings.networking.error_backoffs = [0.5, 0.5, 1]
     settings.sharding.name = os.environ['SHARDING']
+    settings.sharding.by = os.environ.get('BY', 'uid')
     settings.sharding.handover_timeout = float(os.environ.get('HANDOVER', '10'))
 
 @kopf.on.create(*KIND)
@@ -267,8 +271,8 @@ async def test_leader_election_at_the_same_time_is_refused_in_one_line(replicas)
 async def test_health_checks_tell_the_number_of_shards(replicas):
     port = find_free_ports(1)
     url = f'http://127.0.0.1:{port}/healthz'
-    replicas.start('a', '', f'--liveness={url}', base=TEXT, env=replicas.env)
-    await replicas.wait_fair('a')
+    op = replicas.start('a', '', f'--liveness={url}', base=TEXT, env=replicas.env)
+    await op.wait_for('Gained the shards')  # the Leases show it earlier
     async with aiohttp.ClientSession() as session, session.get(url) as response:
         assert response.status == 200
         assert (await response.json())['shards'] == f'{SHARDS} of {SHARDS}'
@@ -392,3 +396,98 @@ async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, k
     await b.wait_for("Gained the shards")
     assert not await replicas.journal.find_lost({f'obj{i}': 0 for i in range(20)}, timeout=30)
     assert not find_overlaps(replicas.journal.read(), {})
+
+
+LOWER_HALF = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"
+
+
+@pytest.fixture(scope='module')
+def selecting_cluster(cluster, tmp_path_factory):
+    """
+    An API server that selects shards: the given one; or one of the same version, started with the
+    feature gate, if that version has it.
+    """
+    async def probe():
+        async with Kube(cluster) as kube:
+            found = await kube.request(
+                'GET', NAMESPACES.get_path(), params={'shardSelector': LOWER_HALF})
+            return 'shardInfo' in found['metadata'], await kube.request('GET', '/version')
+
+    is_selecting, version = asyncio.run(probe())
+    if is_selecting:
+        yield cluster
+    elif int(version['minor']) < 36:
+        pytest.skip(f"Shards are selected by Kubernetes 1.36 and newer: not {version}")
+    else:
+        with run_cluster(
+                tmp_path_factory.mktemp('cluster'), AUDIT='1', NO_KCM='1', KUBE='1.36.3',
+                APISERVER_FLAGS='--feature-gates=ShardedListAndWatch=true') as kubeconfig:
+            yield kubeconfig
+
+
+@pytest.fixture()
+async def selected_replicas(selecting_cluster, operator, tmp_path):
+    """Replicas whose objects are selected by the API server; with a client, and their kind."""
+    kind = Kind.make_unique()
+    async with Kube(selecting_cluster) as kube:
+        await kube.create_kind(kind)
+        async with share(
+                kube, operator, selecting_cluster, kind, tmp_path, shards=SHARDS) as replicas:
+            replicas.env['BY'] = 'own-uid'
+            yield replicas, kube, kind
+        await kube.delete_kind(kind)
+
+
+def find_selectors(replicas, kind, cluster):
+    """Find the selectors of all lists and watches of each replica, by the audit log if any."""
+    found = collections.defaultdict(list)
+    audit = pathlib.Path(cluster).with_name('audit.log')
+    if not audit.exists():
+        for who, proxy in replicas.proxies.items():
+            for request in list(proxy.requests):
+                if request.method == 'GET' and kind.plural in request.path:
+                    found[who].append(request.query.get('shardSelector'))
+        return found
+    for line in audit.read_text().splitlines():
+        entry = json.loads(line)
+        url = urllib.parse.urlsplit(entry['requestURI'])
+        who, of, name = entry.get('userAgent', '').partition('-of-')
+        if of and name == replicas.lease and kind.plural in url.path and (
+                entry['verb'] in ('list', 'watch') and entry['stage'] == 'ResponseComplete'):
+            query = dict(urllib.parse.parse_qsl(url.query))
+            found[who].append(query.get('shardSelector'))
+    return found
+
+
+async def test_api_server_selects_the_objects_of_the_held_shards(
+        selected_replicas, selecting_cluster):
+    replicas, kube, kind = selected_replicas
+    load = Load(kube, kind)
+    replicas.begin('a')
+    await replicas.wait_fair('a')
+    await load.create(OBJECTS)
+    changing = asyncio.create_task(load.run())
+    try:
+        replicas.begin('b')
+        await replicas.wait_fair('a', 'b')
+        replicas.begin('c')
+        await replicas.wait_fair('a', 'b', 'c')
+        replicas.operators['a'].send(signal.SIGTERM)
+        await replicas.wait_fair('b', 'c')
+        assert await replicas.operators['a'].wait() == 0
+    finally:
+        changing.cancel()
+        await asyncio.wait([changing])
+    assert not await replicas.journal.find_lost(load.newest, timeout=LIMIT)
+    calls = replicas.journal.read()
+    assert {call.who for call in calls} == {'a', 'b', 'c'}
+    assert find_repeats(calls) == []
+    assert find_overlaps(calls, {}) == []
+    assert replicas.find_shard_intruders(load.uids) == []
+    for op in replicas.operators.values():
+        op.stop()
+    # If a foreign object had come, all objects would have been listed again, without a selector.
+    selectors = find_selectors(replicas, kind, selecting_cluster)
+    assert len(set(selectors['b'])) > 1
+    assert all(selectors['b'])
+    assert all(selectors['c'])

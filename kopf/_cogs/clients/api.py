@@ -100,6 +100,8 @@ class Client:
 
         See KEP-3157: a watch with ``sendInitialEvents``.
         """
+        self.unselectable: set[str] = set()
+        """The paths of lists for which the server does not support `selections`."""
         self._tenure: Tenure | None = None
         self._streams: dict[Stream, float] = {}
         """The open streams, with the times when they were opened."""

@@ -24,7 +24,15 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, errors, listing, screening, splitting, streaks
+from kopf._cogs.clients import (
+    api,
+    errors,
+    listing,
+    screening,
+    selections,
+    splitting,
+    streaks,
+)
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, nesting, references
 
@@ -55,6 +63,16 @@ class Sink(Protocol):
 
     The methods must be quick, and must not raise: they are called for every event of the watch.
     """
+
+    def select(self, *, anew: bool) -> selections.Selection | None:
+        """
+        Say which objects are enough; None if all are needed.
+
+        It is called before each list (``anew``), and before each stream that continues the list or
+        the previous stream. For these, nothing can be added to what was selected for the list. More
+        objects can come than are selected.
+        """
+        return None
 
     def begin(self, *, restored: bool) -> None:
         """
@@ -152,6 +170,10 @@ class _Interrupted(Exception):
     """The stream has ended unexpectedly."""
 
 
+class _NotSelected(Exception):
+    """The API server has not selected the objects as requested."""
+
+
 class _Watcher:
 
     def __init__(
@@ -176,6 +198,8 @@ class _Watcher:
         self._path = resource.get_url(namespace=namespace)
         self._sink = sink
         self._screen = sink.screen
+        self._selection: selections.Selection | None = None
+        """What is requested of the API server now; None if all objects are."""
         self._logger = logger
         self._metadata_only = metadata_only
         self._pulse = pulse
@@ -210,6 +234,8 @@ class _Watcher:
             await self._stream()
         except _AsIntended:
             return backoff
+        except _NotSelected as e:
+            return self._stop_selecting(e)
         except raising:
             raise
         except errors.APIGoneError as e:
@@ -222,6 +248,8 @@ class _Watcher:
             self._doubtful = True
             failure = e
         except errors.APIError as e:
+            if self._selection is not None and selections.is_refusal(e):
+                return self._stop_selecting(e)
             self._doubtful = True
             self._relisting |= e.status in (400, 404, 422)
             self._sink.unavailable(e)
@@ -232,6 +260,29 @@ class _Watcher:
         if failure is not None:
             self._logger.debug(f"The watch-stream for {self._name} was interrupted: {failure}")
         return max(backoff, MIN_INTERVAL - (loop.time() - started))
+
+    def _select(self, *, anew: bool) -> None:
+        selection = self._sink.select(anew=anew)
+        is_possible = (
+            self._path not in self._client.unselectable
+            and not self._settings.watching.shard_selectors.collect(self._resource))
+        self._selection = selection if is_possible else None
+
+    def _stop_selecting(self, reason: Exception) -> float:
+        """Request all objects from now on; return the next pause."""
+        self._client.unselectable.add(self._path)
+        self._relisting = True
+        self._logger.info(
+            f"The API server does not select the objects of {self._name} by shards, so all of them "
+            f"are watched: {reason}")
+        return 0
+
+    def _check_selected(self, body: bodies.RawBody) -> None:
+        """
+        Check that the server selects by the same hashes: otherwise, needed objects can be missing.
+        """
+        if self._selection is not None and not self._selection.covers(body):
+            raise _NotSelected("objects of other shards come, too")
 
     async def _prepare(self) -> None:
         """
@@ -262,6 +313,7 @@ class _Watcher:
                 and self._path not in self._client.unstreamable)
 
     def _begin(self, version: str | None) -> None:
+        self._select(anew=True)
         self._sink.begin(restored=(
             version is not None and self._reached is not None
             and _is_lower(version, self._reached)))
@@ -277,12 +329,14 @@ class _Watcher:
         return str(metadata['resourceVersion'])
 
     async def _list(self) -> None:
+        self._select(anew=True)
         begun = False
         version = ''
         breather = _Breather()
         async for page in listing.list_objects(
             self._client, resource=self._resource, namespace=self._namespace,
-            settings=self._settings, metadata_only=self._metadata_only, retry=False,
+            settings=self._settings, selection=self._selection,
+            metadata_only=self._metadata_only, retry=False,
             skip=lambda body, reason: self._skip(None, body, reason),
         ):
             self._pulse.hear(self._settings.networking.request_timeout)
@@ -292,6 +346,7 @@ class _Watcher:
                 restored = self._reached is not None and _is_lower(version, self._reached)
                 self._sink.begin(restored=restored)
             for body in page.items:
+                self._check_selected(body)
                 self._sink.listed(body)
                 if breather.is_needed():
                     await breather.take()
@@ -350,8 +405,10 @@ class _Watcher:
 
     @contextlib.asynccontextmanager
     async def _open(self) -> AsyncIterator[Any]:
+        if not self._streaming:
+            self._select(anew=False)
         params = {
-            **listing.get_selectors(self._settings, self._resource),
+            **listing.get_selectors(self._settings, self._resource, selection=self._selection),
             'watch': 'true',
             'allowWatchBookmarks': 'true',
         }
@@ -378,6 +435,7 @@ class _Watcher:
         type, body = head
         if not screen(self._get_shown(type), body):
             return False
+        self._check_selected(body)
         self._note(body['metadata'].get('resourceVersion'))
         self._note_success()
         return True
@@ -414,6 +472,7 @@ class _Watcher:
             damage = bodies.find_damage(body)
             if damage is not None:
                 body, reason = bodies.identify(body), damage
+            self._check_selected(body)
             shown = self._get_shown(type)
             if reason is not None:
                 self._skip(shown, body, reason)

@@ -216,8 +216,9 @@ class ShardingSettings(sections.Section):
     by: str | Callable[[Mapping[str, Any]], str] = 'uid'
     """
     By what the shard of an object is found: ``uid``, for which an owned object counts as its
-    controller; ``namespace``; or a function that returns a string for the body of the object. The
-    string must never change for an object. Default: ``uid``.
+    controller; ``own-uid``, for which it does not, so that the API server can select the objects;
+    ``namespace``; or a function that returns a string for the body of the object. The string must
+    never change for an object. Default: ``uid``.
     """
 
     handover_timeout: float = 30

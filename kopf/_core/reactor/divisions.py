@@ -5,20 +5,26 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Literal
 
 from kopf._cogs.aiokits import wakeups
-from kopf._cogs.clients import screening
+from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.sharding import holdings
 from kopf._core.intents import registries
 from kopf._core.reactor import informers, items, processing, queueing, saving, switches, works
 
+GATHERING_TIME = 1.0
+"""How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
+
 FindShard = Callable[[bodies.RawBody], int]
 
-Key = tuple[references.Resource, str | None]
+Select = Callable[[Collection[int]], selections.Selection | None]
+"""Makes what to request of the API server for the objects of these shards; None for all objects."""
+
+Key = tuple[references.Resource, references.Namespace]
 
 
 class _Indexer(processing.Processor):
@@ -36,7 +42,8 @@ class Division:
     """
     The informers of all shards of an operator, which `orchestration` uses as those of an operator.
 
-    The objects of a shard that is acquired come by the next list; so, the watches begin anew then.
+    The objects of a shard that is acquired come by the next lists; so, watches begin anew then. But
+    no list is interrupted for that: if shards come one by one, those of the meantime share a list.
     """
 
     def __init__(
@@ -45,18 +52,26 @@ class Division:
             *,
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
+            select: Select | None = None,
             by_metadata: bool = True,
     ) -> None:
-        """``by_metadata`` is whether the shard of an object can be found by its metadata alone."""
+        """
+        ``select`` is given if the API server, too, can find the shard of an object.
+
+        ``by_metadata`` is whether the shard of an object can be found by its metadata alone.
+        """
         super().__init__()
         self.find_shard = find_shard
+        self.select = select
         self.by_metadata = by_metadata
         self.works: dict[int, works.Works] = {}
         """The works of the shards that are held and not being released."""
         self._served: dict[Key, registries.ResourceHandlers] = {}
         self._distributors: dict[Key, Distributor] = {}
         self._subscriber: asyncio.Event | None = None
-        self._must_relist = False
+        self._unlisted: set[Key] = set()
+        """What has to be listed for shards that have begun after its last list was requested."""
+        self._alarm: asyncio.TimerHandle | None = None
         switch, alarms = switches.Switch(), wakeups.Wakeups()
         processor = _Indexer(env, switch=switch, alarms=alarms, indexers=indexers)
         self.indices = informers.InformerFactory(
@@ -68,11 +83,11 @@ class Division:
         """Let these works take part from the next lists on, which begin soon."""
         self.works[shard.grant.shard] = shard
         for key, served in self._served.items():
-            shard.informers.open(*key, served)
+            if _are_for_shards(served):
+                shard.informers.open(*key, served)
+                self._unlisted.add(key)
         self.indices.call_when_filled(shard.informers.seal)
-        self._must_relist = True
-        if self._subscriber is not None:
-            self._subscriber.set()
+        self._wake()
 
     def end(self, grant: holdings.Grant) -> works.Works:
         """Pass no more objects to the works of this shard; return them."""
@@ -92,7 +107,28 @@ class Division:
 
     async def stop(self, deadline: float) -> None:
         """Stop the indexing until the deadline (a time of the loop)."""
+        self._cancel_alarm()
         await self.indices.stop(deadline)
+
+    # Called by the distributors.
+
+    def note_request(self, key: Key) -> None:
+        """Note that a list is requested, for all shards that are held now."""
+        self._unlisted.discard(key)
+
+    def note_end(self, key: Key) -> None:
+        """Note that a list has ended."""
+        if key in self._unlisted:
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._subscriber is not None:
+            self._subscriber.set()
+
+    def _cancel_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
 
     # Called by the orchestration.
 
@@ -100,13 +136,22 @@ class Division:
         """Set this event whenever new lists are needed."""
         self._subscriber = woken
 
-    def take_relisting(self) -> bool:
-        """Whether new lists are needed: once each time."""
-        must_relist, self._must_relist = self._must_relist, False
-        return must_relist
+    def take_relisting(self) -> Collection[Key]:
+        """What has to be listed anew now: once each time."""
+        self._cancel_alarm()
+        loop = asyncio.get_running_loop()
+        times = {
+            key: when for key in self._unlisted if key in self._distributors
+            and (when := self._distributors[key].relisting_at) is not None}
+        due = [key for key, when in times.items() if when <= loop.time()]
+        self._unlisted.difference_update(due)
+        later = min((when for key, when in times.items() if key in self._unlisted), default=None)
+        if later is not None:
+            self._alarm = loop.call_at(later, self._wake)
+        return due
 
     def open(
-            self, resource: references.Resource, namespace: str | None,
+            self, resource: references.Resource, namespace: references.Namespace,
             served: registries.ResourceHandlers,
     ) -> 'Distributor':
         self._set(resource, namespace, served)
@@ -116,22 +161,27 @@ class Division:
         else:
             self.indices.close(resource, namespace)
         for shard in self.works.values():
-            shard.informers.open(resource, namespace, served)
+            if _are_for_shards(served):
+                shard.informers.open(resource, namespace, served)
+            else:
+                shard.informers.close(resource, namespace)
         distributor = Distributor(self, resource, namespace)
         return self._distributors.setdefault((resource, namespace), distributor)
 
     def narrow(
-            self, resource: references.Resource, namespace: str | None,
+            self, resource: references.Resource, namespace: references.Namespace,
             served: registries.ResourceHandlers,
     ) -> None:
         self._set(resource, namespace, served)
         if self.indices.get(resource, namespace) is not None:
             self.indices.narrow(resource, namespace, _narrow(served))
         for shard in self.works.values():
-            shard.informers.narrow(resource, namespace, served)
+            if shard.informers.get(resource, namespace) is not None:
+                shard.informers.narrow(resource, namespace, served)
 
     def close(
-            self, resource: references.Resource, namespace: str | None, *, deleted: bool = False,
+            self, resource: references.Resource, namespace: references.Namespace, *,
+            deleted: bool = False,
     ) -> None:
         del self._served[resource, namespace]
         del self._distributors[resource, namespace]
@@ -143,7 +193,7 @@ class Division:
         self.indices.seal()
 
     def _set(
-            self, resource: references.Resource, namespace: str | None,
+            self, resource: references.Resource, namespace: references.Namespace,
             served: registries.ResourceHandlers,
     ) -> None:
         # Resources are equal if their names are, but their details can be others.
@@ -156,18 +206,32 @@ def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
         indexing=tuple(handler for handler in served.indexing if not handler.sharded))
 
 
+def _are_for_shards(served: registries.ResourceHandlers) -> bool:
+    """Whether there is more than complete indices. Admission handlers use the memos of objects."""
+    return bool(
+        served.watching or served.spawning or served.changing or served.reconciling
+        or served.webhooks or any(handler.sharded for handler in served.indexing))
+
+
 class Distributor:
     """Takes the events of one watch."""
 
     def __init__(
-            self, division: Division, resource: references.Resource, namespace: str | None,
+            self,
+            division: Division,
+            resource: references.Resource,
+            namespace: references.Namespace,
     ) -> None:
         super().__init__()
         self._division = division
         self._resource = resource
         self._namespace = namespace
+        self._selected: frozenset[works.Works] = frozenset()
+        """The shards that the last list was requested for, as far as they are held since then."""
         self._fed: dict[works.Works, informers.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
+        self.relisting_at: float | None = None
+        """From when on a next list can be requested; None until the present one has ended."""
         self._count: int | None = 0
         self._expected: int | None = None
         self._reached: int | None = None
@@ -213,12 +277,22 @@ class Distributor:
     def _index(self) -> informers.Informer | None:
         return self._division.indices.get(self._resource, self._namespace)
 
+    def select(self, *, anew: bool) -> selections.Selection | None:
+        held = frozenset(self._division.works.values())
+        self._selected = held if anew else held & self._selected
+        if anew:
+            self._division.note_request((self._resource, self._namespace))
+            self.relisting_at = None
+        if self._division.select is None or self._index is not None:
+            return None
+        return self._division.select([shard.grant.shard for shard in self._selected])
+
     def begin(self, *, restored: bool) -> None:
         if restored:
             self._reached = None
         self._fed = {
-            shard: informer for shard in self._division.works.values()
-            if (informer := shard.informers.get(self._resource, self._namespace)) is not None}
+            shard: informer for shard in self._division.works.values() if shard in self._selected
+            and (informer := shard.informers.get(self._resource, self._namespace)) is not None}
         for informer in self._get_all():
             informer.begin(restored=restored)
 
@@ -241,6 +315,8 @@ class Distributor:
         self._count = None
         for informer in self._get_all():
             informer.end()
+        self.relisting_at = asyncio.get_running_loop().time() + GATHERING_TIME
+        self._division.note_end((self._resource, self._namespace))
 
     def unavailable(self, error: Exception) -> None:
         unlogged: Exception | None = error

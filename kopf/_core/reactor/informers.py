@@ -89,6 +89,10 @@ class Informer:
         left = self._queue.gate.count_left(self) if self._is_complete else None
         return None if left is None else (len(self._items) - left, len(self._items))
 
+    def select(self, *, anew: bool) -> None:
+        """All objects are needed."""
+        return
+
     @property
     def screen(self) -> None:
         """All objects are of use."""

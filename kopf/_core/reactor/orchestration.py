@@ -93,13 +93,13 @@ class Informers(Protocol):
 
 
 class Relisting(Protocol):
-    """Tells when new lists of all resources are needed."""
+    """Tells when new lists are needed, and of which resources."""
 
     def subscribe(self, woken: asyncio.Event, /) -> None:
         """Set this event whenever new lists are needed."""
 
-    def take_relisting(self) -> bool:
-        """Whether new lists are needed: once each time."""
+    def take_relisting(self) -> Collection[Key]:
+        """What has to be listed anew now: once each time."""
 
 
 async def serve(
@@ -162,8 +162,8 @@ async def serve(
                 if served is None:
                     await watch_tasks.pause()
                 else:
-                    if relisting is not None and relisting.take_relisting():
-                        await watch_tasks.drop()
+                    if relisting is not None:
+                        await watch_tasks.drop(relisting.take_relisting())
                     await watch_tasks.adjust(resources, served, deleted=insights.deleted)
                     watch_tasks.announce(served)
                     if served == known:
@@ -339,12 +339,9 @@ class WatchTasks:
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
 
-    async def drop(self) -> None:
-        """
-        Stop the watches; `adjust` begins them anew, with lists. Those of reconcilers go on.
-        """
-        watchers, self._watchers = self._watchers, {}
-        await tasks.cancel(list(watchers.values()))
+    async def drop(self, keys: Collection[Key]) -> None:
+        """Stop these watches; `adjust` begins them anew, with lists."""
+        await tasks.cancel([self._watchers.pop(key) for key in keys if key in self._watchers])
 
     async def pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""

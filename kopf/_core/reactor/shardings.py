@@ -65,7 +65,7 @@ class Sharding:
             settings, vault.select_all()))
         self.division = divisions.Division(
             env, indexers=indexers, find_shard=make_finder(settings),
-            by_metadata=not callable(settings.sharding.by))
+            select=make_selector(settings), by_metadata=not callable(settings.sharding.by))
         self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
             name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,
@@ -203,7 +203,22 @@ def make_finder(settings: configuration.OperatorSettings) -> divisions.FindShard
     if by == 'namespace':
         return lambda body: hashing.find_shard_of_key(
             body['metadata'].get('namespace') or '', count)
+    if by == 'own-uid':
+        return lambda body: hashing.find_shard_of_uid(body['metadata'].get('uid') or '', count)
     return lambda body: hashing.find_shard_of_uid(_find_uid(body['metadata']), count)
+
+
+def make_selector(settings: configuration.OperatorSettings) -> divisions.Select | None:
+    """
+    Make the function that selects the objects of shards, if API servers can do that.
+
+    They know no controllers. By their hashes of namespaces, similar names would be in one shard.
+    """
+    count = settings.sharding.count
+    assert count is not None
+    if settings.sharding.by != 'own-uid':
+        return None
+    return lambda shards: hashing.select(shards, count)
 
 
 def _call(get_key: Callable[[Mapping[str, Any]], str], body: bodies.RawBody) -> str | None:
@@ -243,9 +258,10 @@ def verify(settings: configuration.OperatorSettings) -> None:
         raise configuration.SettingsError(
             "Sharding and peering exclude each other: omit either --shards "
             "(settings.sharding.count), or --peering, --priority, --dev (settings.peering).")
-    if own.by not in ('uid', 'namespace') and not callable(own.by):
+    if own.by not in ('uid', 'own-uid', 'namespace') and not callable(own.by):
         raise configuration.SettingsError(
-            f"settings.sharding.by must be 'uid', 'namespace', or a function: not {own.by!r}.")
+            f"settings.sharding.by must be 'uid', 'own-uid', 'namespace', or a function: "
+            f"not {own.by!r}.")
     leaderships.verify_durations(settings.leadership)
 
 

@@ -6,7 +6,15 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kopf._kits.sandbox import encoding, fields, objects, paging, selecting, tables
+from kopf._kits.sandbox import (
+    encoding,
+    fields,
+    objects,
+    paging,
+    selecting,
+    shardranges,
+    tables,
+)
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import META_GROUP, Request
@@ -21,25 +29,29 @@ class Selection:
     namespace: str
     labels: selecting.LabelSelector
     fields: selecting.FieldSelector
+    shards: shardranges.ShardSelector
 
     def __bool__(self) -> bool:
-        return bool(self.labels or self.fields)
+        return bool(self.labels or self.fields or self.shards)
 
     def matches(self, entry: Entry) -> bool:
         if self.namespace and entry.key[0] != self.namespace:
             return False
         if self.labels and not self.labels.matches(entry.labels):
             return False
+        if self.shards and not self.shards.matches(namespace=entry.key[0], uid=entry.uid):
+            return False
         return not self.fields or fields.matches(self.fields, self.kind, entry)
 
 
 def selection_of(request: Request) -> Selection:
-    """Raises `BadRequest` for selectors that are none."""
+    """Raises `APIError` for selectors that are none."""
     return Selection(
         kind=request.kind,
         namespace=request.namespace,
         labels=selecting.parse_labels(request.option('labelSelector')),
         fields=fields.parse_for(request.kind, request.option('fieldSelector')),
+        shards=shardranges.parse(request.option('shardSelector')),
     )
 
 
@@ -164,16 +176,18 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
             raise Expired("The resourceVersion for the provided list is too old.") from None
     else:
         entries = store.select(resource, request.namespace)
-    chosen: Iterator[Entry] = filter(selection.matches, entries) if selection else iter(entries)
     metadata: Obj = {'resourceVersion': str(shown)}
+    if selection.shards and not request.kind.custom and not request.accepted.shape:
+        metadata['shardInfo'] = {'selector': str(selection.shards)}
     if not limit:
-        return list(chosen), metadata
+        return list(filter(selection.matches, entries) if selection else entries), metadata
+    entries = list(entries)
+    chosen: Iterator[Entry] = filter(selection.matches, entries) if selection else iter(entries)
     found = list(itertools.islice(chosen, limit))
-    rest = list(chosen) if not selection else list(itertools.islice(chosen, 1))
-    if rest:
+    if next(chosen, None) is not None:
         metadata['continue'] = paging.make_token(shown, found[-1].key)
-        if not selection:
-            metadata['remainingItemCount'] = len(rest)
+        if not (selection.labels or selection.fields):  # that shards are selected does not count
+            metadata['remainingItemCount'] = len(entries) - limit
     return found, metadata
 
 

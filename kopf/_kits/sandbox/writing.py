@@ -205,7 +205,8 @@ class Writer:
                 continue
             shown.append(objects.item(kind, raw))
         return 200, reading.encode_items(kind, shown, {'resourceVersion': str(
-            cluster.store.revision), **{k: v for k, v in metadata.items() if k == 'continue'}})
+            cluster.store.revision), **{k: v for k, v in metadata.items()
+                                       if k in ('continue', 'shardInfo')}})
 
     async def _admit_deletion(self, request: Request, entry: Entry) -> None:
         admission = self.admission

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from kopf._cogs.clients import api, errors, screening, splitting, streaks, watching
+from kopf._cogs.clients import api, errors, screening, selections, splitting, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
     drop,
@@ -467,6 +467,103 @@ async def test_selectors_go_to_both_lists_and_streams(server, watch, settings, u
             assert request.query['labelSelector'] == 'a=b,c'
             assert request.query['fieldSelector'] == 'metadata.name=x'
             assert request.query['shardSelector'] == 'first'
+
+
+def select(*names):
+    """Select exactly these objects."""
+    hashes = [selections.hash_text(f'uid-{name}') for name in names]
+    return selections.select([(value, value + 1) for value in hashes])
+
+
+@pytest.mark.parametrize('streaming', [False, True])
+async def test_objects_are_selected_by_the_server_in_both_lists_and_streams(
+        server, watch, sink, settings, until, streaming):
+    settings.watching.initial_streaming = streaming
+    sink.select = lambda *, anew: select('a', 'b') if anew else select('a')
+    server.script(show('a', 'b'))
+    beginning = [make_event('ADDED', 'a', '90'), make_initial_end('100')] if streaming else []
+    server.script(flow(*beginning, make_event('MODIFIED', 'a', '101'), then='end'), flow(),
+                  on=WATCH)
+    async with watch():
+        await until(lambda: len(server.watches) == 2)
+        assert [request.query['shardSelector'] for request in server.requests] == [
+            select('a', 'b').selector, *([] if streaming else [select('a').selector]),
+            select('a').selector]
+        assert sink.seen[-1] == ('MODIFIED', 'a', '101')
+
+
+async def test_shards_of_the_settings_precede(server, watch, sink, settings, until):
+    settings.watching.shard_selectors['things'] = 'first'
+    sink.select = lambda *, anew: select('a')
+    server.script(show('a', 'b'))
+    server.script(flow(), on=WATCH)
+    async with watch():
+        await until(lambda: bool(server.watches))
+        assert {request.query['shardSelector'] for request in server.requests} == {'first'}
+        assert sink.seen == [('begin',), ('listed', 'a'), ('listed', 'b'), ('end',)]
+
+
+@pytest.mark.parametrize('streaming', [False, True])
+async def test_all_objects_are_listed_again_if_the_server_does_not_select(
+        server, watch, sink, settings, caplog, streaming):
+    caplog.set_level(logging.INFO)
+    settings.watching.initial_streaming = streaming
+    sink.select = lambda *, anew: select('a')
+    server.script(show('a', 'b'))
+    server.script(flow(
+        *([make_event('ADDED', 'a', '90'), make_event('ADDED', 'b', '95'), make_initial_end('100')]
+          if streaming else []), make_event('MODIFIED', 'a', '101')), on=WATCH)
+    async with watch():
+        await sink.wait('MODIFIED', 'a', '101')
+        assert sink.seen == [('begin',), ('listed', 'a'), ('begin',), ('listed', 'a'),
+                             ('listed', 'b'), ('end',), ('MODIFIED', 'a', '101')]
+        assert [bool(request.query.get('shardSelector')) for request in server.requests] == [
+            True, *[False] * (1 if streaming else 2)]
+        assert caplog.messages == [
+            "The API server does not select the objects of things.v1.g.test cluster-wide by "
+            "shards, so all of them are watched: objects of other shards come, too"]
+
+
+@pytest.mark.parametrize('length', [0, screening.MIN_LENGTH])
+async def test_all_objects_are_listed_again_if_a_stream_is_not_selected(
+        server, watch, sink, length):
+    sink.select = lambda *, anew: select('a')
+    sink.screen = lambda type, body: body['metadata']['name'] == 'b'
+    server.script(show('a'), show('a', 'b', 'c'))
+    event = make_event('MODIFIED', 'b', '101').replace(b' ', b'')
+    event = event.replace(b'}}}', b'},"spec":"' + b'x' * length + b'"}}')
+    server.script(flow(event), flow(make_event('ADDED', 'd', '102')), on=WATCH)
+    async with watch():
+        await sink.wait('ADDED', 'd', '102')
+        assert sink.seen == [('begin',), ('listed', 'a'), ('end',), ('begin',), ('listed', 'a'),
+                             ('listed', 'b'), ('listed', 'c'), ('end',), ('ADDED', 'd', '102')]
+
+
+@pytest.mark.parametrize(('status', 'message'), [
+    (400, "no"), (414, "no"), (500, "invalid shard selector: no")])
+async def test_all_objects_are_listed_if_the_server_refuses_to_select(
+        server, watch, sink, caplog, status, message):
+    sink.select = lambda *, anew: select('a')
+    server.script(refuse(status, message), show('a', 'b'))
+    server.script(flow(make_event('MODIFIED', 'a', '101')), on=WATCH)
+    async with watch():
+        await sink.wait('MODIFIED', 'a', '101')
+        assert [bool(request.query.get('shardSelector')) for request in server.requests] == [
+            True, False, False]
+        assert not get_warnings(caplog)
+
+
+async def test_number_of_objects_is_unknown_if_the_server_selects(server, watch, sink):
+    expected = []
+    sink.expect = expected.append
+    sink.select = lambda *, anew: select('a', 'b')
+    server.script(say({
+        'kind': 'ThingList', 'apiVersion': 'g.test/v1', 'items': [make_object('a')], 'metadata': {
+            'resourceVersion': '100', 'continue': 'next', 'remainingItemCount': 30}}), show('b'))
+    server.script(flow(), on=WATCH)
+    async with watch():
+        await sink.wait('end')
+        assert expected == [None, 0]
 
 
 async def test_the_first_state_is_streamed_if_so_wished(server, watch, sink, settings):

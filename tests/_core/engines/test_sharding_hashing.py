@@ -5,22 +5,16 @@ import collections
 import random
 import uuid
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopf._cogs.clients.selections import hash_text
 from kopf._core.engines.sharding import hashing
-
-
-@pytest.mark.parametrize(('text', 'value'), [
-    ('', 0xcbf29ce484222325), ('a', 0xaf63dc4c8601ec8c), ('foobar', 0x85944171f73967e8)])
-def test_hash_is_fnv_1a(text, value):
-    assert hashing.hash_text(text) == value
 
 
 def test_known_objects_stay_in_their_shards():
     uid = '6f3b7d3e-93a5-4f5c-a6dc-0a3b1c2d4e5f'
-    assert hashing.find_shard_of_uid(uid, 32) == hashing.hash_text(uid) >> 59
+    assert hashing.find_shard_of_uid(uid, 32) == hash_text(uid) >> 59
     assert [hashing.find_shard_of_key(f'ns{i}', 32) for i in range(4)] == [10, 2, 17, 27]
 
 
@@ -44,3 +38,18 @@ def test_names_that_differ_in_their_last_letters_are_spread_too():
         hashing.find_shard_of_key(f'team-{i}', 32) for i in range(3200))
     assert len(counts) == 32
     assert 60 < min(counts.values()) <= max(counts.values()) < 140
+
+
+@given(st.integers(2, 300), st.data())
+def test_shards_are_selected_by_the_uids_of_their_objects(count, data):
+    shards = data.draw(st.sets(st.integers(0, count - 1), max_size=count - 1).filter(
+        lambda shards: len(shards) < 60))
+    selection = hashing.select(shards, count)
+    for _ in range(20):
+        uid = data.draw(st.uuids().map(str))
+        assert selection.covers({'metadata': {'uid': uid}}) == (
+            hashing.find_shard_of_uid(uid, count) in shards)
+
+
+def test_nothing_is_selected_if_all_shards_are_needed():
+    assert hashing.select(range(8), 8) is None

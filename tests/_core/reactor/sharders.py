@@ -87,6 +87,7 @@ class Replica:
         """Begin the watch anew, by a list."""
         if self._watching is not None:
             self._watching.cancel()
+        self.feed.select(anew=True)
         self.feed.begin(restored=False)
         for raw in list(self.api.objects.values()):
             self.feed.listed(copy.deepcopy(raw))
@@ -108,12 +109,15 @@ class Replica:
         for shard in shards:
             grant = Grant(shard, self.own.tenure.term)
             self.own.add(grant)
-            self.division.begin(contextvars.copy_context().run(
-                works.Works, self.env, grant, own=self.own, hub=self.hub,
-                make_queue=queueing.WorkQueue, crew=self.crew,
-                indexers=self.indexers, await_indexing=self.division.wait_indexed))
-        if self.division.take_relisting() and self._watching is not None:
+            self.begin(grant)
+        if self._watching is not None:
             self.list()
+
+    def begin(self, grant):
+        self.division.begin(contextvars.copy_context().run(
+            works.Works, self.env, grant, own=self.own, hub=self.hub,
+            make_queue=queueing.WorkQueue, crew=self.crew,
+            indexers=self.indexers, await_indexing=self.division.wait_indexed))
 
     async def release(self, shard):
         grant = self.own.grants[shard]

@@ -4,17 +4,35 @@ in virtual time.
 """
 import asyncio
 import collections
+import copy
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kopf
 from kopf import testing
 from kopf._core.engines.reconciling import applications
+from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import inspecting, switches
-from tests._core.reactor.sharders import Replica, create, make_api, rest
+from kopf._core.reactor import divisions, inspecting, switches
+from tests._core.reactor.sharders import RESOURCE, Replica, create, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
+
+
+def ignore(**_):
+    """Handle nothing, so that there is a handler."""
+
+
+def register_seeing(registry, calls):
+    """Note which objects event handlers and resuming handlers see."""
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def see(name, type, **_):
+        calls.append((name, type))
+
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def resume(name, **_):
+        calls.append((name, 'resume'))
 
 
 @testing.virtual_time
@@ -52,13 +70,7 @@ async def test_replica_without_shards_handles_nothing(registry, calls):
 @testing.virtual_time
 async def test_resume_and_event_handlers_see_the_objects_of_a_shard_that_is_gained(
         registry, calls):
-    @kopf.on.event('kopfexamples', registry=registry)
-    async def see(name, type, **_):
-        calls.append((name, type))
-
-    @kopf.on.resume('kopfexamples', registry=registry)
-    async def resume(name, **_):
-        calls.append((name, 'resume'))
+    register_seeing(registry, calls)
 
     @kopf.on.create('kopfexamples', registry=registry)
     async def create(**_):
@@ -554,10 +566,7 @@ async def test_object_whose_shard_changes_is_handled_where_it_belongs_now(regist
 
 @testing.virtual_time
 async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metadata_tells(registry):
-    @kopf.on.event('kopfexamples', registry=registry)
-    def handle(**_):
-        pass
-
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
     @kopf.index('kopfexamples', sharded=True, registry=registry)
     def own(**_):
         pass
@@ -579,12 +588,125 @@ async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metada
     await replica.stop()
 
 
+class Shards(tuple):
+    """Stands for a selection: which shards are requested."""
+
+    def __new__(cls, shards):
+        return super().__new__(cls, sorted(shards))
+
+
 @testing.virtual_time
-async def test_screened_objects_of_a_list_are_counted(registry):
-    @kopf.on.event('kopfexamples', registry=registry)
-    def handle(**_):
+async def test_api_server_is_to_select_the_held_shards(registry):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    replica = Replica(make_api(), 'a', registry)
+    replica.division.select = Shards
+    replica.gain(0, 1, 2)
+    assert replica.feed.select(anew=True) == (0, 1, 2)
+    await replica.release(1)
+    assert replica.feed.select(anew=False) == (0, 2)
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_api_server_is_to_select_nothing_for_complete_indices(registry):
+    @kopf.index('kopfexamples', registry=registry)
+    def everybody(**_):
         pass
 
+    replica = Replica(make_api(), 'a', registry)
+    replica.division.select = Shards
+    replica.gain(0)
+    assert replica.feed.select(anew=True) is None
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_shard_that_is_gained_during_a_list_is_only_in_the_next_list(registry, calls):
+    register_seeing(registry, calls)
+    api = make_api(x=0, y=1)
+    replica = Replica(api, 'a', registry, lists=False)
+    replica.division.select = Shards
+    replica.gain(0)
+    assert replica.feed.select(anew=True) == (0,)
+    replica.gain(1)
+    replica.feed.begin(restored=False)  # the response is still that for the shard 0
+    replica.feed.listed(copy.deepcopy(api.objects['x']))
+    replica.feed.end()
+    assert replica.feed.select(anew=False) == (0,)
+    replica.list()
+    await rest(replica)
+    assert [call for call in calls if call[0] == 'y'][:2] == [('y', None), ('y', 'resume')]
+    await replica.stop()
+
+
+@pytest.mark.parametrize(('decorator', 'kwargs', 'expected'), [
+    (kopf.on.event, {}, True),
+    (kopf.on.update, {}, True),
+    (kopf.timer, {'interval': 10}, True),
+    (kopf.reconcile, {}, True),
+    (kopf.on.validate, {}, True),  # for the memos
+    (kopf.index, {'id': 'own', 'sharded': True}, True),
+    (kopf.index, {'id': 'more'}, False),
+])
+@testing.virtual_time
+async def test_complete_indices_need_no_lists_for_gained_shards(
+        registry, decorator, kwargs, expected):
+    @kopf.index('kopfexamples', id='everybody', registry=registry)
+    @decorator('kopfexamples', registry=registry, **kwargs)
+    def handle(name, **_):
+        return name
+
+    replica = Replica(make_api(), 'a', registry)
+    await asyncio.sleep(divisions.GATHERING_TIME)
+    replica.own.add(grant := Grant(0, replica.own.tenure.term))
+    replica.begin(grant)
+    assert list(replica.division.take_relisting()) == ([(RESOURCE, None)] if expected else [])
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_shards_gained_during_a_list_or_soon_after_it_share_the_next_list(registry):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    replica = Replica(make_api(), 'a', registry, lists=False)
+    division, loop = replica.division, asyncio.get_running_loop()
+    division.subscribe(woken := asyncio.Event())
+    replica.feed.select(anew=True)
+    replica.feed.begin(restored=False)
+    for shard in range(5):
+        await asyncio.sleep(1)
+        replica.gain(shard)
+        assert not division.take_relisting()
+    woken.clear()
+    replica.feed.end()
+    ended = loop.time()
+    assert woken.is_set()
+    replica.gain(5)
+    assert not division.take_relisting()
+    woken.clear()
+    await asyncio.wait_for(woken.wait(), 100)
+    assert loop.time() == pytest.approx(ended + divisions.GATHERING_TIME)
+    assert list(division.take_relisting()) == [(RESOURCE, None)]
+    assert not division.take_relisting()
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_shards_gained_before_a_list_is_requested_need_no_other_list(registry):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    replica = Replica(make_api(), 'a', registry, lists=False)
+    replica.feed.select(anew=True)  # this request fails, e.g. after its timeout
+    replica.gain(0)
+    replica.feed.select(anew=True)
+    replica.feed.begin(restored=False)
+    replica.feed.end()
+    await asyncio.sleep(100)
+    assert not replica.division.take_relisting()
+    await replica.stop()
+
+
+@testing.virtual_time
+async def test_screened_objects_of_a_list_are_counted(registry):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = Replica(make_api(), 'a', registry, lists=False)
     replica.gain(0)
     replica.feed.begin(restored=False)

@@ -8,6 +8,7 @@ import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import vaults
 from kopf._cogs.structs.credentials import LoginError
+from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.reactor import orchestration
@@ -316,6 +317,29 @@ async def test_a_watch_that_somebody_has_stopped_is_started_again(
         await until(lambda: first not in find() and find())
     assert "Somebody has stopped watching of things.v1.g.test; starting it again." in (
         caplog.messages)
+
+
+async def test_only_what_has_to_be_listed_anew_is_listed_anew(
+        watched, serve_all, handle, lines, until):
+    class Relisting:
+        keys = ()
+
+        def subscribe(self, woken):
+            self.woken = woken
+
+        def take_relisting(self):
+            keys, self.keys = self.keys, ()
+            return keys
+
+    relisting = Relisting()
+    handle('things')
+    async with serve_all('ns1', 'ns2', relisting=relisting):
+        await until(lambda: all(
+            lines.shows('obj', 'things', namespace) for namespace in ['ns1', 'ns2']))
+        relisting.keys = [(Resource('g.test', 'v1', 'things'), 'ns1')]
+        relisting.woken.set()
+        await lines.sinks['things', 'ns1'].wait('listed', 'obj', count=2)
+        assert lines.sinks['things', 'ns2'].seen.count(('listed', 'obj')) == 1
 
 
 async def test_watches_without_progress_are_told_of(

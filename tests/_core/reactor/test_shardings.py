@@ -65,7 +65,7 @@ def test_durations_have_to_fit(settings):
 
 def test_shards_are_by_what_is_known(settings):
     settings.sharding.by = 'name'
-    with pytest.raises(SettingsError, match=r"must be 'uid', 'namespace', or a function"):
+    with pytest.raises(SettingsError, match="'uid', 'own-uid', 'namespace', or a function"):
         shardings.verify(settings)
 
 
@@ -83,6 +83,34 @@ def test_owned_object_belongs_to_the_shard_of_its_controller(settings):
         owners = [{'uid': other, 'controller': False}, {'uid': parent, 'controller': True}]
         assert find(make_body(child, owners=owners)) == find(make_body(parent))
         assert find(make_body(child, owners=owners[:1])) == find(make_body(child))
+
+
+def test_owned_object_belongs_to_a_shard_of_its_own_if_shards_are_by_own_uids(settings):
+    settings.sharding.by = 'own-uid'
+    find = shardings.make_finder(settings)
+    for _ in range(20):
+        parent, child = (str(uuid.uuid4()) for _ in range(2))
+        assert find(make_body(child, owners=[{'uid': parent, 'controller': True}])) == (
+            find(make_body(child)))
+
+
+@pytest.mark.parametrize('by', ['uid', 'namespace', lambda body: body['metadata']['name']])
+def test_api_server_selects_by_own_uids_only(settings, by):
+    settings.sharding.by = by
+    assert shardings.make_selector(settings) is None
+    settings.sharding.by = 'own-uid'
+    find, select = shardings.make_finder(settings), shardings.make_selector(settings)
+    for _ in range(20):
+        body = make_body(str(uuid.uuid4()), owners=[{'uid': 'x', 'controller': True}])
+        assert select([find(body)]).covers(body)
+
+
+def test_replicas_with_other_shards_than_by_own_uids_never_work_at_the_same_time(settings):
+    schemes = set()
+    for by in ['uid', 'own-uid']:
+        settings.sharding.by = by
+        schemes.add(shardings.make_group(settings, identity='pod', namespace='ns').scheme)
+    assert len(schemes) == 2
 
 
 def test_shards_by_namespace_keep_namespaces_together(settings):

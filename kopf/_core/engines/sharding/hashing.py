@@ -5,15 +5,10 @@ The uids are hashed as API servers do it for their own shards of lists and watch
 FNV-1a in 64 bits; each shard is a range of these hashes. Names, e.g. those of namespaces, often
 differ only in their last letters, and so FNV-1a puts them into the same range: they are mixed.
 """
-OFFSET, PRIME, MASK = 0xcbf29ce484222325, 0x100000001b3, 0xffffffffffffffff
+from collections.abc import Collection
 
-
-def hash_text(text: str) -> int:
-    """Calculate FNV-1a of the text in UTF-8: 64 bits."""
-    value = OFFSET
-    for byte in text.encode():
-        value = (value ^ byte) * PRIME & MASK
-    return value
+from kopf._cogs.clients import selections
+from kopf._cogs.clients.selections import MASK, hash_text
 
 
 def mix(value: int) -> int:
@@ -31,3 +26,11 @@ def find_shard_of_uid(uid: str, count: int) -> int:
 def find_shard_of_key(key: str, count: int) -> int:
     """Find the shard (from 0) of any other key, of so many shards."""
     return mix(hash_text(key)) * count >> 64
+
+
+def select(shards: Collection[int], count: int) -> selections.Selection | None:
+    """Select the objects of these shards, by their own uids; None if these are all shards."""
+    if len(shards) == count:
+        return None
+    ranges = [(-(-(shard << 64) // count), -(-(shard + 1 << 64) // count)) for shard in shards]
+    return selections.select(ranges or [(0, 1)])  # an empty range is refused

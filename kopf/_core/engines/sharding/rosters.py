@@ -34,7 +34,7 @@ class Group:
     namespace: str
     count: int
     by: str
-    """What the shards are by: ``uid``, ``namespace``, or ``custom``."""
+    """What the shards are by: ``uid``, ``own-uid``, ``namespace``, or ``custom``."""
     me: str
     """The unique id of this member."""
     duration: int
