@@ -15,7 +15,9 @@ import random
 import signal
 import sys
 import time
+from typing import Any
 
+from benchmarks.drivers import make_spec
 from tests.e2e.kubes import Kind, Kube, KubeError
 
 CONCURRENCY = 50
@@ -27,6 +29,9 @@ RECREATED = 0.005
 PAGED = 0.05
 """How many of the changes are for the owned resources, too."""
 
+CHANGED = ('n', 'pages', 'at')
+"""The fields that are changed."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Order:
@@ -37,6 +42,8 @@ class Order:
     objects: int
     rate: float
     result: str
+    size: int = 0
+    """How many bytes an object has beyond what is changed."""
 
     def get_kind(self) -> Kind:
         return Kind(self.group, 'v1', self.plural, self.kind)
@@ -48,8 +55,10 @@ class Changer:
         self._kube = kube
         self._kind = order.get_kind()
         self._rate = order.rate
-        self._specs = {
-            f'object{i}': {'n': 0, 'pages': i % 2, 'at': 0.0} for i in range(order.objects)}
+        fields = make_spec(order.size) if order.size else {}
+        self._specs: dict[str, dict[str, Any]] = {
+            f'object{i}': {**fields, 'n': 0, 'pages': i % 2, 'at': 0.0}
+            for i in range(order.objects)}
         self._free = collections.deque(self._specs)
         self._freed = asyncio.Event()
         self._room = asyncio.Semaphore(CONCURRENCY)
@@ -94,7 +103,8 @@ class Changer:
         try:
             if not is_recreated:
                 spec['at'] = time.time()
-                await self._kube.patch(self._kind, name, {'spec': spec})
+                await self._kube.patch(
+                    self._kind, name, {'spec': {key: spec[key] for key in CHANGED}})
         finally:
             self._room.release()
         if is_recreated:

@@ -9,6 +9,7 @@ of the end-to-end tests, `tests.e2e.proxy`, parses all requests and remembers th
 import asyncio
 import base64
 import contextlib
+import dataclasses
 import pathlib
 import ssl
 import urllib.parse
@@ -17,14 +18,35 @@ from typing import Any, Self
 
 import yaml
 
+from kopf._kits.sandbox import tls
+
 CHUNK = 256 * 1024
-REASONS = {429: 'Too Many Requests', 500: 'Internal Server Error'}
+HEAD = b' HTTP/1.1\r\n'
+"""The end of the first line of a request."""
+
+REASONS = {429: 'Too Many Requests', 500: 'Internal Server Error', 503: 'Service Unavailable'}
+
+
+@dataclasses.dataclass
+class Traffic:
+    """What an operator and the API server have exchanged."""
+    connections: int = 0
+    requests: int = 0
+    sent: int = 0
+    """The bytes from the operator."""
+    received: int = 0
+    """The bytes to the operator."""
 
 
 class Proxy:
-    """The proxy, as a context manager. It makes no faults until it is told to."""
+    """
+    The proxy, as a context manager. It makes no faults until it is told to.
 
-    def __init__(self, kubeconfig: str) -> None:
+    Clients in Go send tokens only to a ``secure`` server: one with TLS.
+    """
+
+    def __init__(self, kubeconfig: str, *, secure: bool = False) -> None:
+        self._own = tls.make('127.0.0.1') if secure else None
         self._config = yaml.safe_load(pathlib.Path(kubeconfig).read_text(encoding='utf-8'))
         self._cluster: dict[str, Any] = self._config['clusters'][0]['cluster']
         self._target = urllib.parse.urlsplit(self._cluster['server'])
@@ -32,11 +54,14 @@ class Proxy:
             cadata=base64.b64decode(self._cluster['certificate-authority-data']).decode())
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.StreamWriter] = set()
+        self.traffic = Traffic()
+        self._is_down = False
         self._refusal: int | None = None
         self._latency = 0.0
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, '127.0.0.1', limit=CHUNK)
+        self._server = await asyncio.start_server(
+            self._serve, '127.0.0.1', limit=CHUNK, ssl=self._own and self._own.context())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -48,7 +73,9 @@ class Proxy:
         """Write the kubeconfig with the same users and the proxy as the server."""
         assert self._server is not None
         port = self._server.sockets[0].getsockname()[1]
-        cluster = {'server': f'http://127.0.0.1:{port}'}
+        cluster = {'server': f'http://127.0.0.1:{port}'} if self._own is None else {
+            'server': f'https://127.0.0.1:{port}',
+            'certificate-authority-data': base64.b64encode(self._own.authority).decode()}
         clusters = [{'name': each['name'], 'cluster': cluster} for each in self._config['clusters']]
         path.write_text(yaml.safe_dump({**self._config, 'clusters': clusters}), encoding='utf-8')
 
@@ -56,6 +83,15 @@ class Proxy:
         """Break all connections, those of the watches included."""
         for writer in self._connections:
             writer.transport.abort()
+
+    @contextlib.contextmanager
+    def down(self) -> Iterator[None]:
+        """Close all new connections at once."""
+        self._is_down = True
+        try:
+            yield
+        finally:
+            self._is_down = False
 
     @contextlib.contextmanager
     def refusing(self, status: int) -> Iterator[None]:
@@ -76,6 +112,10 @@ class Proxy:
             self._latency = 0.0
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.traffic.connections += 1
+        if self._is_down:
+            writer.close()
+            return
         self._connections.add(writer)
         upstream: asyncio.StreamWriter | None = None
         try:
@@ -102,6 +142,8 @@ class Proxy:
             upstream: asyncio.StreamWriter,
     ) -> None:
         while chunk := await reader.read(CHUNK):
+            self.traffic.requests += chunk.count(HEAD)
+            self.traffic.sent += len(chunk)
             if self._refusal is not None:
                 writer.write(
                     f'HTTP/1.1 {self._refusal} {REASONS[self._refusal]}\r\nRetry-After: 1\r\n'
@@ -113,6 +155,7 @@ class Proxy:
 
     async def _respond(self, backend: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while chunk := await backend.read(CHUNK):
+            self.traffic.received += len(chunk)
             if self._latency:
                 await asyncio.sleep(self._latency)
             writer.write(chunk)
