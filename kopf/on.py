@@ -71,8 +71,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from typing_extensions import deprecated
-
+from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import dicts, references, reviews
 from kopf._core.intents import callbacks, causes, handlers, registries
 from kopf._core.intents.handlererrors import ErrorsMode

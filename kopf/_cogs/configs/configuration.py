@@ -19,13 +19,12 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any
 
-from typing_extensions import deprecated
-
 from kopf._cogs.configs import diffbase, progress, sections
+from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import references, reviews
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ProcessSettings(sections.Section):
     """The process of the operator as a whole."""
 
@@ -36,7 +35,7 @@ class ProcessSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class PostingSettings(sections.Section):
     """
     How Kubernetes events are posted: those that handlers ask for by `kopf.event()`, `kopf.info()`,
@@ -97,7 +96,7 @@ class PostingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class PeeringSettings(sections.Section):
     """How several operators for the same objects agree on which of them works."""
 
@@ -144,7 +143,7 @@ class PeeringSettings(sections.Section):
         self.clusterwide = not value
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class LeadershipSettings(sections.Section):
     """
     How the replicas of an operator elect the one that works: by a Lease of Kubernetes, as the
@@ -194,7 +193,7 @@ class LeadershipSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ShardingSettings(sections.Section):
     """
     How the replicas of an operator share its objects: by Leases, in the namespace and with the
@@ -232,7 +231,7 @@ class SettingsError(Exception):
     """The settings contradict each other, or something that they need is missing."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class WatchingSettings(sections.Section):
     """How the objects are listed and watched."""
 
@@ -305,7 +304,7 @@ _BATCH_WINDOW_IS_DEPRECATED = (
     "settings.queueing.batch_window is deprecated: only objects that change all the time need it.")
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class QueueingSettings(sections.Section):
     """The work queue of objects."""
 
@@ -356,7 +355,7 @@ class QueueingSettings(sections.Section):
         self._batch_window = value
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ScanningSettings(sections.Section):
     """How the resources and the namespaces of the cluster are discovered."""
 
@@ -367,7 +366,7 @@ class ScanningSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class AdmissionSettings(sections.Section):
     """How admission reviews get from the API server to the admission handlers."""
 
@@ -390,7 +389,7 @@ class _DefaultExecutor(concurrent.futures.ThreadPoolExecutor):
     pass
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ExecutionSettings(sections.Section):
     """How handlers are called."""
 
@@ -451,7 +450,7 @@ class ExecutionSettings(sections.Section):
                 UserWarning, stacklevel=3)
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class BackgroundSettings(sections.Section):
     """How daemons and timers are stopped."""
 
@@ -473,7 +472,7 @@ class BackgroundSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class NetworkingSettings(sections.Section):
     """How requests to the API server are made, except for watch requests."""
 
@@ -508,7 +507,7 @@ class NetworkingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class PersistenceSettings(sections.Section):
     """What the operator keeps on the objects, and how."""
 
@@ -546,7 +545,7 @@ class PersistenceSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class ReconcilingSettings(sections.Section):
     """How the handlers of `kopf.reconcile` work."""
 
@@ -567,7 +566,7 @@ class ReconcilingSettings(sections.Section):
     """The limit of the growing delay between attempts after errors. Default: 1000."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class MetricsSettings(sections.Section):
     """Where the metrics of the operator are served for Prometheus."""
 
@@ -579,7 +578,7 @@ class MetricsSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class TracingSettings(sections.Section):
     """Whether the operator makes spans of OpenTelemetry."""
 
@@ -591,7 +590,7 @@ class TracingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class DebuggingSettings(sections.Section):
     """Where the present state of the operator is served for people, as JSON."""
 
@@ -608,7 +607,7 @@ class DebuggingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False, repr=False)
 class OperatorSettings(sections.Section):
     """
     All settings of one operator, in sections.

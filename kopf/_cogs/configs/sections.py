@@ -23,6 +23,16 @@ class Section:
     :raises TypeError: if a value of a wrong type is assigned.
     """
 
+    # Here, and not by `dataclasses`, which compiles them again for each section at the import.
+
+    def __eq__(self, other: object) -> bool:
+        return _get_values(self) == _get_values(other) if type(other) is type(self) else (
+            NotImplemented)
+
+    def __repr__(self) -> str:
+        values = ', '.join(f'{name}={value!r}' for name, value in _get_values(self).items())
+        return f'{type(self).__qualname__}({values})'
+
     if not TYPE_CHECKING:  # type checkers would accept all names
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -38,6 +48,10 @@ class Section:
             raise AttributeError(
                 f"There is no {_get_path(type(self))}.{name}{_suggest(type(self), name)}",
                 name=name, obj=self)
+
+
+def _get_values(section: Any) -> Mapping[str, Any]:
+    return {field.name: getattr(section, field.name) for field in dataclasses.fields(section)}
 
 
 @functools.cache

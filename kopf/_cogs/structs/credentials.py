@@ -12,7 +12,6 @@ import os
 import pathlib
 import re
 import ssl
-import tempfile
 import urllib.parse
 import warnings
 from typing import TYPE_CHECKING
@@ -195,6 +194,7 @@ class ConnectionInfo(_Endpoint):
 
         # Python loads client certificates only from files, so the data are written to temporary
         # files.
+        import tempfile  # only if it is used
         with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
             certificate = _expand(self.certificate_path)
             if self.certificate_data is not None:

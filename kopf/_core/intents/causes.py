@@ -50,7 +50,7 @@ TITLES: Mapping[Reason, str] = {
 }
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class Cause:
     """The common part of all causes. Indices replace other kwargs of the same names."""
     logger: Any
@@ -70,7 +70,7 @@ class Cause:
         return {'logger': self.logger, 'memo': self.memo}
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class ActivityCause(Cause):
     activity: Activity
     settings: configuration.OperatorSettings
@@ -79,7 +79,7 @@ class ActivityCause(Cause):
         return {**super()._kwargs(), 'activity': self.activity, 'settings': self.settings}
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class ResourceCause(Cause):
     resource: references.Resource
     body: bodies.Body
@@ -111,7 +111,7 @@ class ResourceCause(Cause):
         return raw.get('uid'), raw.get('name'), raw.get('namespace')
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class WatchingCause(ResourceCause):
     """A raw event from the watch."""
     type: bodies.RawEventType
@@ -124,12 +124,11 @@ class WatchingCause(ResourceCause):
         return kwargs
 
 
-@dataclasses.dataclass(kw_only=True)
 class IndexingCause(ResourceCause):
     """A state of an object to be indexed."""
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class SpawningCause(ResourceCause):
     """
     An object with daemons or timers. The body can be a live one, which is not read yet.
@@ -141,7 +140,7 @@ class SpawningCause(ResourceCause):
         return self.identity
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class ReconcilingCause(ResourceCause):
     """The present state of an object, with its owned resources."""
     children: offspring.Children
@@ -153,7 +152,7 @@ class ReconcilingCause(ResourceCause):
         return kwargs
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class ChangingCause(ResourceCause):
     """
     The changes of an object since its last-handled state.
@@ -196,7 +195,7 @@ class ChangingCause(ResourceCause):
         return kwargs
 
 
-@dataclasses.dataclass(kw_only=True)
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class WebhookCause(ResourceCause):
     """
     An operation under an admission review.

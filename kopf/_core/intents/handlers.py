@@ -181,7 +181,6 @@ class IndexingHandler(ResourceHandler):
         return f'Indexer {self.id!r}'
 
 
-@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class WatchingHandler(ResourceHandler):
     pass
 

@@ -7,8 +7,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast, overload
 
-from typing_extensions import deprecated
-
+from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import bodies, dicts
 from kopf._core.actions import invocation
 from kopf._kits.hierarchies import manifests

@@ -28,6 +28,20 @@ def test_sections_have_all_the_settings_of_the_release(section):
     assert set(SURFACE['settings'][section]) <= set(dir(settings))
 
 
+def test_sections_are_equal_if_all_their_settings_are():
+    one, two = kopf.OperatorSettings(), kopf.OperatorSettings()
+    assert one.peering == two.peering
+    two.peering.priority = 5
+    assert one.peering != two.peering
+    assert one.peering != one.posting
+    assert one.peering != 'peering'
+
+
+def test_sections_are_shown_with_their_settings():
+    assert repr(kopf.OperatorSettings().process) == (
+        'ProcessSettings(ultimate_exiting_timeout=600)')
+
+
 @pytest.mark.parametrize('section, name, default', SIMPLE)
 @pytest.mark.filterwarnings('ignore::DeprecationWarning')
 def test_defaults_are_those_of_the_release(section, name, default):
