@@ -105,11 +105,15 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
             self.logger.name, level, msg, args, self.extra, caller=sys._getframe(2)))
 
 
-_templates: dict[tuple[str, str, int], Mapping[str, Any]] = {}
-"""The attributes of the first record of each logger, file, and level."""
+_templates: dict[tuple[str, int, int, int], tuple[types.CodeType, Mapping[str, Any]]] = {}
+"""
+The attributes of the first record of each logger, of each place in the code, and of each level.
+
+The code is kept with them: otherwise, other code could get the same ``id()`` later.
+"""
 
 MAX_TEMPLATES = 1000
-"""How many of them are kept: there can be any number of files, e.g. of generated code."""
+"""How many of them are kept: there can be any number of places, e.g. in generated code."""
 
 os.register_at_fork(after_in_child=_templates.clear)
 
@@ -126,26 +130,25 @@ def _make_record(
     """
     Make a record as its class does, and add the ``extra`` attributes, in half the time.
 
-    What depends only on the file and on the process is taken from an earlier record, including
-    the attributes that future versions of Python may add.
+    What depends only on the place in the code and on the process is taken from an earlier record,
+    including the attributes that future versions of Python may add.
     """
     code = caller.f_code
-    key = name, code.co_filename, level
-    template = None if args else _templates.get(key)
-    if template is None:
+    key = name, id(code), caller.f_lasti, level
+    known = None if args else _templates.get(key)
+    if known is None:
         record = logging.LogRecord(
             name, level, code.co_filename, caller.f_lineno, msg, args, None, code.co_name)
         if not args and len(_templates) < MAX_TEMPLATES:
-            _templates[key] = dict(vars(record))
+            _templates[key] = code, dict(vars(record))
         record.__dict__.update(extra)
         return record
+    _, template = known
     now = time.time()
     attributes = {
         **template,
         **extra,
         'msg': msg,
-        'lineno': caller.f_lineno,
-        'funcName': code.co_name,
         'created': now,
         'msecs': float(int((now - int(now)) * 1000)),
         'relativeCreated': template['relativeCreated'] + (now - template['created']) * 1000,

@@ -316,6 +316,16 @@ def test_quick_records_name_their_own_lines_and_functions(make, caplog):
         ('1', 'one', 1), ('2', 'two', 4), ('1', 'one', 1)]
 
 
+def test_quick_records_of_generated_code_name_their_own_lines(make, caplog):
+    caplog.set_level(logging.INFO)
+    logger = make()
+    for lines in range(10):  # the memory of the code of one is reused for the next one
+        namespace = {}
+        exec('\n' * lines + 'def fn(logger): logger.info("hello")', namespace)
+        namespace.pop('fn')(logger)
+    assert [record.lineno for record in caplog.records] == [*range(1, 11)]
+
+
 @pytest.mark.skipif(not hasattr(os, 'fork'), reason="there are no forks")
 def test_records_of_forked_processes_have_their_own_numbers(make, capfd):
     loggers.configure(log_format='%(process)d')
