@@ -78,12 +78,13 @@ class Patch(dict[str, Any]):
             body: bodies.Body | None = None,
             fns: Iterable[PatchFn] = (),
     ) -> None:
-        super().__init__(src or ())
         self._original = body
         self._fns: list[PatchFn] = [*fns]
-        if isinstance(src, Patch):
-            self._original = self._original if self._original is not None else src._original
-            self._fns[:0] = src._fns
+        if src is not None:
+            self.update(src)
+            if isinstance(src, Patch):
+                self._original = body if body is not None else src._original
+                self._fns[:0] = src._fns
 
     def __bool__(self) -> bool:
         return len(self) > 0 or bool(self._fns)

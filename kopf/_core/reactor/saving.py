@@ -337,10 +337,10 @@ def _combine(
 ) -> list[tuple[patches.Patch, list[cycles.Contribution]]]:
     """Combine consecutive patches, to send as few as possible with the same effect."""
     batches: list[tuple[patches.Patch, list[cycles.Contribution]]] = []
-    parts = [(contribution.patch, [contribution]) for contribution in contributions]
-    for part, members in [*parts, (own or patches.Patch(), [])]:
-        if not part:
-            continue
+    parts = [(item.patch, [item]) for item in contributions]
+    if own:
+        parts.append((own, []))
+    for part, members in parts:
         last, before = batches[-1] if batches else (None, [])
         if last is not None and last.fns and not members:
             # One PATCH carries the framework's fields and the last functions: both or neither.
@@ -350,5 +350,5 @@ def _combine(
         if merged is not None:
             batches[-1] = patches.Patch(merged, fns=part.fns), [*before, *members]
         else:
-            batches.append((patches.Patch(part), members))
+            batches.append((part, members))
     return batches
