@@ -289,8 +289,7 @@ class StatusProgressStorage(ProgressStorage):
         self._cycle_field = (*self._touch_field[:-1], CYCLE_KEY)
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        record = dicts.resolve(body, (*self.field, key), None)
-        return cast(ProgressRecord | None, record)
+        return cast(ProgressRecord | None, _read((*self.field, key), body))
 
     def store(
             self,
@@ -312,7 +311,7 @@ class StatusProgressStorage(ProgressStorage):
             dicts.ensure(patch, self.touch_field, value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        value = dicts.resolve(body, self.touch_field, None)
+        value = _read(self.touch_field, body)
         return value if isinstance(value, str) else None
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
@@ -322,7 +321,7 @@ class StatusProgressStorage(ProgressStorage):
             dicts.ensure(patch, self._cycle_field, value)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        value = dicts.resolve(body, self._cycle_field, None)
+        value = _read(self._cycle_field, body)
         return value if isinstance(value, str) else None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
@@ -455,6 +454,11 @@ class SmartProgressStorage(MultiProgressStorage):
 
 def _get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
     return (body.get('metadata') or {}).get('annotations') or {}
+
+
+def _read(path: dicts.FieldPath, body: bodies.Body) -> Any:
+    stanza = body.get(path[0])
+    return None if stanza is None else dicts.resolve(stanza, path[1:], None)
 
 
 def _decode(value: str, key: str) -> ProgressRecord | None:

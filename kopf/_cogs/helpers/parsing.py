@@ -59,9 +59,9 @@ class Response(NamedTuple):
 
     def get_headers(self, name: str) -> list[str]:
         """Get all values of a header; its name is case-insensitive."""
-        raw_name = name.lower().encode()
-        return [value for _, value in _decode(
-            [field for field in self.raw_fields if field[0].lower() == raw_name])]
+        wanted = name.lower().encode()
+        found = [field for field in self.raw_fields if field[0].lower() == wanted]
+        return [value for _, value in _decode(found)] if found else []
 
 
 _MEANINGFUL = frozenset({b'host', b'content-length', b'transfer-encoding'})
