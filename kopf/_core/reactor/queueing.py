@@ -97,7 +97,7 @@ class WorkQueue:
         self._patient: collections.deque[Item] = collections.deque()
         """Live changes that wait for spare capacity."""
         self._backlog: collections.deque[Item] = collections.deque()
-        self._workers: dict[asyncio.Task[None], Item] = {}
+        self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
         self._packing: asyncio.TimerHandle | None = None
         self._warm: set[Item] = set()
@@ -107,7 +107,7 @@ class WorkQueue:
     @property
     def at_work(self) -> Collection[Item]:
         """The items that workers process now."""
-        return self._workers.values()
+        return self._workers.keys()
 
     @property
     def is_idle(self) -> bool:
@@ -175,7 +175,7 @@ class WorkQueue:
 
         Async handlers are cancelled. Threads are waited for, but their outcomes are not written.
         """
-        calling = [task for task, item in self._workers.items() if item.phase is Phase.CALLING]
+        calling = [task for item, task in self._workers.items() if item.phase is Phase.CALLING]
         if calling:
             logger.warning(
                 f"{len(calling)} objects are being handled; interrupting their handlers.")
@@ -185,7 +185,7 @@ class WorkQueue:
     async def rest(self) -> None:
         """Wait until no workers run."""
         while self._workers:
-            await asyncio.wait(list(self._workers))
+            await asyncio.wait(self._workers.values())
         self._crew.note_end(self.settings.queueing.worker_limit)
 
     def resume(self) -> None:
@@ -236,7 +236,7 @@ class WorkQueue:
         if work is None:
             self._finish(item)
         else:
-            self._workers[asyncio.get_running_loop().create_task(self._run(item, work))] = item
+            self._workers[item] = asyncio.get_running_loop().create_task(self._run(item, work))
 
     async def _run(self, item: Item, work: Work) -> None:
         try:
@@ -252,7 +252,7 @@ class WorkQueue:
                 await self._save(item)
             raise
         finally:
-            self._forget_worker()
+            del self._workers[item]  # not in a callback, which costs one more iteration of the loop
             self._finish(item)
         if not self.switch.is_stopping:
             self.pump()
@@ -313,13 +313,13 @@ class WorkQueue:
                 handle.cancel()
         for item in items:
             if item.cycle is not None and item.cycle.dirty and not item.is_at_work:
-                self._workers[asyncio.get_running_loop().create_task(self._run_saving(item))] = item
+                self._workers[item] = asyncio.get_running_loop().create_task(self._run_saving(item))
         await self.gate.stop()
         if self._workers:
             if patience is None:
                 patience = self.settings.queueing.exit_timeout
-            await asyncio.wait(self._workers, timeout=patience)
-        if calling := [task for task, item in self._workers.items() if item.phase is Phase.CALLING]:
+            await asyncio.wait(self._workers.values(), timeout=patience)
+        if calling := [task for item, task in self._workers.items() if item.phase is Phase.CALLING]:
             logger.warning(
                 f"{len(calling)} objects are still being handled; interrupting their handlers.")
             for task in calling:
@@ -327,10 +327,10 @@ class WorkQueue:
         if self._workers:
             # If the event loop was blocked until the deadline, some writes only begin now.
             left = deadline - LAST_ATTEMPT - asyncio.get_running_loop().time()
-            await asyncio.wait(self._workers, timeout=max(LAST_ATTEMPT, left))
+            await asyncio.wait(self._workers.values(), timeout=max(LAST_ATTEMPT, left))
         hanging = self._get_writing()
         # Tasks that were cancelled before their start are done, but remain in the dict.
-        while running := [task for task in self._workers if not task.done()]:
+        while running := [task for task in self._workers.values() if not task.done()]:
             for task in hanging & self._get_writing():
                 task.cancel()
             hanging = self._get_writing()  # including those whose threads have just returned
@@ -343,17 +343,12 @@ class WorkQueue:
         try:
             await self._save(item)
         finally:
-            self._forget_worker()
+            del self._workers[item]
 
     async def _save(self, item: Item) -> None:
         item.enter(Phase.LEAVING)
         await self._processor.save(item)
 
-    def _forget_worker(self) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        del self._workers[task]  # not in a callback, which costs one more iteration of the loop
-
     def _get_writing(self) -> set[asyncio.Task[None]]:
         """Find the workers that neither wait for a handler nor make the last attempt to write."""
-        return {task for task, item in self._workers.items() if item.phase is Phase.WORKING}
+        return {task for item, task in self._workers.items() if item.phase is Phase.WORKING}

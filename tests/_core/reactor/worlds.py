@@ -333,7 +333,7 @@ class Operator:
         for item in self.informer:
             item.proceed(None)
         self.spawner.stopping = DaemonStoppingReason.OPERATOR_EXITING
-        tasks = [*self.queue._workers, *self.spawner.tasks]
+        tasks = [*self.queue._workers.values(), *self.spawner.tasks]
         for companion in list(self.spawner.alive):
             companion.stopper.set(DaemonStoppingReason.OPERATOR_EXITING)
         for task in tasks:
