@@ -9,7 +9,6 @@ import binascii
 import dataclasses
 import datetime
 import os
-import pathlib
 import re
 import ssl
 import urllib.parse
@@ -31,7 +30,7 @@ class LoginError(Exception):
     """There are no credentials, or they are unusable, or the API server rejects all of them."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class _Endpoint:
     server: str
     priority: int = 0
@@ -213,7 +212,8 @@ class ConnectionInfo(_Endpoint):
         if path is None:
             return None
         try:
-            return pathlib.Path(path).read_text(encoding='utf-8').strip()
+            with open(path, encoding='utf-8') as file:
+                return file.read().strip()
         except (OSError, ValueError):
             return None
 

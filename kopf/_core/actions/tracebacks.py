@@ -3,12 +3,11 @@ Tracebacks for people: reduced to the code of the operator's author.
 """
 import asyncio
 import concurrent.futures.thread
-import pathlib
-import sysconfig
+import os
 import types
 
-_ROOT = str(pathlib.Path(__file__).parents[2])
-_STDLIB = sysconfig.get_path('stdlib')
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_STDLIB = os.path.dirname(os.__file__)
 _POOL = concurrent.futures.thread.__file__
 
 
