@@ -387,6 +387,7 @@ async def test_live_changes_go_before_the_backlog(informers, passes, settings):
     assert len(passes.seen) == 20
 
 
+@pytest.mark.looptime
 async def test_the_backlog_waits_while_there_is_congestion(settings, passes):
     passes.congested = True
     informers = make_informers(settings, passes)
@@ -400,6 +401,7 @@ async def test_the_backlog_waits_while_there_is_congestion(settings, passes):
     await informers.stop(asyncio.get_running_loop().time() + 1)
 
 
+@pytest.mark.looptime
 async def test_changes_of_objects_that_are_only_reconciled_wait_while_there_is_congestion(
         informers, passes):
     passes.congested = True
@@ -432,6 +434,7 @@ async def test_ends_of_objects_that_are_only_reconciled_do_not_wait(informers, p
     assert passes.seen == [('a', '1'), ('gone', 'a')]
 
 
+@pytest.mark.looptime
 async def test_changes_of_objects_that_are_only_reconciled_go_before_the_backlog(
         informers, passes):
     passes.congested = True
@@ -444,6 +447,7 @@ async def test_changes_of_objects_that_are_only_reconciled_go_before_the_backlog
     assert len(passes.seen) == 20
 
 
+@pytest.mark.looptime
 async def test_a_burst_of_objects_that_are_only_reconciled_is_worked_off_bit_by_bit(
         informers, passes):
     passes.gate.clear()
@@ -614,6 +618,7 @@ async def test_items_are_found_by_the_uids_of_their_objects(informers):
     assert informers.find(other, 'ns1') is None
 
 
+@pytest.mark.looptime
 async def test_states_of_objects_that_are_only_reconciled_are_packed_while_they_wait(
         informers, passes):
     passes.congested = True
@@ -627,6 +632,7 @@ async def test_states_of_objects_that_are_only_reconciled_are_packed_while_they_
     assert sorted(passes.seen) == sorted((f'u{n}', str(n)) for n in range(1, 100))
 
 
+@pytest.mark.looptime
 async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, passes):
     passes.congested = True
     informer = informers.open(RESOURCE, None, RECONCILING)
