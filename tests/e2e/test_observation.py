@@ -29,7 +29,7 @@ class Lines:
     def narrow(self, resource, namespace, handlers):
         pass
 
-    def close(self, resource, namespace):
+    def close(self, resource, namespace, *, deleted):
         self.states.pop((resource.plural, namespace))
         self.dropped.append((resource.plural, namespace))
 

@@ -162,9 +162,15 @@ async def _rescan(
         known = insights.resources or frozenset()
         failed = {group for group, _ in findings.failures}
         fresh = findings.complete(known)
+        served = {(resource.group, resource.plural) for resource in fresh}
+        missing = {resource for resource in known if resource.group in groups
+                   and (resource.group, resource.plural) not in served}
+        # The discovery can be ahead of the watch of CRDs. The watch tells whether the objects are
+        # gone, too, or whether the API server only takes some time to serve a changed CRD.
+        awaited = set(filter(tracker.is_settling, missing))
         insights.set_resources(
-            fresh | {resource for resource in known if resource.group not in groups},
-            deleted=filter(tracker.is_deleted, known - fresh))
+            fresh | awaited | {resource for resource in known if resource.group not in groups},
+            deleted=filter(tracker.is_deleted, missing - awaited))
         tracker.proceed(groups, unsettled=failed | tracker.find_unsettled(fresh))
 
 

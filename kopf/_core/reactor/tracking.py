@@ -106,6 +106,15 @@ class Tracker(watching.Sink):
             _get_group(name) for name in (self._gone & served)
         }
 
+    def is_settling(self, resource: references.Resource) -> bool:
+        """
+        Whether the resource can be not served only for a moment, during a discovery of its group.
+
+        Its CRD exists, as far as known, and the group is in doubt for a short time only.
+        """
+        step = self._taken.get(resource.group, 0)
+        return f'{resource.plural}.{resource.group}' in self._versions and step + 1 < len(SETTLING)
+
     def is_deleted(self, resource: references.Resource) -> bool:
         """Whether the CRD of the resource was deleted recently."""
         return f'{resource.plural}.{resource.group}' in self._gone

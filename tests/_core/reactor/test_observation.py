@@ -176,6 +176,34 @@ async def test_vanishing_kinds_are_noticed(cluster, observe_resources, insights,
         await until(lambda: name(insights) == {'nodes'})
 
 
+async def test_kinds_are_known_to_be_deleted_even_if_the_discovery_is_ahead_of_the_watch(
+        cluster, observe_resources, insights, until, monkeypatch,
+):
+    monkeypatch.setattr(tracking, 'SETTLING', (0.02, 0.04, 5.0))
+    cluster.script(show('things.g.test'), on=CRDS)
+    cluster.script(flow(
+        0.05, make_event('MODIFIED', 'things.g.test', '101'),
+        0.2, make_event('DELETED', 'things.g.test', '102')), on=f'watch {CRDS}')
+    async with observe_resources():
+        await until(lambda: name(insights) == {'nodes', 'things'})
+        cluster.script(refuse(404), on='/apis/g.test')
+        await until(lambda: name(insights) == {'nodes'})
+    assert [resource.plural for resource in insights.deleted] == ['things']
+
+
+async def test_kinds_that_are_not_served_for_a_moment_are_kept(
+        cluster, observe_resources, insights, until, monkeypatch,
+):
+    monkeypatch.setattr(tracking, 'SETTLING', (0.02, 0.04, 5.0))
+    cluster.script(show('things.g.test'), on=CRDS)
+    cluster.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
+    async with observe_resources():
+        await until(lambda: name(insights) == {'nodes', 'things'})
+        cluster.script(refuse(404), on='/apis/g.test')
+        await until(lambda: sum(req.path == '/apis/g.test' for req in cluster.requests) == 2)
+        assert name(insights) == {'nodes', 'things'}
+
+
 async def test_kinds_that_vanished_while_not_watching_are_noticed(
         cluster, observe_resources, insights, until,
 ):

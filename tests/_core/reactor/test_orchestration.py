@@ -11,7 +11,7 @@ from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling import reconcilers
-from kopf._core.reactor import orchestration
+from kopf._core.reactor import orchestration, tracking
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
@@ -174,8 +174,9 @@ async def test_vanished_kinds_are_dropped(watched, serve_all, handle, lines, unt
 
 
 async def test_objects_of_kinds_that_only_are_not_served_any_more_are_not_deleted(
-        watched, serve_all, handle, lines, until,
+        watched, serve_all, handle, lines, until, monkeypatch,
 ):
+    monkeypatch.setattr(tracking, 'SETTLING', (0.01, 0.01))
     watched.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
     watched.script(refuse(404), on='/apis/g.test')
     handle('g.test', 'things')
