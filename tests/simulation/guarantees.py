@@ -51,9 +51,9 @@ def get_progress(raw: Any) -> dict[str, Any]:
 
 
 def without_own(essence: Any) -> Any:
-    """Without what a handler itself has patched."""
+    """Without what the handlers themselves have patched."""
     return essence and {**essence, 'spec': {
-        key: value for key, value in essence['spec'].items() if key != 'own'}}
+        key: value for key, value in essence['spec'].items() if key not in ('own', 'stamp')}}
 
 
 class Guarantees:
