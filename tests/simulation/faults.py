@@ -17,6 +17,7 @@ DAEMON = "A daemon runs while its object exists and matches, and never twice."
 RESUME = "Resuming handlers see each object once in each process."
 LEVEL = "The owned resources are as the handler has returned them."
 PEER = "Only the operator with the highest priority works."
+LEAD = "Only the replica that holds the Lease works."
 ADMIT = "Kopf calls admission handlers before the API server stores an object."
 WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
 ECHO = "Event handlers see the newest state, and the states in their order."
@@ -198,4 +199,19 @@ FAULTS = (
           "    try:\n        try:\n            await aiotasks.gather(",
           "    await self._admission.stop(deadline)\n    try:\n        try:\n"
           "            await aiotasks.gather(", LEAVE),
+
+    # Leadership.
+    Fault('a Lease is taken before it has expired', '_core.engines.leadership.electing:decide',
+          "if seen.holder and is_valid and not is_own:", "if False:", LEAD),
+    Fault('an expired Lease is never taken', '_core.engines.leadership.electing:decide',
+          "now.mono < seen.until", "True", LEAD),
+    Fault('a leader that has lost its Lease goes on',
+          '_core.reactor.leaderships:Leadership.confirm',
+          "if self._term is not None and self._elector.tenure.term != self._term:", "if False:",
+          LEAD),
+    Fault('a new leader does not take over', '_core.reactor.leaderships:Leadership._take_over',
+          "part.take_over()", "pass", LEAD),
+    Fault('writes go on after the loss of the Lease', '_core.reactor.leaderships:Leadership.verify',
+          "if term is None or term != self._term or term != self._elector.tenure.term:",
+          "if False:", LEAD),
 )

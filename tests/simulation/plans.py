@@ -16,6 +16,9 @@ FEATURES = (
 ADMISSION = 0.12
 """How many of the plans without replicas have admission handlers, too."""
 
+ELECTION = 0.4
+"""How many of the plans with replicas have a Lease instead of a peering."""
+
 DIRECTED, DIRECTED_PEERS = 0.25, 0.45
 """How many of the plans have steps for what rarely happens by chance; of those with replicas."""
 
@@ -96,6 +99,9 @@ def make(seed: int) -> Plan:
         replicas=replicas,
         steps=_sort(steps),
     )
+    ballot = random.Random(f'election {seed}')
+    if replicas > 1 and ballot.random() < ELECTION:
+        return _elect(ballot, plan)
     entry = random.Random(f'admission {seed}')
     return _admit(entry, plan) if replicas == 1 and entry.random() < ADMISSION else plan
 
@@ -217,6 +223,19 @@ def _direct(rng: random.Random, steps: list[Step], replicas: int) -> list[Step]:
                 step = Step(at, 'gone')
         steps.append(step)
     return steps
+
+
+def _elect(rng: random.Random, plan: Plan) -> Plan:
+    """Let a Lease decide who works; often, its holder is cut off until another one has taken it."""
+    steps, numbers = list(plan.steps), iter(range(2000, 3000))
+    if rng.random() < 0.6:
+        at, seconds = round(rng.uniform(3, 40), 3), rng.choice((8, 14, 25))
+        steps.append(Step(at, 'cut', {'who': 0, 'seconds': seconds}))
+        for _ in range(rng.choice((1, 3))):
+            late = round(at + rng.uniform(-1, seconds + 2), 3)
+            steps.append(Step(late, 'edit', {'name': rng.choice(NAMES[:2]), 'n': next(numbers)}))
+    return dataclasses.replace(
+        plan, features=plan.features | {'election'}, steps=_sort(steps))
 
 
 def _admit(rng: random.Random, plan: Plan) -> Plan:

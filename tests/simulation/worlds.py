@@ -22,13 +22,14 @@ from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
+from kopf._core.engines.leadership import electors
 from kopf._core.intents import handlererrors
 from kopf._core.reactor import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
-from tests.simulation import plans, specimens
+from tests.simulation import elections, plans, specimens
 from tests.simulation.admissions import Admissions
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
@@ -105,9 +106,12 @@ def _seeded(seed: int) -> Iterator[None]:
     known_hash = companions.Companion.__hash__
     companions.Companion.__hash__ = lambda self: zlib.crc32(
         f'{self.companions.host.uid} {self.handler.id}'.encode())
+    known_elector = electors.Elector
+    electors.Elector = elections.Elector
     try:
         yield
     finally:
+        electors.Elector = known_elector
         companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
@@ -183,13 +187,21 @@ class Life(processes.Process):
         if 'admission' in plan.features:
             settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port=0)
             settings.admission.managed = specimens.MANAGED
+        if world.is_electing:
+            settings.leadership.name = elections.LEASE
         registry = specimens.declare(world, self, plan.features, plan.seed)
         roots = await running.spawn_tasks(
             registry=registry, settings=settings, indexers=self.indexers,
             vault=vaults.Vault({'': world.credentials}), clusterwide=True,
-            standalone=plan.replicas == 1, priority=10 - self.who, identity=self.name,
+            standalone=plan.replicas == 1 or world.is_electing,
+            priority=None if world.is_electing else 10 - self.who, identity=self.name,
             stop_flag=self.stop_flag)
         await running.run_tasks(roots, ignored=_Others(self))
+
+    def kill(self, *, lossy: bool = False) -> None:
+        # What cannot be sent now, must not come when another replica leads.
+        is_cut = self.cut_until > self.loop.time()
+        super().kill(lossy=lossy or (is_cut and self._world.is_electing))
 
     async def stop(self) -> None:
         """Stop as by a signal."""
@@ -240,6 +252,8 @@ class World:
         self.faults: collections.Counter[str] = collections.Counter()
         self.guarantees = Guarantees(plan)
         self.admissions = Admissions(plan.features)
+        self.elections = elections.Elections()
+        self.is_electing = 'election' in plan.features
         self.seconds = 0.0
         self.census: list[collections.Counter[str]] = []
         self.lives: list[Life | None] = [None] * plan.replicas
@@ -304,6 +318,8 @@ class World:
             if kind != 'timer':
                 self.touch()
                 self.note(f"{call} begins", who=process)
+            if self.is_electing:
+                self._check(lambda: self.elections.act(process.name, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
         return call
 
@@ -331,6 +347,8 @@ class World:
     # Called by the API server.
 
     def hear(self, change: Any) -> None:
+        if change.resource == elections.LEASES and self.elections.hold(change.new.decode()):
+            self.note(f"{self.elections.leader} leads")
         if change.resource not in (RESOURCE, CHILDREN, *CONFIGURATIONS) or self._is_over:
             return
         now = asyncio.get_running_loop().time()
@@ -338,6 +356,8 @@ class World:
         new, old = change.new.decode(), change.old.decode() if change.old else None
         self.touch()
         meta = new['metadata']
+        if isinstance(writer, Life) and self.is_electing:
+            self._check(lambda: self.elections.act(writer.name, f"writes {meta['name']}"))
         if change.resource in CONFIGURATIONS:
             self.admissions.configure(change.resource, new, writer, now)
             self.note(f"{change.type} {change.resource[1]}: "
@@ -711,6 +731,8 @@ class World:
         lives = [life for life in self.lives if life is not None]
         if self.plan.replicas == 1:
             working = lives
+        elif self.is_electing:
+            working = [life for life in lives if life.name == self.elections.leader]
         else:
             working = lives[:1]
         self.guarantees.check_rest(working, {

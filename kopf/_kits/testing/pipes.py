@@ -46,6 +46,8 @@ class Pipe(asyncio.Transport):
         self._eof_coming = False
         self._blocked = False
         self._scheduled = False
+        self._is_late = False
+        """Whether data is on its way that takes some time."""
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         protocol: asyncio.BaseProtocol = self._protocol
@@ -97,6 +99,9 @@ class Pipe(asyncio.Transport):
             self._loop.call_soon(self._lose, context=self._context)
 
     def abort(self) -> None:
+        if self.other is not None and self.other._is_late and not self._closing:
+            self.other._incoming.clear()  # a reset: what is not transmitted yet is discarded
+            self.other._size = 0
         self.close()
 
     def _force_close(self, exc: BaseException | None) -> None:  # called by asyncio's TLS
@@ -140,13 +145,14 @@ class Pipe(asyncio.Transport):
         if not self._scheduled and not self._closing:
             self._scheduled = True
             delay = self._delay()
-            if delay > 0:
+            self._is_late = delay > 0
+            if self._is_late:
                 self._loop.call_later(delay, self._deliver, context=self._context)
             else:
                 self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
-        self._scheduled = False
+        self._scheduled = self._is_late = False
         while self._incoming and self._reading and not self._closing:
             data = self._incoming.popleft()
             self._size -= len(data)
