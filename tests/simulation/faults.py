@@ -17,6 +17,9 @@ DAEMON = "A daemon runs while its object exists and matches, and never twice."
 RESUME = "Resuming handlers see each object once in each process."
 LEVEL = "The owned resources are as the handler has returned them."
 PEER = "Only the operator with the highest priority works."
+LEAD = "Only the replica that holds the Lease works."
+ADMIT = "Kopf calls admission handlers before the API server stores an object."
+WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
 ECHO = "Event handlers see the newest state, and the states in their order."
 
 FAULTS = (
@@ -173,4 +176,42 @@ FAULTS = (
     Fault('nobody waits for a peer that yields',
           '_core.engines.peering.judging:get_yielding_end',
           "return max((end for end in ends if end > now), default=None)", "return None", PEER),
+
+    # Admission.
+    Fault('a refusal is lost', '_core.engines.admission.answers:answer',
+          "'allowed': failure is None}", "'allowed': True}", ADMIT),
+    Fault('a mutation is lost', '_core.engines.admission.answers:answer',
+          "payload['patch'] = encode(changes)", "pass", ADMIT),
+    Fault('a dry run is not shown as such', '_core.engines.admission.questions:parse',
+          "dryrun=bool(dryrun),", "dryrun=False,", ADMIT),
+    Fault('objects are not reviewed while the operator is down',
+          '_core.engines.admission.webhooks:build_configuration',
+          "'Ignore' if webhook.sample.ignore_failures else 'Fail'", "'Ignore'", ADMIT),
+    Fault('refused configurations of webhooks are not written again',
+          '_core.engines.admission.managing:Manager.run',
+          "pause = streak.fail(e)", "streak.fail(e)", ADMIT),
+    Fault('webhooks are left at exit', '_core.engines.admission.services:Service.stop',
+          "await self._manager.clean(self._describe(persistent=True) or {})", "pass", WEBHOOKS),
+    Fault('persistent webhooks are removed', '_core.engines.admission.services:Service._describe',
+          "webhook.sample.persistent or not persistent", "not persistent", WEBHOOKS),
+    Fault('webhooks are not served until all is written',
+          '_core.reactor.operating:Operator._clean_up',
+          "    try:\n        try:\n            await aiotasks.gather(",
+          "    await self._admission.stop(deadline)\n    try:\n        try:\n"
+          "            await aiotasks.gather(", LEAVE),
+
+    # Leadership.
+    Fault('a Lease is taken before it has expired', '_core.engines.leadership.electing:decide',
+          "if seen.holder and is_valid and not is_own:", "if False:", LEAD),
+    Fault('an expired Lease is never taken', '_core.engines.leadership.electing:decide',
+          "now.mono < seen.until", "True", LEAD),
+    Fault('a leader that has lost its Lease goes on',
+          '_core.reactor.leaderships:Leadership.confirm',
+          "if self._term is not None and self._elector.tenure.term != self._term:", "if False:",
+          LEAD),
+    Fault('a new leader does not take over', '_core.reactor.leaderships:Leadership._take_over',
+          "part.take_over()", "pass", LEAD),
+    Fault('writes go on after the loss of the Lease', '_core.reactor.leaderships:Leadership.verify',
+          "if term is None or term != self._term or term != self._elector.tenure.term:",
+          "if False:", LEAD),
 )

@@ -13,6 +13,12 @@ FEATURES = (
     'index', 'children')
 """The handlers that an operator can have. In some plans, it also has the index ``others``."""
 
+ADMISSION = 0.12
+"""How many of the plans without replicas have admission handlers, too."""
+
+ELECTION = 0.4
+"""How many of the plans with replicas have a Lease instead of a peering."""
+
 DIRECTED, DIRECTED_PEERS = 0.25, 0.45
 """How many of the plans have steps for what rarely happens by chance; of those with replicas."""
 
@@ -55,8 +61,9 @@ class Plan:
 
     @property
     def is_calm(self) -> bool:
-        """Whether no request fails or is late."""
-        return not any(step.action in TROUBLES for step in self.steps)
+        """Whether no request fails or is late. Webhooks fail when their server has changed."""
+        return 'admission' not in self.features and not any(
+            step.action in TROUBLES for step in self.steps)
 
     def keep(self, numbers: Any) -> 'Plan':
         """The same with these steps only, by their numbers."""
@@ -81,7 +88,7 @@ def make(seed: int) -> Plan:
     if aim.random() < (DIRECTED if replicas == 1 else DIRECTED_PEERS):
         features |= {'others'}
         steps = _direct(aim, steps, replicas)
-    return Plan(
+    plan = Plan(
         seed=seed,
         features=features,
         separate=rng.random() < 0.5,
@@ -90,8 +97,17 @@ def make(seed: int) -> Plan:
         latency=rng.choice(((0.0, 0.0), (0.0, 0.01), (0.0, 0.1), (0.02, 0.6))),
         lag=rng.choice((0.0, 0.0, 0.1, 0.7, 3.0)),
         replicas=replicas,
-        steps=tuple(sorted(steps, key=lambda step: step.at)),
+        steps=_sort(steps),
     )
+    ballot = random.Random(f'election {seed}')
+    if replicas > 1 and ballot.random() < ELECTION:
+        return _elect(ballot, plan)
+    entry = random.Random(f'admission {seed}')
+    return _admit(entry, plan) if replicas == 1 and entry.random() < ADMISSION else plan
+
+
+def _sort(steps: list[Step]) -> tuple[Step, ...]:
+    return tuple(sorted(steps, key=lambda step: step.at))
 
 
 def make_night(seed: int, hours: int, *, busy: float = BUSY) -> Plan:
@@ -207,6 +223,49 @@ def _direct(rng: random.Random, steps: list[Step], replicas: int) -> list[Step]:
                 step = Step(at, 'gone')
         steps.append(step)
     return steps
+
+
+def _elect(rng: random.Random, plan: Plan) -> Plan:
+    """Let a Lease decide who works; often, its holder is cut off until another one has taken it."""
+    steps, numbers = list(plan.steps), iter(range(2000, 3000))
+    if rng.random() < 0.6:
+        at, seconds = round(rng.uniform(3, 40), 3), rng.choice((8, 14, 25))
+        steps.append(Step(at, 'cut', {'who': 0, 'seconds': seconds}))
+        for _ in range(rng.choice((1, 3))):
+            late = round(at + rng.uniform(-1, seconds + 2), 3)
+            steps.append(Step(late, 'edit', {'name': rng.choice(NAMES[:2]), 'n': next(numbers)}))
+    return dataclasses.replace(
+        plan, features=plan.features | {'election'}, steps=_sort(steps))
+
+
+def _admit(rng: random.Random, plan: Plan) -> Plan:
+    """Add admission handlers, dry runs, and changes while the operator is away or comes back."""
+    options = [name for name in ('persistent', 'ignoring') if rng.random() < 0.4]
+    steps, numbers = list(plan.steps), iter(range(2000, 3000))
+    for _ in range(rng.choice((0, 1, 3))):
+        at = _make_time(rng, [step.at for step in steps])
+        steps.append(Step(at, 'dry', {'name': rng.choice(NAMES[:2]), 'n': next(numbers)}))
+    for _ in range(rng.choice((1, 2))):
+        at, down = round(rng.uniform(1, DURATION), 3), rng.choice((0.1, 1, 10))
+        steps.append(rng.choice((
+            Step(at, 'kill', {'who': 0, 'lossy': False, 'down': down}),
+            Step(at, 'stop', {'who': 0, 'down': down}))))
+        for _ in range(rng.choice((1, 2, 4))):
+            late = round(at + rng.uniform(0, down + 1), 3)
+            name, n = rng.choice(NAMES[:2]), next(numbers)
+            steps.append(rng.choice((
+                Step(late, 'edit', {'name': name, 'n': n}),
+                Step(late, 'create', _make_object(rng, name, n)),
+                Step(late, 'delete', {'name': name, 'n': n}))))
+    if rng.random() < 0.5:  # at the next time when the webhooks are configured
+        steps.append(Step(at, 'fault', {
+            'action': rng.choice(('refuse', 'lose')), 'verb': rng.choice(('patch', '*')),
+            'resource': '*webhookconfigurations', 'count': rng.choice((1, 2)), 'skip': 0,
+            'status': rng.choice((403, 503))}))
+    return dataclasses.replace(
+        plan, features=plan.features | {'admission', *options}, steps=_sort(steps),
+        # With each write, there are some more trips: the exit must have the time for them.
+        latency=min(plan.latency, (0.0, 0.1)))
 
 
 def _make_fault(rng: random.Random) -> dict[str, Any]:

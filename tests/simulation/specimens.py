@@ -21,6 +21,16 @@ ON = {'on': 'yes'}
 CHANGING = ('main', 'patching', 'parent/one', 'parent/two')
 """The handlers of all changes of the essence."""
 
+MANAGED = 'simulation.kopf.dev'
+"""The name of the webhook configurations."""
+
+REFUSAL = "it is a bad number"
+
+
+def is_bad(n: int) -> bool:
+    """Whether the operator refuses this number, where it has admission handlers."""
+    return n % 7 == 0
+
 
 class Unexpected(Exception):
     """An arbitrary error of a handler."""
@@ -197,6 +207,23 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         @recorded('children', 'change')
         async def children(name: str, uid: str, spec: Any, **_: Any) -> Any:
             return make_children(name, uid, spec)
+
+    if 'admission' in features:
+        webhook: dict[str, Any] = {
+            'persistent': 'persistent' in features, 'ignore_failures': 'ignoring' in features,
+            **common}
+
+        @kopf.on.mutate(KIND, id='mutating', operations={'CREATE', 'UPDATE'}, **webhook)
+        async def mutating(spec: Any, patch: Any, dryrun: bool, **_: Any) -> None:
+            recorder.review(process, spec['n'], is_dry=dryrun)
+            if spec.get('stamp') != spec['n']:
+                patch.spec['stamp'] = spec['n']
+
+        @kopf.on.validate(KIND, id='validating', **webhook)
+        async def validating(spec: Any, old: Any, dryrun: bool, **_: Any) -> None:
+            recorder.review(process, spec['n'], is_dry=dryrun)
+            if is_bad(spec['n']) and (old is None or old.spec['n'] != spec['n']):
+                raise kopf.AdmissionError(REFUSAL, code=422)
 
     return registry
 

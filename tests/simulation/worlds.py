@@ -22,19 +22,22 @@ from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
+from kopf._core.engines.leadership import electors
 from kopf._core.intents import handlererrors
 from kopf._core.reactor import running
-from kopf._kits.sandbox import statuses
+from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
-from tests.simulation import plans, specimens
+from tests.simulation import elections, plans, specimens
+from tests.simulation.admissions import Admissions
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
 
 KIND, OTHERS = specimens.KIND, specimens.OTHERS
 RESOURCE = ('kopf.dev', KIND)
 CHILDREN = ('', 'configmaps')
+CONFIGURATIONS = (webhookcalls.MUTATING, webhookcalls.VALIDATING)
 
 SILENCE = 45.0
 """How long (seconds) nothing must happen, so that it is rest."""
@@ -103,9 +106,12 @@ def _seeded(seed: int) -> Iterator[None]:
     known_hash = companions.Companion.__hash__
     companions.Companion.__hash__ = lambda self: zlib.crc32(
         f'{self.companions.host.uid} {self.handler.id}'.encode())
+    known_elector = electors.Elector
+    electors.Elector = elections.Elector
     try:
         yield
     finally:
+        electors.Elector = known_elector
         companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
@@ -178,13 +184,24 @@ class Life(processes.Process):
         settings.queueing.error_delays = (1, 2, 3)
         settings.networking.error_backoffs = (0.5, 1, 2)
         settings.reconciling.max_error_delay = 5
+        if 'admission' in plan.features:
+            settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port=0)
+            settings.admission.managed = specimens.MANAGED
+        if world.is_electing:
+            settings.leadership.name = elections.LEASE
         registry = specimens.declare(world, self, plan.features, plan.seed)
         roots = await running.spawn_tasks(
             registry=registry, settings=settings, indexers=self.indexers,
             vault=vaults.Vault({'': world.credentials}), clusterwide=True,
-            standalone=plan.replicas == 1, priority=10 - self.who, identity=self.name,
+            standalone=plan.replicas == 1 or world.is_electing,
+            priority=None if world.is_electing else 10 - self.who, identity=self.name,
             stop_flag=self.stop_flag)
         await running.run_tasks(roots, ignored=_Others(self))
+
+    def kill(self, *, lossy: bool = False) -> None:
+        # What cannot be sent now, must not come when another replica leads.
+        is_cut = self.cut_until > self.loop.time()
+        super().kill(lossy=lossy or (is_cut and self._world.is_electing))
 
     async def stop(self) -> None:
         """Stop as by a signal."""
@@ -234,6 +251,9 @@ class World:
         self.violation: Violation | None = None
         self.faults: collections.Counter[str] = collections.Counter()
         self.guarantees = Guarantees(plan)
+        self.admissions = Admissions(plan.features)
+        self.elections = elections.Elections()
+        self.is_electing = 'election' in plan.features
         self.seconds = 0.0
         self.census: list[collections.Counter[str]] = []
         self.lives: list[Life | None] = [None] * plan.replicas
@@ -298,6 +318,8 @@ class World:
             if kind != 'timer':
                 self.touch()
                 self.note(f"{call} begins", who=process)
+            if self.is_electing:
+                self._check(lambda: self.elections.act(process.name, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
         return call
 
@@ -312,6 +334,10 @@ class World:
                 self.note(f"{call}: {outcome}", who=call.process)
         self._check(lambda: self.guarantees.end(call, now))
 
+    def review(self, process: Life, n: int, *, is_dry: bool) -> None:
+        if process.alive and not self._is_over:
+            self._check(lambda: self.admissions.review(n, is_dry=is_dry))
+
     def _check(self, check: Any) -> None:
         try:
             check()
@@ -321,13 +347,22 @@ class World:
     # Called by the API server.
 
     def hear(self, change: Any) -> None:
-        if change.resource not in (RESOURCE, CHILDREN) or self._is_over:
+        if change.resource == elections.LEASES and self.elections.hold(change.new.decode()):
+            self.note(f"{self.elections.leader} leads")
+        if change.resource not in (RESOURCE, CHILDREN, *CONFIGURATIONS) or self._is_over:
             return
         now = asyncio.get_running_loop().time()
         writer = processes.peer.get()
         new, old = change.new.decode(), change.old.decode() if change.old else None
         self.touch()
         meta = new['metadata']
+        if isinstance(writer, Life) and self.is_electing:
+            self._check(lambda: self.elections.act(writer.name, f"writes {meta['name']}"))
+        if change.resource in CONFIGURATIONS:
+            self.admissions.configure(change.resource, new, writer, now)
+            self.note(f"{change.type} {change.resource[1]}: "
+                      f"{len(new.get('webhooks') or ())}", who=writer)
+            return
         if change.resource == CHILDREN:
             children = self.guarantees.children
             if change.type == 'DELETED':
@@ -342,6 +377,7 @@ class World:
             writer.writes_left -= 1
             if writer.writes_left == 0:
                 asyncio.get_running_loop().call_soon(self._kill, writer)
+        self._check(lambda: self.admissions.store(new))
         self._check(lambda: self.guarantees.commit(change.type, old, new, writer, now))
 
     # The course of things.
@@ -407,11 +443,15 @@ class World:
                 await self._do(step)
             await self._heal()
             await self._rest()
+            if 'admission' in self.plan.features:
+                await self._try_admission()
+                await self._rest()
             self._check_rest()
             for who, life in enumerate(self.lives):
                 if life is not None:
                     self.note("is told to stop", who=life)
                     await life.stop()
+                    self._check_left(life)
             self._check_end()
         except Violation as e:
             self.fail(e)
@@ -433,20 +473,43 @@ class World:
 
     async def _do(self, step: plans.Step) -> None:
         self.note(str(step))
+        line = self.story[-1]
         try:
             await getattr(self, f'_do_{step.action}')(**step.args)
         except statuses.APIError as e:
-            self.story.pop()  # e.g. there is no such object
-            del e
+            if self.story[-1] is line:
+                self.story.pop()  # e.g. there is no such object
+            else:
+                self.note(f"{step.action} is refused: {e.code}")
+
+    async def _ask(self, request: Any, *, n: int | None = None, changes: bool = True) -> None:
+        """Wait for the outcome of a request, and check it; ``n`` is the number that it sets."""
+        began = asyncio.get_running_loop().time()
+        try:
+            result = await request
+        except statuses.APIError as e:
+            refusal = e
+            self._check(lambda: self.admissions.refuse(refusal, self.lives[0], began, n=n))
+            raise
+        if changes:
+            self._check(lambda: self.admissions.accept(result, self.lives[0], began, n=n))
 
     async def _do_create(self, name: str, n: int, on: bool, k: int) -> None:
-        await self.sandbox.create({
+        await self._ask(self.sandbox.create({
             'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample',
             'metadata': {'name': name, 'labels': {'on': 'yes' if on else 'no'}},
-            'spec': {'n': n, 'k': k}})
+            'spec': {'n': n, 'k': k}}), n=n)
 
-    async def _do_edit(self, name: str, **spec: Any) -> None:
-        await self.sandbox.patch(KIND, name, {'spec': spec})
+    async def _do_edit(self, name: str, n: int, **spec: Any) -> None:
+        await self._ask(self.sandbox.patch(KIND, name, {'spec': {'n': n, **spec}}), n=n)
+
+    async def _do_dry(self, name: str, n: int) -> None:
+        """Somebody looks at what a change would be."""
+        self.admissions.try_out(n)
+        request = self.sandbox._request('patch', self.sandbox._find(KIND), name, None)
+        request.content_type, request.query = direct.PATCHES['merge'], {'dryRun': ['All']}
+        request.body = encoding.encode({'spec': {'n': n}})
+        await self._ask(self.sandbox._answer(request), n=n)
 
     async def _do_touch(self, name: str, n: int) -> None:
         await self.sandbox.patch(
@@ -454,21 +517,21 @@ class World:
             subresource='status' if self.plan.separate else '')
 
     async def _do_label(self, name: str, on: bool) -> None:
-        await self.sandbox.patch(
-            KIND, name, {'metadata': {'labels': {'on': 'yes' if on else 'no'}}})
+        await self._ask(self.sandbox.patch(
+            KIND, name, {'metadata': {'labels': {'on': 'yes' if on else 'no'}}}))
 
     async def _do_delete(self, name: str, n: int) -> None:
-        await self.sandbox.delete(KIND, name)
+        await self._ask(self.sandbox.delete(KIND, name), changes=False)
 
     async def _do_recreate(self, name: str, **fields: Any) -> None:
         with contextlib.suppress(statuses.APIError):
-            await self.sandbox.delete(KIND, name)
+            await self._do_delete(name, 0)
         await self._do_create(name, **fields)
 
     async def _do_strip(self, name: str, n: int) -> None:
         """Somebody does not want to wait for the operator."""
         await self._change_finalizers(name, lambda known: [])
-        await self.sandbox.delete(KIND, name)
+        await self._do_delete(name, n)
         with contextlib.suppress(statuses.APIError):
             await self._change_finalizers(name, lambda known: [])
 
@@ -478,15 +541,22 @@ class World:
 
         async def release() -> None:
             await asyncio.sleep(seconds)
-            with contextlib.suppress(statuses.APIError):
-                await self._change_finalizers(
-                    name, lambda known: [key for key in known if key != 'example.com/other'])
+            while True:
+                try:
+                    await self._change_finalizers(
+                        name, lambda known: [key for key in known if key != 'example.com/other'])
+                    break
+                except statuses.APIError as e:
+                    if e.code != 500:  # otherwise, nobody serves the webhooks now
+                        break
+                await asyncio.sleep(1)
 
         self._due.append(asyncio.create_task(release()))
 
     async def _change_finalizers(self, name: str, change: Any) -> None:
         known = (await self.sandbox.get(KIND, name))['metadata'].get('finalizers') or []
-        await self.sandbox.patch(KIND, name, {'metadata': {'finalizers': change(known) or None}})
+        await self._ask(self.sandbox.patch(
+            KIND, name, {'metadata': {'finalizers': change(known) or None}}))
 
     async def _do_meddle(self, name: str, n: int) -> None:
         """Somebody edits or deletes the owned resources."""
@@ -596,6 +666,7 @@ class World:
         async def stop() -> None:
             try:
                 await life.stop()
+                self._check(lambda: self._check_left(life))
             except Violation as e:
                 if not self._is_disturbed(life):
                     self.fail(e)
@@ -616,7 +687,7 @@ class World:
 
     def _is_disturbed(self, life: Life) -> bool:
         """Whether writes can fail now."""
-        return life.cut_until > 0 or any(
+        return life.cut_until > 0 or self.admissions.can_refuse(life) or any(
             fault.verb != 'watch' and (fault.count is None or fault.hits < fault.count)
             for fault in self.sandbox.faults)
 
@@ -666,10 +737,25 @@ class World:
         lives = [life for life in self.lives if life is not None]
         if self.plan.replicas == 1:
             working = lives
+        elif self.is_electing:
+            working = [life for life in lives if life.name == self.elections.leader]
         else:
             working = lives[:1]
         self.guarantees.check_rest(working, {
             life: life.indexers.get('known', {}) for life in lives})
+
+    async def _try_admission(self) -> None:
+        """Try whether the webhooks work, now that nothing disturbs them."""
+        life, now = self.lives[0], asyncio.get_running_loop().time()
+        if not self.admissions.is_served(life, now):
+            raise Violation('webhooks work', "they are not all configured")
+        for n in (1002, 1001):
+            with contextlib.suppress(statuses.APIError):
+                await self._do_create(f'n{n}', n, on=False, k=0)
+
+    def _check_left(self, life: Life) -> None:
+        if not life.killed:
+            self.admissions.check_left(life)
 
     def _check_end(self) -> None:
         left = [call for calls in self.guarantees.running.values() for call in calls

@@ -64,6 +64,11 @@ class Inbox:
         """Whether nothing needs packing: no state is kept, or the kept state is packed."""
         return self._kept is None or isinstance(self._kept, bytes)
 
+    @property
+    def newest(self) -> bodies.RawBody | None:
+        """The newest state from the watch; None if it is not kept."""
+        return self.pending if self.pending is not None else self.recall()
+
     def peek(self) -> bodies.RawBody | None:
         """Return the state with which the processing would begin, without taking it."""
         if self.pending is not None:

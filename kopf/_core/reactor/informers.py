@@ -361,7 +361,7 @@ class Informer:
         for item in self:
             if item.is_engaged:
                 item.inbox.remind()
-            if item.cycle is not None and (newest := item.inbox.peek()) is not None:
+            if item.cycle is not None and (newest := item.inbox.newest) is not None:
                 self._reconsider(item, newest)
             if item.inbox.has_news or (self.handlers.watching and not item.inbox.is_newest_shown):
                 yield item
@@ -370,8 +370,8 @@ class Informer:
         """Show the newest state to the event handlers, and queue the item behind live changes."""
         if item.gone:
             return
-        if self.handlers.watching and not item.inbox.is_newest_shown and (
-                newest := item.inbox.peek()) is not None:
+        if self.handlers.watching and (newest := item.inbox.newest) is not None and (
+                item.inbox.is_unseen(newest)):
             self._record(item, 'MODIFIED' if item.inbox.is_ever_shown else None, newest)
         if item.inbox.has_news:
             self.schedule(item, urgent=False)

@@ -47,13 +47,13 @@ class Insights:
         self.deleted: frozenset[references.Resource] = frozenset()
         """The resources whose definitions were deleted, and so all of their objects."""
         self.namespaces: frozenset[references.Namespace] | None = None
-        self._events: set[asyncio.Event] = set()
+        self._events: dict[asyncio.Event, None] = {}  # in their order, so that runs are alike
 
     def subscribe(self, event: asyncio.Event) -> None:
-        self._events.add(event)
+        self._events[event] = None
 
     def unsubscribe(self, event: asyncio.Event) -> None:
-        self._events.discard(event)
+        self._events.pop(event, None)
 
     def set_resources(
             self,

@@ -105,7 +105,7 @@ class Watch:
                     continue
                 if self._over or loop.time() >= deadline:
                     break
-                if self._bookmarks and loop.time() >= bookmark:
+                if loop.time() >= bookmark:
                     bookmark = self._next_bookmark(loop.time(), deadline)
                     yield self._bookmark()
                     continue
@@ -121,9 +121,14 @@ class Watch:
                 timer.cancel()
 
     def _next_bookmark(self, now: float, deadline: float) -> float:
-        """Find the time of the next bookmark: periodically, and shortly before the end."""
+        """
+        Find the time of the next bookmark: periodically, and shortly before the end.
+
+        It is never if none are wanted, or if it is too late for another one.
+        """
         last = deadline - BOOKMARK_BEFORE_END
-        return min(now + BOOKMARK_PERIOD, last) if last > now else float('inf')
+        is_due = self._bookmarks and last > now
+        return min(now + BOOKMARK_PERIOD, last) if is_due else float('inf')
 
     def _hear(self, change: Change) -> None:
         if self._over or (self._since is not None and change.revision <= self._since):

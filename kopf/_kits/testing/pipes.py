@@ -5,8 +5,10 @@ Written data reaches the other side in the next iterations of the loop. No data 
 operating system, so the loop knows whether anything is in transit.
 """
 import asyncio
+import asyncio.sslproto
 import collections
 import contextvars
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -44,6 +46,8 @@ class Pipe(asyncio.Transport):
         self._eof_coming = False
         self._blocked = False
         self._scheduled = False
+        self._is_late = False
+        """Whether data is on its way that takes some time."""
 
     def get_protocol(self) -> asyncio.BaseProtocol:
         protocol: asyncio.BaseProtocol = self._protocol
@@ -95,6 +99,12 @@ class Pipe(asyncio.Transport):
             self._loop.call_soon(self._lose, context=self._context)
 
     def abort(self) -> None:
+        if self.other is not None and self.other._is_late and not self._closing:
+            self.other._incoming.clear()  # a reset: what is not transmitted yet is discarded
+            self.other._size = 0
+        self.close()
+
+    def _force_close(self, exc: BaseException | None) -> None:  # called by asyncio's TLS
         self.close()
 
     def sever(self, *, lossy: bool) -> None:
@@ -119,6 +129,12 @@ class Pipe(asyncio.Transport):
         """Notify the protocol of the connection."""
         self._protocol.connection_made(self)
 
+    def adopt(self, protocol: asyncio.BaseProtocol) -> None:
+        """Begin with this protocol, and read what has arrived meanwhile."""
+        self._protocol = protocol
+        self.begin()
+        self.resume_reading()
+
     def _receive(self, data: bytes) -> None:
         if not self._closing:
             self._incoming.append(data)
@@ -129,17 +145,18 @@ class Pipe(asyncio.Transport):
         if not self._scheduled and not self._closing:
             self._scheduled = True
             delay = self._delay()
-            if delay > 0:
+            self._is_late = delay > 0
+            if self._is_late:
                 self._loop.call_later(delay, self._deliver, context=self._context)
             else:
                 self._loop.call_soon(self._deliver, context=self._context)
 
     def _deliver(self) -> None:
-        self._scheduled = False
+        self._scheduled = self._is_late = False
         while self._incoming and self._reading and not self._closing:
             data = self._incoming.popleft()
             self._size -= len(data)
-            self._protocol.data_received(data)
+            self._feed(data)
         if self.other is not None and self.other._blocked and self._size <= HIGH_WATER // 4:
             self.other._blocked = False
             self.other._protocol.resume_writing()
@@ -147,6 +164,17 @@ class Pipe(asyncio.Transport):
             self._eof_coming = False
             if not self._protocol.eof_received():
                 self.close()
+
+    def _feed(self, data: bytes) -> None:
+        if not isinstance(self._protocol, asyncio.BufferedProtocol):
+            self._protocol.data_received(data)
+            return
+        while data:
+            buffer = memoryview(self._protocol.get_buffer(len(data)))
+            size = min(len(data), len(buffer))
+            buffer[:size] = data[:size]
+            self._protocol.buffer_updated(size)
+            data = data[size:]
 
     def _lose(self) -> None:
         if not self._lost:
@@ -178,3 +206,41 @@ def connect(
     loop.call_soon(far.begin, context=context)
     near.begin()
     return near
+
+
+def secure(
+        loop: asyncio.AbstractEventLoop,
+        protocol: asyncio.BaseProtocol,
+        context: ssl.SSLContext | bool,
+        *,
+        hostname: str | None = None,
+        is_server: bool = False,
+        waiter: 'asyncio.Future[None] | None' = None,
+) -> asyncio.BaseProtocol:
+    """
+    Put TLS on top of a pipe, as asyncio puts it on top of sockets; return the pipe's protocol.
+
+    ``waiter`` is set at the end of the handshake; then, `take_secured` returns what is on top.
+    """
+    make: Any = asyncio.sslproto.SSLProtocol  # asyncio's loops pass None, too
+    secured: asyncio.BaseProtocol = make(
+        loop, protocol, None if isinstance(context, bool) else context, waiter,
+        server_side=is_server, server_hostname=hostname)
+    return secured
+
+
+async def take_secured(
+        pipe: Pipe, waiter: 'asyncio.Future[None]',
+) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
+    """
+    Wait for the handshake; return the transport and the protocol that TLS connects to the pipe.
+
+    :raises OSError: if the handshake fails.
+    """
+    try:
+        await waiter
+    except BaseException:
+        pipe.close()
+        raise
+    secured: Any = pipe.get_protocol()
+    return secured._app_transport, secured._app_protocol

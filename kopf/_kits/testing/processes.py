@@ -211,25 +211,33 @@ class SeededLoop(virtual.VirtualLoop):
         return max(cut, 0.0) + delay
 
     async def sock_connect(self, sock: Any, address: Any) -> None:
-        process = current.get()
+        server = self._servers.get(tuple(address[:2]))
+        host = None if server is None else server.context.get(current)
+        process = current.get() or host
         if process is not None:
             await asyncio.sleep(self.get_delay(process))
             if not process.alive:
                 raise ConnectionRefusedError("The process is killed.")
+        if server is not None and not server.is_open:
+            raise ConnectionRefusedError("The server is closed.")
         await super().sock_connect(sock, address)
 
     def join(
             self, client: pipes.Factory, server: pipes.Factory, address: tuple[str, int],
             context: contextvars.Context,
     ) -> pipes.Pipe:
-        process = current.get()
+        process, host = current.get(), context.get(current)
         context = context.copy()
         context.run(peer.set, process)
         near = pipes.connect(
             self, client, server, address=address, context=context,
-            delay=lambda: self.get_delay(process))
+            delay=lambda: self.get_delay(process or host))
         if process is not None:
             process.link(near)
+        if host is not None and near.other is not None:
+            host.link(near.other)
+            if not host.alive:
+                near.other.sever(lossy=True)
         return near
 
 

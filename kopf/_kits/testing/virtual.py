@@ -6,6 +6,7 @@ foreign servers. Servers in the same loop are connected in memory, so that the l
 transit. Other programs can connect to these servers too.
 """
 import asyncio
+import collections
 import concurrent.futures
 import contextvars
 import datetime
@@ -13,6 +14,7 @@ import functools
 import selectors
 import socket
 import time
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
@@ -137,11 +139,30 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def create_server(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
         server = await super().create_server(protocol_factory, *args, **kwargs)
-        if kwargs.get('ssl') is None:
-            for sock in server.sockets:
-                if sock.family in (socket.AF_INET, socket.AF_INET6):
-                    self._servers[sock.getsockname()[:2]] = _Server(server, protocol_factory)
+        tls: Any = kwargs.get('ssl')
+
+        def make_secured() -> asyncio.BaseProtocol:
+            return pipes.secure(self, protocol_factory(), tls, is_server=True)
+
+        for sock in server.sockets:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                self._servers[sock.getsockname()[:2]] = _Server(
+                    server, make_secured if tls else protocol_factory)
         return server
+
+    def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
+        super().add_reader(fd, callback, *args)
+        if isinstance(fd, socket.socket) and _is_listening(fd.fileno()):
+            fd.__class__ = _ListeningSocket  # its server calls its methods, and not the loop
+            _backlogs[fd] = collections.deque()
+            self._servers[fd.getsockname()[:2]] = _Listener(
+                fd, functools.partial(callback, *args))
+
+    def remove_reader(self, fd: Any) -> bool:
+        listener = isinstance(fd, _ListeningSocket) and self._servers[fd.getsockname()[:2]]
+        if isinstance(listener, _Listener):
+            listener.close()
+        return super().remove_reader(fd)
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         if self._find_server(address) is None:
@@ -154,13 +175,38 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     ) -> Any:
         sock = kwargs.get('sock')
         address = (host, port) if sock is None else self._virtual.pop(sock, None)
-        server = self._find_server(address) if kwargs.get('ssl') is None else None
+        server = self._find_server(address)
         if server is None or address is None:
             return await super().create_connection(protocol_factory, host, port, **kwargs)
         if sock is not None:
             sock.close()
-        near = self.join(protocol_factory, server.factory, address, server.context)
-        return near, near.get_protocol()
+        tls: Any = kwargs.get('ssl')
+        waiter: asyncio.Future[None] = self.create_future()
+
+        def make_secured() -> asyncio.BaseProtocol:
+            return pipes.secure(
+                self, protocol_factory(), tls, waiter=waiter,
+                hostname=kwargs.get('server_hostname') or host)
+
+        near = self.join(
+            make_secured if tls else protocol_factory, server.factory, address, server.context)
+        assert near.other is not None
+        server.take(near.other)
+        return await pipes.take_secured(near, waiter) if tls else (near, near.get_protocol())
+
+    async def connect_accepted_socket(
+            self, protocol_factory: Any, sock: socket.socket, **kwargs: Any,
+    ) -> Any:
+        if not isinstance(sock, _AcceptedSocket):
+            return await super().connect_accepted_socket(protocol_factory, sock, **kwargs)
+        pipe = sock.detach_pipe()
+        tls: Any = kwargs.get('ssl')
+        if not tls:
+            pipe.adopt(protocol_factory())
+            return pipe, pipe.get_protocol()
+        waiter: asyncio.Future[None] = self.create_future()
+        pipe.adopt(pipes.secure(self, protocol_factory(), tls, waiter=waiter, is_server=True))
+        return await pipes.take_secured(pipe, waiter)
 
     def join(
             self,
@@ -174,17 +220,82 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _find_server(self, address: Any) -> '_Server | None':
         server = self._servers.get(tuple(address[:2])) if isinstance(address, tuple) else None
-        return server if server is not None and server.server.sockets else None
+        return server if server is not None and server.is_open else None
 
 
 class _Server:
     """A server in the loop, and the context in which it was created."""
 
-    def __init__(self, server: Any, factory: pipes.Factory) -> None:
+    def __init__(self, server: asyncio.Server, factory: pipes.Factory) -> None:
         super().__init__()
-        self.server = server
         self.factory = factory
         self.context = contextvars.copy_context()
+        self._server = server
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._server.sockets)
+
+    def take(self, pipe: pipes.Pipe) -> None:
+        """Take the server's end of a new connection."""
+
+
+class _Listener(_Server):
+    """A server that waits until its socket is readable, and accepts connections by itself."""
+
+    def __init__(self, sock: socket.socket, accept: Callable[[], None]) -> None:
+        self.factory = asyncio.Protocol  # until the connection is accepted
+        self.context = contextvars.copy_context()
+        self.is_closed = False
+        self._sock = sock
+        self._accept = accept
+
+    @property
+    def is_open(self) -> bool:
+        return not self.is_closed
+
+    def take(self, pipe: pipes.Pipe) -> None:
+        pipe.pause_reading()
+        _backlogs[self._sock].append(_AcceptedSocket(pipe))
+        asyncio.get_running_loop().call_soon(self._accept, context=self.context)
+
+    def close(self) -> None:
+        self.is_closed = True
+        for sock in _backlogs.pop(self._sock, ()):
+            sock.close()
+
+
+class _ListeningSocket(socket.socket):
+    """A listening socket that also accepts connections from inside of the loop."""
+    __slots__ = ()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        backlog = _backlogs.get(self)
+        return (backlog.popleft(), self.getsockname()) if backlog else super().accept()
+
+
+class _AcceptedSocket(socket.socket):
+    """Stands for the server's end of a connection, until the server connects its protocol."""
+
+    def __init__(self, pipe: pipes.Pipe) -> None:
+        super().__init__()
+        self._pipe: pipes.Pipe | None = pipe
+
+    def detach_pipe(self) -> pipes.Pipe:
+        pipe, self._pipe = self._pipe, None
+        assert pipe is not None
+        self.close()
+        return pipe
+
+    def close(self) -> None:
+        super().close()
+        if self._pipe is not None:
+            self._pipe.close()
+
+
+_backlogs: 'weakref.WeakKeyDictionary[socket.socket, collections.deque[_AcceptedSocket]]' = (
+    weakref.WeakKeyDictionary())
+"""The connections from inside of the loop that are not accepted yet."""
 
 
 class _Selector(selectors.DefaultSelector):

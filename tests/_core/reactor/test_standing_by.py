@@ -118,6 +118,38 @@ async def test_event_handlers_are_shown_the_newest_state_once(registry, calls):
 
 
 @testing.virtual_time
+async def test_event_handlers_are_shown_what_has_come_before_a_loss_and_then_the_newest_state(
+        registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def show(spec, meta, **_):
+        calls.append((int(meta['resourceVersion']), spec['n']))
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def quick(**_):
+        pass
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def slow(**_):
+        await asyncio.sleep(30)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create(spec={'n': 0})
+    await asyncio.sleep(5)  # the echo of the progress waits for the end of the handler
+    operator.stand_by()
+    await asyncio.sleep(1)
+    api.edit({'spec': {'n': 1}})
+    await asyncio.sleep(1)
+    operator.take_over()
+    await asyncio.sleep(1)
+    assert [n for _, n in calls] == [0, 0, 1]
+    assert calls == sorted(set(calls))
+    operator.stand_by()
+    await operator.stop()
+
+
+@testing.virtual_time
 async def test_resume_handlers_are_called_at_the_first_takeover_only(registry, calls):
     @kopf.on.resume('kopfexamples', registry=registry)
     async def resume(name, **_):

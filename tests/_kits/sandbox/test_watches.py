@@ -3,6 +3,9 @@ import json
 
 import pytest
 
+from kopf._kits.sandbox import watches
+from kopf._kits.sandbox.server import Sandbox
+from kopf.testing import virtual_time
 from tests._kits.sandbox.conftest import CMS, cm
 
 
@@ -43,6 +46,22 @@ async def test_initial_events_end_with_a_bookmark(http):
                               resourceVersionMatch='NotOlderThan')
     assert events[0]['type'] == 'ADDED'
     assert events[1]['object']['metadata']['annotations'] == {'k8s.io/initial-events-end': 'true'}
+
+
+@virtual_time
+async def test_a_watch_without_bookmarks_sleeps_when_these_would_be_due():
+    async with Sandbox() as sandbox:
+        watch = watches.Watch(
+            sandbox._cluster, sandbox._request('watch', sandbox._find('configmaps'), '', None))
+        looks, take = [], watch._take
+        watch._take = lambda: looks.append(1) or take()
+        watching = asyncio.ensure_future(anext(watch.lines()))
+        await asyncio.sleep(watches.BOOKMARK_PERIOD)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(looks) == 1
+        watching.cancel()
+        await asyncio.wait([watching])
 
 
 async def test_a_compacted_revision_is_gone(sandbox, http):

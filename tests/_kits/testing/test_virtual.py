@@ -1,13 +1,17 @@
 import asyncio
+import base64
 import datetime
 import io
+import ssl
 import sys
 import time
 
 import pytest
 from aiohttp import ClientSession, web
 
+import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._kits.webhooks import certificates
 from kopf.testing import virtual_time
 
 
@@ -169,6 +173,75 @@ async def test_the_servers_are_reachable_from_outside(serve):
     process = await asyncio.create_subprocess_exec(sys.executable, '-c', code, stdout=-1)
     assert (await process.communicate())[0] == b'hello\n'
     await stop()
+
+
+@pytest.fixture(scope='module')
+def pair():
+    return certificates.build_certificate(['127.0.0.1'])
+
+
+class Echo(asyncio.Protocol):
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
+
+
+def trust(bundle):
+    return ssl.create_default_context(cadata=bundle.decode())
+
+
+@virtual_time
+async def test_a_server_with_tls_is_connected_in_memory(pair):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates.load_pair(context, pair, None)
+    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0, ssl=context)
+    reader, writer = await asyncio.open_connection(
+        *server.sockets[0].getsockname(), ssl=trust(pair[0]))
+    sent = b'x' * 300_000
+    writer.write(sent)
+    assert await reader.readexactly(len(sent)) == sent
+    assert writer.get_extra_info('socket') is None  # it is a pipe
+    writer.close()
+    await writer.wait_closed()
+    server.close()
+
+
+@virtual_time
+async def test_an_untrusted_server_in_the_loop_is_refused(pair):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates.load_pair(context, pair, None)
+    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0, ssl=context)
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await asyncio.open_connection(
+            *server.sockets[0].getsockname(), ssl=ssl.create_default_context())
+    server.close()
+
+
+@pytest.mark.parametrize('insecure', [False, True])
+@virtual_time
+async def test_a_server_that_accepts_by_itself_is_connected_in_memory(insecure):
+    async def fn(request, **_):
+        return {'seen': request}
+
+    server = kopf.WebhookServer(addr='127.0.0.1', port=0, insecure=insecure)(fn)
+    config = await anext(server)
+    context = True if insecure else trust(base64.b64decode(config['caBundle']))
+    async with ClientSession() as session:
+        async with session.post(config['url'], json={}, ssl=context) as response:
+            assert await response.json() == {'seen': {}}
+    port = int(config['url'].rpartition(':')[2])
+    _, writer = await asyncio.open_connection(
+        '127.0.0.1', port, ssl=None if insecure else context)
+    assert writer.get_extra_info('socket') is None  # it is a pipe
+    await server.aclose()
+    writer.close()
+    await writer.wait_closed()
+    async with ClientSession() as session:
+        with pytest.raises(OSError):
+            await session.post(config['url'], json={}, ssl=context)
 
 
 def test_results_and_errors_get_out():
