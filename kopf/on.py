@@ -71,7 +71,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from kopf._cogs.helpers.deprecations import deprecated
+from kopf._cogs.helpers import deprecations
 from kopf._cogs.structs import dicts, references, reviews
 from kopf._core.intents import callbacks, causes, handlers, registries
 from kopf._core.intents.handlererrors import ErrorsMode
@@ -237,7 +237,7 @@ def validate(
 
 
 @overload
-@deprecated("operation= is deprecated, use operations={...}.", category=None)
+@deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
 def validate(
         arg1: references.SelectorFn | references.Marker | str | None = None,
         arg2: references.Marker | str | None = None,
@@ -370,7 +370,7 @@ def mutate(
 
 
 @overload
-@deprecated("operation= is deprecated, use operations={...}.", category=None)
+@deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
 def mutate(
         arg1: references.SelectorFn | references.Marker | str | None = None,
         arg2: references.Marker | str | None = None,
