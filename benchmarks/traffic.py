@@ -16,7 +16,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 
 from benchmarks import endurance, faulting, subjects
 from benchmarks.drivers import Driver, flood, is_handled, make_spec
@@ -77,8 +77,8 @@ class Observation:
         self._subject = subject
         self._proxy = proxy
 
-    @contextlib.asynccontextmanager
-    async def counting(self, step: str) -> AsyncIterator[None]:
+    @contextlib.contextmanager
+    def counting(self, step: str) -> Iterator[None]:
         """Count what is exchanged during the block."""
         self._proxy.traffic = faulting.Traffic()
         began = time.monotonic()
@@ -112,23 +112,22 @@ async def observe(
                 'KUBECONFIG': str(folder / 'proxy'), 'BENCH_GROUP': kind.group,
                 'BENCH_PLURAL': kind.plural, 'BENCH_KIND': kind.kind,
                 'BENCH_STATUS': 'no'}) as process:
-            async with observation.counting('start'):
+            with observation.counting('start'):
                 await observation.wait_silence()
-            async with observation.counting('at rest'):
+            with observation.counting('at rest'):
                 await asyncio.sleep(args.rest)
             for step, outage in ('HTTP 503', proxy.refusing(503)), ('no connections', proxy.down()):
-                async with observation.counting(f'an outage: {step}'):
-                    with outage:
-                        proxy.cut()
-                        await asyncio.sleep(args.outage)
-                async with observation.counting(f'after {step}, until a new object is handled'):
+                with observation.counting(f'an outage: {step}'), outage:
+                    proxy.cut()
+                    await asyncio.sleep(args.outage)
+                with observation.counting(f'after {step}, until a new object is handled'):
                     name = step.lower().replace(' ', '-')
                     await driver.create(name, make_spec(SIZE))
                     await driver.wait_for([name], is_handled, timeout=PATIENCE)
             for latency in map(float, args.latencies.split(',')):
                 names = [f'new{latency:g}-{i}' for i in range(CREATED)]
                 with proxy.delaying(latency / 1000):
-                    async with observation.counting(f'{CREATED} creations, {latency:g} ms'):
+                    with observation.counting(f'{CREATED} creations, {latency:g} ms'):
                         await flood(functools.partial(driver.create, name, make_spec(SIZE))
                                     for name in names)
                         await driver.wait_for(names, is_handled)
