@@ -126,11 +126,11 @@ async def observe(
                     await driver.wait_for([name], is_handled, timeout=PATIENCE)
             for latency in map(float, args.latencies.split(',')):
                 names = [f'new{latency:g}-{i}' for i in range(CREATED)]
-                with proxy.delaying(latency / 1000):
-                    with observation.counting(f'{CREATED} creations, {latency:g} ms'):
-                        await flood(functools.partial(driver.create, name, make_spec(SIZE))
-                                    for name in names)
-                        await driver.wait_for(names, is_handled)
+                step = f'{CREATED} creations, {latency:g} ms'
+                with observation.counting(step), proxy.delaying(latency / 1000):
+                    await flood(functools.partial(driver.create, name, make_spec(SIZE))
+                                for name in names)
+                    await driver.wait_for(names, is_handled)
             process.finish()
     await kube.clear_kind(kind)
     await kube.delete_kind(kind)
