@@ -6,6 +6,7 @@ folded: they are kept as strings of JSON with a secret mark, and are unfolded wh
 encoded. For the other modules, a folded value is one plain value: it is pruned, defaulted, owned,
 or replaced as a whole.
 """
+import itertools
 import json
 import re
 import secrets
@@ -60,7 +61,7 @@ def decode(raw: bytes) -> Any:
     try:
         text = raw.decode('utf-8', 'replace').lstrip('\ufeff')
         return _DECODER.decode(_fold(
-            text, lambda inner: encode_sorted(decode(inner.encode())).decode()))
+            text, lambda inner: encode_sorted(_DECODER.decode(inner)).decode()))
     except json.JSONDecodeError as e:
         raise DecodingError(_told(e)) from None
     except RecursionError:
@@ -76,11 +77,16 @@ def decode_own(raw: bytes) -> Obj:
 
 
 def _fold(text: str, normalise: Callable[[str], str]) -> str:
-    """The same JSON with strings in place of what is too deep. Raises `DecodingError`."""
+    """
+    The same JSON with strings in place of what is too deep. Raises `DecodingError`.
+
+    Each folded text is normalised by itself, with what is folded in it; so it is never deep.
+    """
     if nesting.is_shallow(text):
         return text
     parts: list[str] = []
-    depth = copied = start = 0
+    outer: list[list[str]] = []
+    depth = copied = 0
     key = ''
     limit = FOLDED_DEPTH
     for found in _TOKEN.finditer(text):
@@ -91,17 +97,21 @@ def _fold(text: str, normalise: Callable[[str], str]) -> str:
             depth += 1
             if depth > MAX_DEPTH:
                 raise DecodingError("invalid character '{' exceeded max depth")
-            if depth == limit + 1:
-                start = found.start()
+            if depth > limit and (depth - limit) % FOLDED_DEPTH == 1:
+                parts.append(text[copied:found.start()])
+                copied = found.start()
+                outer.append(parts)
+                parts = []
         elif token in '}]':
-            if depth == limit + 1:
-                inner = normalise(text[start:found.end()])
-                parts += [text[copied:start], json.dumps(_MARK + inner, ensure_ascii=False)]
+            if depth > limit and (depth - limit) % FOLDED_DEPTH == 1:
+                inner = _unfold(normalise(''.join([*parts, text[copied:found.end()]])))
                 copied = found.end()
+                parts = outer.pop()
+                parts.append(json.dumps(_MARK + inner, ensure_ascii=False))
             depth -= 1
         elif depth == 1:
             key = token
-    return ''.join([*parts, text[copied:]])
+    return ''.join([*itertools.chain(*outer), *parts, text[copied:]])
 
 
 def _unfold(text: str) -> str:
