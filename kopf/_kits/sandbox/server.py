@@ -22,13 +22,10 @@ from kopf._kits.sandbox.establishing import Definitions
 from kopf._kits.sandbox.faults import Faults
 from kopf._kits.sandbox.handling import Handler
 from kopf._kits.sandbox.kinds import DATA
-from kopf._kits.sandbox.requests import ADMIN, Request
-from kopf._kits.sandbox.statuses import Obj
+from kopf._kits.sandbox.requests import ADMIN
 from kopf._kits.sandbox.tls import Certificates, encoded
 from kopf._kits.sandbox.watches import Watches
 from kopf._kits.sandbox.writing import Writer
-
-INITIAL_NAMESPACES = ('default', 'kube-node-lease', 'kube-public', 'kube-system')
 
 
 class Sandbox(Direct):
@@ -111,7 +108,7 @@ class Sandbox(Direct):
                 self._definitions.restore()
                 self._collector.restore()
             else:
-                await self._populate()
+                self._populate()
             if self._keeper is not None:
                 listeners.append(self._keeper.hear)
                 self._tasks.append(asyncio.create_task(
@@ -124,13 +121,18 @@ class Sandbox(Direct):
             await self._stop()
             raise
 
-    async def _populate(self) -> None:
-        for name in INITIAL_NAMESPACES:
-            await self._create_initial(
-                {'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': name}})
+    def _populate(self) -> None:
+        """Store what every cluster has. It is in the file as if it had been created."""
+        cluster = self._cluster
         for obj in json.loads((DATA / 'bootstrap.json').read_bytes()):
-            await self._create_initial(obj)
-        self._cluster.store.compact()
+            kind = cluster.kinds.named(obj['apiVersion'], obj['kind'])
+            assert kind is not None
+            metadata, now = obj['metadata'], cluster.now()
+            metadata |= {'uid': cluster.new_uid(), 'creationTimestamp': now}
+            for entry in metadata['managedFields']:
+                entry['time'] = now
+            cluster.put(kind, obj)
+        cluster.store.compact()
 
     async def _serve(self) -> None:
         context = None
@@ -168,12 +170,6 @@ class Sandbox(Direct):
             await self._runner.cleanup()
             self._runner = None
         await self._admission.close()
-
-    async def _create_initial(self, obj: Obj) -> None:
-        kind = self._cluster.kinds.named(obj['apiVersion'], obj['kind'])
-        assert kind is not None
-        request = Request(verb='create', kind=kind, agent='kube-apiserver')
-        await self._writer.create_object(request, obj)
 
     def kubeconfig(self) -> dict[str, Any]:
         """

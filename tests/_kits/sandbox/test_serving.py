@@ -46,6 +46,38 @@ async def test_where_nothing_is_nothing_is_found(http, path):
     assert (answer.status, answer.raw) == (404, b'404 page not found\n')
 
 
+@pytest.mark.parametrize('plural', ['clusterroles', 'clusterrolebindings', 'namespaces'])
+async def test_objects_of_the_start_are_as_if_they_were_created(http, plural):
+    path = f'/api/v1/{plural}' if plural == 'namespaces' else (
+        f'/apis/rbac.authorization.k8s.io/v1/{plural}')
+    known = (await http('GET', path)).body
+    # An empty list of rules, as of the aggregated roles, cannot be written: it becomes null.
+    items = [obj for obj in known['items'] if obj.get('rules') != []]
+    assert items
+    for obj in items:
+        metadata = obj['metadata']
+        name, renamed = metadata['name'], f"new-{metadata['name']}"
+        labels = {key: value for key, value in metadata.get('labels', {}).items() if value != name}
+        written = {
+            **{key: value for key, value in obj.items() if key not in ('spec', 'status')},
+            'apiVersion': known['apiVersion'], 'kind': known['kind'].removesuffix('List'),
+            'metadata': {'name': renamed, 'labels': labels,
+                         'annotations': metadata.get('annotations', {})}}
+        made = (await http('POST', path, written, User_Agent='kube-apiserver/v1')).body
+        assert comparable(made, renamed) == comparable(obj, name)
+        assert metadata['uid'] != made['metadata']['uid']
+        assert metadata['creationTimestamp'] <= made['metadata']['creationTimestamp']
+
+
+def comparable(obj, name):
+    metadata = {key: value for key, value in obj['metadata'].items()
+                if key not in ('name', 'uid', 'resourceVersion', 'creationTimestamp')}
+    metadata['managedFields'] = [entry | {'time': bool(entry['time'])}
+                                 for entry in metadata['managedFields']]
+    metadata['labels'] = {key: value == name or value for key, value in metadata['labels'].items()}
+    return {key: obj[key] for key in obj.keys() - {'apiVersion', 'kind'}} | {'metadata': metadata}
+
+
 @pytest.mark.parametrize('path', ['/healthz', '/livez', '/readyz'])
 async def test_it_is_healthy(http, path):
     assert (await http('GET', path)).raw == b'ok'
