@@ -9,17 +9,18 @@ import pytest
 from kopf._kits import supervising
 
 CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
+# Lines are written at once: those of the processes would be mixed up by print().
 HANDLERS = '''
 import os
 import kopf
 
 @kopf.on.startup()
 def configure(settings, **_):
-    print(f"STARTED {os.getpid()}", flush=True)
+    os.write(1, b"STARTED %d\\n" % os.getpid())
 
 @kopf.on.cleanup()
 def clean_up(**_):
-    print(f"CLEANED {os.getpid()}", flush=True)
+    os.write(1, b"CLEANED %d\\n" % os.getpid())
 '''
 
 
