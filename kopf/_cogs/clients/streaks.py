@@ -1,7 +1,7 @@
 """
 Streaks: consecutive failures of an endless activity, e.g. of a watch. A streak is logged once.
 """
-import time
+import asyncio
 
 from kopf._cogs.clients import api, errors, pausing
 from kopf._cogs.configs import configuration
@@ -36,7 +36,7 @@ class Streak:
         if self._pauses is None:
             self._pauses = pausing.EndlessBackoffs(networking.error_backoffs)
         if self.failures == 0 and not self._warned:
-            self._since = time.monotonic()
+            self._since = asyncio.get_running_loop().time()
         self.failures += 1
         pause = pausing.combine(
             next(self._pauses),
@@ -64,5 +64,5 @@ class Streak:
         self.ease()
         if self._warned:
             self._warned = False
-            seconds = time.monotonic() - self._since
+            seconds = asyncio.get_running_loop().time() - self._since
             self._logger.info(f"{self._what} works again, after {seconds:.0f}s of failures.")

@@ -1,7 +1,9 @@
+import asyncio
 import logging
 
 import pytest
 
+from kopf import testing
 from kopf._cogs.clients import errors, streaks
 
 
@@ -15,32 +17,36 @@ def streak(settings, caplog):
 BOO = errors.APIServerError("boo", status=500)
 
 
-def test_one_warning_is_for_all_failures_of_a_streak(streak, caplog):
+async def test_one_warning_is_for_all_failures_of_a_streak(streak, caplog):
     for _ in range(5):
         streak.fail(BOO)
     assert caplog.messages == ["Doing X has failed, and will be tried again: boo"]
 
 
-def test_the_end_is_told_if_the_beginning_was(streak, caplog):
+@testing.virtual_time
+async def test_the_end_is_told_if_the_beginning_was(streak, caplog):
     streak.fail(BOO)
+    await asyncio.sleep(12)
+    streak.fail(BOO)
+    await asyncio.sleep(34)
     streak.end()
     streak.end()
-    assert caplog.messages[1:] == ["Doing X works again, after 0s of failures."]
+    assert caplog.messages[1:] == ["Doing X works again, after 46s of failures."]
 
 
-def test_nothing_is_told_if_nothing_failed(streak, caplog):
+async def test_nothing_is_told_if_nothing_failed(streak, caplog):
     streak.end()
     assert not caplog.messages
 
 
-def test_a_new_streak_is_told_anew(streak, caplog):
+async def test_a_new_streak_is_told_anew(streak, caplog):
     streak.fail(BOO)
     streak.end()
     streak.fail(BOO)
     assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO', 'WARNING']
 
 
-def test_failures_that_use_to_pass_are_told_at_the_second_time(streak, caplog):
+async def test_failures_that_use_to_pass_are_told_at_the_second_time(streak, caplog):
     gone = errors.APINotFoundError("gone", status=404)
     streak.fail(gone)
     assert not caplog.messages
@@ -48,20 +54,20 @@ def test_failures_that_use_to_pass_are_told_at_the_second_time(streak, caplog):
     assert len(caplog.messages) == 1
 
 
-def test_if_it_has_passed_nothing_is_told(streak, caplog):
+async def test_if_it_has_passed_nothing_is_told(streak, caplog):
     streak.fail(errors.APINotFoundError("gone", status=404))
     streak.end()
     assert not caplog.messages
 
 
-def test_pauses_follow_the_settings(streak):
+async def test_pauses_follow_the_settings(streak):
     pauses = [streak.fail(BOO) for _ in range(4)]
     for pause, base in zip(pauses, [1, 2, 3, 3]):
         assert base <= pause <= base * 1.3
 
 
 @pytest.mark.parametrize('method', ['ease', 'end'])
-def test_pauses_begin_anew(streak, method):
+async def test_pauses_begin_anew(streak, method):
     streak.fail(BOO)
     streak.fail(BOO)
     getattr(streak, method)()
@@ -69,12 +75,12 @@ def test_pauses_begin_anew(streak, method):
     assert streak.fail(BOO) <= 1.3
 
 
-def test_an_eased_streak_is_still_the_same_one(streak, caplog):
+async def test_an_eased_streak_is_still_the_same_one(streak, caplog):
     streak.fail(BOO)
     streak.ease()
     streak.fail(BOO)
     assert len(caplog.messages) == 1
 
 
-def test_the_server_is_listened_to(streak):
+async def test_the_server_is_listened_to(streak):
     assert streak.fail(errors.APITooManyRequestsError("slow", status=429, retry_after=100)) == 100
