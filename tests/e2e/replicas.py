@@ -118,14 +118,30 @@ class Replicas:
         return intruders
 
 
+def read_audit(path, text):
+    """
+    Read the entries with that text from the audit log of the API server.
+
+    The API server begins a new file whenever the present one has 100 MB, which all tests together
+    exceed, and keeps the former ones beside it.
+    """
+    def read(file):
+        with file.open() as lines:
+            return [line for line in lines if text in line]
+
+    found = read(path)  # first: a line can be read twice, but not be missed
+    for former in sorted(path.parent.glob(f'{path.stem}-*{path.suffix}'), reverse=True):
+        found = read(former) + found
+    return [json.loads(line) for line in dict.fromkeys(found)]
+
+
 def find_intruders_in_audit(path, *, lease, plural):
     """
     Find the writes of a replica that has lost the Lease to another one, by the audit log of the API
     server: writes that arrived after the first success of another one with the Lease.
     """
     moments = []
-    for line in path.read_text().splitlines():
-        entry = json.loads(line)
+    for entry in read_audit(path, lease):
         agent, target = entry.get('userAgent', ''), entry.get('objectRef', {})
         if not agent.endswith(f'-of-{lease}') or entry['verb'] in ('get', 'list', 'watch'):
             continue
