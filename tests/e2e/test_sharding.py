@@ -351,10 +351,11 @@ def reconcile(name, spec, **_):
     note('begin', name, spec['n'])
     note('end', name, spec['n'])
 '''
-    names = await start_reconcilers(kube, kind, replicas, text, uses='used')
+    used = f'used-{uuid.uuid4().hex[:8]}'
+    names = await start_reconcilers(kube, kind, replicas, text, uses=used)
     assert not await replicas.journal.find_lost(dict.fromkeys(names, 0), timeout=LIMIT)
     before = collections.Counter(call.name for call in replicas.journal.read())
-    await kube.create(CONFIGMAPS, 'used', data={'x': '1'})
+    await kube.create(CONFIGMAPS, used, data={'x': '1'})
     deadline = time.monotonic() + LIMIT
     while (after := collections.Counter(call.name for call in replicas.journal.read())) and (
             not all(after[name] > before[name] for name in names)):
