@@ -135,9 +135,10 @@ class Processor:
                 self._throttle(item, e, self._get_logger(raw))
         else:
             if item.throttler is not None:
+                if item.throttler.is_told:
+                    self._get_logger(raw).info(
+                        "Throttling is over. Switching back to normal operations.")
                 item.recover()
-                self._get_logger(raw).info(
-                    "Throttling is over. Switching back to normal operations.")
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
@@ -318,15 +319,21 @@ class Processor:
                            f"will call these handlers again: {ids}. The reason: {e!r}")
 
     def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
-        delay = item.back_off().next_delay(self.env.settings.queueing.error_delays)
+        throttler = item.back_off()
+        delay = throttler.next_delay(self.env.settings.queueing.error_delays)
         exc_info = (type(e), e, e.__traceback__)
         if delay is None:
             item.recover()
             logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
                          f"change, as no throttling is configured.", exc_info=exc_info)
             return
-        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
-                     exc_info=exc_info)
+        if isinstance(e, apierrors.APIConflictError) and (
+                throttler.tolerate(application.MAX_CONFLICTS)):
+            logger.debug(f"A conflict; trying again in {delay} seconds on the newest state: {e}")
+        else:
+            throttler.note_telling()
+            logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
+                         exc_info=exc_info)
         if not item.gone and not self._switch.is_stopping:
             self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)
 
