@@ -6,6 +6,7 @@ is at rest or its handlers have to wait. An error throttles only the object that
 the delay, the object is processed again, even if it has not changed.
 """
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -118,21 +119,35 @@ class Processor:
             self, item: items.Item, raw: bodies.RawBody,
             found: reconciliation.Reconciliation | None,
     ) -> None:
-        """Process the object. An error throttles this object only."""
-        work: Awaitable[object] = self._process(item, raw, found)
+        """Process the object, and notify the observers, also of errors."""
+        work: Awaitable[object] = self._conclude(item, raw, found)
         if self.env.observer is not None:
             work = self.env.observer.reconciliation(
                 item.resource, raw, work, functools.partial(find_sequel, item))
-        try:
+        with contextlib.suppress(Exception):
             await work
+
+    async def _conclude(
+            self, item: items.Item, raw: bodies.RawBody,
+            found: reconciliation.Reconciliation | None,
+    ) -> None:
+        """
+        Process the object. An error throttles this object only.
+
+        :raises Exception: the error, when it is logged and nothing is left to do about it.
+        """
+        try:
+            await self._process(item, raw, found)
         except apierrors.NotLeadingError as e:
             self._switch.check_paused()
             item.inbox.remind()
             self._let_go(item)
             self._get_logger(raw).info(str(e))
+            raise
         except Exception as e:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))
+            raise
         else:
             if item.throttler is not None:
                 if item.throttler.is_told:
