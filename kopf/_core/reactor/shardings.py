@@ -69,7 +69,8 @@ class Sharding:
             settings, vault.select_all()))
         self.division = divisions.Division(
             env, indexers=indexers, find_shard=make_finder(settings),
-            select=make_selector(settings), by_metadata=not callable(settings.sharding.by))
+            select=make_selector(settings), find_namespace=make_namespace_finder(settings),
+            by_metadata=not callable(settings.sharding.by))
         self._parts = parts
         self._first: works.Works | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
@@ -219,12 +220,22 @@ def make_finder(settings: configuration.OperatorSettings) -> divisions.FindShard
         get_key: Callable[[Mapping[str, Any]], str] = by
         return lambda body: hashing.find_shard_of_key(
             _call(get_key, body) or body['metadata'].get('uid') or '', count)
-    if by == 'namespace':
-        return lambda body: hashing.find_shard_of_key(
-            body['metadata'].get('namespace') or '', count)
+    find_namespace = make_namespace_finder(settings)
+    if find_namespace is not None:
+        return lambda body: find_namespace(body['metadata'].get('namespace') or '')
     if by == 'own-uid':
         return lambda body: hashing.find_shard_of_uid(body['metadata'].get('uid') or '', count)
     return lambda body: hashing.find_shard_of_uid(_find_uid(body['metadata']), count)
+
+
+def make_namespace_finder(
+        settings: configuration.OperatorSettings,
+) -> Callable[[str], int] | None:
+    """Make the function that finds the shard of a namespace; None if it has objects of several."""
+    count, by = settings.sharding.count, settings.sharding.by
+    assert count is not None
+    return (lambda namespace: hashing.find_shard_of_key(namespace, count)) if (
+        by == 'namespace') else None
 
 
 def make_selector(settings: configuration.OperatorSettings) -> divisions.Select | None:
