@@ -602,8 +602,11 @@ def _supervise(
         'processes', 'shards', 'liveness_endpoint', 'metrics_endpoint', 'debug_endpoint', 'sandbox',
         *(sandboxing or ())})
     with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
-        code = supervising.run(args, number=number, served={
-            option: url for option, url in served.items() if url is not None})
+        try:
+            code = supervising.run(args, number=number, served={
+                option: url for option, url in served.items() if url is not None})
+        except endpoints.EndpointError as e:
+            raise click.ClickException(str(e)) from e
     raise click.exceptions.Exit(code)
 
 

@@ -1,7 +1,9 @@
 """
 Supervising: several processes of one operator on one machine, which share its objects by shards.
 """
+import asyncio
 import contextlib
+import json
 import queue
 import signal
 import subprocess
@@ -14,7 +16,12 @@ from typing import Any
 
 import click
 
-from kopf._core.engines.liveness import endpoints
+from kopf._core.engines.liveness import endpoints, healthserver, responding
+
+LIVENESS = '--liveness'
+
+ANSWER_TIMEOUT = healthserver.ANSWER_TIMEOUT + 5.0
+"""How long (seconds) the answer of a process about its health can take."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -27,8 +34,14 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     start them again. The exit code is that of the process which has ended first.
 
     ``served`` are the URLs at which the processes serve something, by their options. The ports of
-    the first process are these; those of the next ones are higher by 1 each.
+    the first process are these; those of the next ones are higher by 1 each. But the health checks
+    at the URL itself are of all processes, and those of the first process are at the next port.
+
+    :raises endpoints.EndpointError: if the health checks cannot be served.
     """
+    own = [
+        {option: shift(url, i + (option == LIVENESS)) for option, url in served.items()}
+        for i in range(number)]
     processes: list[subprocess.Popen[bytes]] = []
 
     def send(number: int) -> None:
@@ -37,9 +50,13 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
                 process.send_signal(number)
 
     ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
-    with forward_signals(send) as forwarded:
-        for i in range(number):
-            options = [f'{option}={shift(url, i)}' for option, url in served.items()]
+    with contextlib.ExitStack() as stack:
+        forwarded = stack.enter_context(forward_signals(send))
+        if LIVENESS in served:
+            stack.enter_context(serve_health(
+                served[LIVENESS], [urls[LIVENESS] for urls in own]))
+        for urls in own:
+            options = [f'{option}={url}' for option, url in urls.items()]
             process = subprocess.Popen([sys.executable, '-m', 'kopf', *args, *options])
             processes.append(process)
             threading.Thread(target=_wait, args=[process, ended], daemon=True).start()
@@ -62,6 +79,57 @@ def _wait(
 ) -> None:
     process.wait()
     ended.put(process)
+
+
+@contextlib.contextmanager
+def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
+    """
+    Serve the health of several processes together, which serve theirs at the ``asked`` URLs.
+
+    Nothing is served if any free port is to be taken: then, nobody knows those of the processes.
+    """
+    endpoint = endpoints.Endpoint.parse(url)
+    processes = [endpoints.Endpoint.parse(item) for item in asked]
+    page = healthserver.Page(
+        'health checks of all processes', LIVENESS, endpoint.path,
+        lambda _: gather_health(processes))
+
+    async def start() -> healthserver.Server:
+        server = healthserver.Server(endpoint, answer=None, pages=[page])
+        await server.start()
+        return server
+
+    if not endpoint.port:
+        yield
+        return
+    server = asyncio.run(start())  # it serves in a thread of its own
+    try:
+        yield
+    finally:
+        asyncio.run(server.stop())
+
+
+async def gather_health(processes: Sequence[endpoints.Endpoint]) -> responding.Response:
+    """Ask all processes for their health; the status is the worst one."""
+    answers = await asyncio.gather(*map(_ask, processes))
+    return responding.Response(
+        max(status for status, _ in answers),
+        json.dumps({'processes': [body for _, body in answers]}).encode())
+
+
+async def _ask(process: endpoints.Endpoint) -> tuple[int, Any]:
+    host = {None: '127.0.0.1', '0.0.0.0': '127.0.0.1', '::': '::1'}.get(process.host, process.host)
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            reader, writer = await asyncio.open_connection(host, process.port)
+            try:
+                writer.write(f'GET {process.path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
+                head, _, body = (await reader.read()).partition(b'\r\n\r\n')
+            finally:
+                writer.close()
+        return int(head.split()[1]), json.loads(body)
+    except (OSError, TimeoutError, ValueError, IndexError) as e:
+        return 503, {'problems': {'process': f"no answer at {process}: {e or 'timeout'}"}}
 
 
 def shift(url: str, offset: int) -> str:

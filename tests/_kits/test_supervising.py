@@ -1,12 +1,18 @@
+import asyncio
+import json
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 
 import pytest
 
+from kopf._core.engines.liveness import endpoints, responding
 from kopf._kits import supervising
+from tests.e2e.ports import find_free_ports
 
 CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
 # Lines are written at once: those of the processes would be mixed up by print().
@@ -91,6 +97,68 @@ def test_processes_have_their_own_ports_of_health_checks():
     assert supervising.shift('http://[::1]:8080', 1) == 'http://[::1]:8081'
     assert supervising.shift('http://localhost/x', 1) == 'http://localhost:81/x'
     assert supervising.shift('http://localhost:0', 1) == 'http://localhost:0'
+
+
+@pytest.fixture()
+async def serve():
+    """Serve this status and body as a process does; return where."""
+    servers = []
+
+    async def run(status, body):
+        async def respond(_):
+            return responding.Response(status, json.dumps(body).encode())
+
+        server = await asyncio.start_server(
+            responding.Responder({'/healthz': respond}).respond, '127.0.0.1', 0)
+        servers.append(server)
+        port = server.sockets[0].getsockname()[1]
+        return endpoints.Endpoint('127.0.0.1', port, '/healthz')
+
+    yield run
+    for server in servers:
+        server.close()
+        await server.wait_closed()
+
+
+@pytest.mark.parametrize(('statuses', 'expected'), [
+    ([200, 200], 200), ([200, 500], 500), ([503, 200], 503)])
+async def test_health_of_all_processes_is_the_worst_one(serve, statuses, expected):
+    processes = [await serve(status, {'status': status}) for status in statuses]
+    response = await supervising.gather_health(processes)
+    assert response.status == expected
+    assert json.loads(response.body) == {'processes': [{'status': item} for item in statuses]}
+
+
+async def test_process_that_does_not_answer_is_not_healthy(serve):
+    process = await serve(200, {'shards': '1 of 2'})
+    response = await supervising.gather_health([process, process._replace(port=1)])
+    assert response.status == 503
+    one, other = json.loads(response.body)['processes']
+    assert one == {'shards': '1 of 2'}
+    assert other['problems']['process'].startswith("no answer at http://127.0.0.1:1/healthz: ")
+
+
+def test_health_checks_at_the_given_url_are_of_all_processes(start):
+    url = f'http://127.0.0.1:{find_free_ports(3)}/healthz'
+    process = start('--processes=2', '--shards=6', f'--liveness={url}')
+    read_until(process, '3 of 6 shards are held now', '3 of 6 shards are held now')
+
+    with urllib.request.urlopen(url) as response:
+        found = json.load(response)
+    assert [list(answer) for answer in found['processes']] == [['shards'], ['shards']]
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(40) == 0
+
+
+def test_port_that_is_in_use_is_told_in_a_line(start):
+    with socket.create_server(('127.0.0.1', 0)) as taken:
+        port = taken.getsockname()[1]
+        process = start('--processes=2', f'--liveness=http://127.0.0.1:{port}/healthz')
+        output = process.stdout.read()
+    assert process.wait(40) == 1
+    assert f"cannot be served at http://127.0.0.1:{port}/healthz: Address already in use" in output
+    assert 'Traceback' not in output
 
 
 def test_all_shards_are_shared_by_the_processes(start):

@@ -70,6 +70,7 @@ class Replicas:
         self.lease = lease
         self.option = f'--leader-elect={lease}'
         """What makes the operators replicas of each other."""
+        self.scope = ('--namespace', 'default')
         self._start = operator
         self._cluster = cluster
         self._kind = kind
@@ -92,7 +93,7 @@ class Replicas:
         kubeconfig = self.proxies[who].write_kubeconfig(self._folder / f'{who}.config')
         self.operators[who] = self._start(
             base + text, self.option, *options, kind=self._kind,
-            kubeconfig=kubeconfig, scope=('--namespace', 'default', '--verbose'),
+            kubeconfig=kubeconfig, scope=(*self.scope, '--verbose'),
             env={'POD_ID': who, **(env or {})})
         return self.operators[who]
 

@@ -781,3 +781,39 @@ async def test_patches_of_random_objects_are_accepted(kube, kind, serve):
             kind, f'x{number}', spec=spec, annotations={'patch': json.dumps(patch)})
         expected = kopf.Patch({'spec': patch}).apply({'spec': spec})['spec']
         assert obj['spec'] == json.loads(json.dumps(expected))
+
+
+async def serve_at(url):
+    """Pretend to be a webhook server: no object is reviewed in the test."""
+    yield {'url': url}
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize('mode', ['lease', 'shards'])
+async def test_only_the_replica_that_works_registers_its_webhooks(
+        kube, kind, embedded, managed, mode):
+    kopf.on.validate(*kind.selector, id='check')(lambda **_: None)
+
+    def start(who):
+        settings = kopf.OperatorSettings()
+        settings.admission.server = lambda _: serve_at(f'https://127.0.0.1/{who}')
+        settings.admission.managed = managed
+        settings.leadership.namespace = 'default'
+        settings.leadership.retry_period = 0.5
+        settings.leadership.name = managed if mode == 'lease' else None
+        settings.sharding.count = 2 if mode == 'shards' else None
+        settings.sharding.name = managed
+        return embedded(settings=settings, identity=who)
+
+    async def wait_url(who):
+        await kube.wait_for(CONFIGURATIONS['validating'], managed, lambda obj: [
+            item['clientConfig']['url'] for item in obj.get('webhooks', [])
+        ] == ([] if who is None else [f'https://127.0.0.1/{who}/check']))
+
+    one = start('one')
+    await wait_url('one')
+    two = start('two')
+    one.stop()
+    await wait_url('two')
+    two.stop()
+    await wait_url(None)

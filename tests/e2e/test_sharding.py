@@ -262,6 +262,57 @@ async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
     assert not lost
 
 
+@pytest.fixture()
+async def namespaces(kube, replicas):
+    names = [f'{replicas.lease}-{i}' for i in range(2 * SHARDS)]
+    for name in names:
+        await kube.create(NAMESPACES, name)
+    yield names
+    for name in names:
+        await kube.delete(NAMESPACES, name)
+
+
+async def test_only_the_namespaces_of_the_held_shards_are_watched(
+        kube, kind, replicas, namespaces):
+    async def find_holders():
+        """Find the holders of the namespaces."""
+        holders = {
+            int(obj['metadata']['labels']['kopf.dev/shard']): obj['spec']['holderIdentity']
+            for obj in await replicas.list_leases('shard')}
+        return {name: holders[hashing.find_shard_of_key(name, SHARDS)].split('/')[0]
+                for name in namespaces}
+
+    async def find_lost(n):
+        return await replicas.journal.find_lost(
+            {f'obj-{name}': n for name in namespaces}, timeout=LIMIT)
+
+    replicas.scope = ('--namespace', f'{replicas.lease}-*')
+    env = {'BY': 'namespace'}
+    replicas.begin('a', env=env)
+    await replicas.wait_fair('a')
+    for name in namespaces:
+        await kube.create(kind, f'obj-{name}', namespace=name, spec={'n': 0})
+    assert not await find_lost(0)
+    replicas.begin('b', env=env)
+    await replicas.wait_fair('a', 'b')
+    for name in namespaces:
+        await kube.patch(kind, f'obj-{name}', {'spec': {'n': 1}}, namespace=name)
+    assert not await find_lost(1)
+    holders = await find_holders()
+    watched = {request.path.split('/namespaces/')[1].split('/')[0]
+               for request in replicas.proxies['b'].requests
+               if request.is_watch and f'/{kind.plural}' in request.path}
+    assert watched == {name for name, who in holders.items() if who == 'b'}
+    replicas.operators['a'].send(signal.SIGTERM)
+    for name in namespaces:
+        await kube.patch(kind, f'obj-{name}', {'spec': {'n': 2}}, namespace=name)
+    assert not await find_lost(2)
+    calls = replicas.journal.read()
+    assert {call.name.removeprefix('obj-'): call.who for call in calls if call.n == 1} == holders
+    assert find_overlaps(calls, replicas.frozen) == []
+    assert find_repeats(calls) == []
+
+
 async def test_leader_election_at_the_same_time_is_refused_in_one_line(replicas):
     op = replicas.start('a', '', '--leader-elect=lease', base=TEXT, env=replicas.env)
     assert await op.wait() == 1

@@ -17,6 +17,11 @@ MAX_CONFLICTS = 10
 """How many conflicts (HTTP 409) in a row are tolerated; each is retried on a newer state."""
 
 
+FAILED_TEST = "the server rejected our request due to an error in our request"
+"""
+The message of HTTP 422 if a JSON patch tests in vain; invalid objects have messages of their own.
+"""
+
 REFUSALS = (400, 413, 422)
 """The HTTP statuses which mean that the API server will never accept the same patch."""
 
@@ -252,6 +257,8 @@ async def exchange(
     Returns the newest state (None if the object is gone), and whether the patch was applied. If it
     was not, the object has changed: decide again on the newest state.
 
+    :raises errors.APIConflictError: if the API server says that the object has changed, but still
+        shows the given state: e.g. a replica of the API server is behind. Try again later.
     :raises errors.APIError: if the API server refuses the patch for other reasons.
     """
     version = raw['metadata'].get('resourceVersion')
@@ -260,11 +267,16 @@ async def exchange(
         target.logger.debug(f"Patching with: {ops!r}")
     try:
         return await target.send(raw, [test, *ops], subresource=subresource), True
-    except (errors.APIConflictError, errors.APIUnprocessableError):
+    except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw)
-        if newest is not None and newest['metadata'].get('resourceVersion') == version:
-            raise
-        return newest, False
+        if newest is None or newest['metadata'].get('resourceVersion') != version:
+            target.logger.debug("Not patched: the object has changed meanwhile.")
+            return newest, False
+        if e.message == FAILED_TEST:
+            raise errors.APIConflictError(
+                f"the object has changed since the version {version}, but the API server shows no "
+                f"newer one", status=409) from e
+        raise
 
 
 def _namespace_of(raw: bodies.RawBody) -> references.Namespace:

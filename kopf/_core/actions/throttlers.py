@@ -12,6 +12,17 @@ class Throttler:
     """The delays after consecutive errors. The last delay repeats."""
     _delays: Iterator[float] | None = None
     _last: float | None = None
+    _conflicts: int = 0
+    is_told: bool = False
+    """Whether the log says that the object is throttled."""
+
+    def tolerate(self, conflicts: int) -> bool:
+        """Count a conflict (HTTP 409); return whether there were not more than so many."""
+        self._conflicts += 1
+        return self._conflicts <= conflicts
+
+    def note_telling(self) -> None:
+        self.is_told = True
 
     def next_delay(self, delays: Iterable[float] | float) -> float | None:
         """Get the pause (seconds) after one more error; None if ``delays`` are empty."""

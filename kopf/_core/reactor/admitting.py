@@ -84,6 +84,29 @@ class Admission:
         except services.ServerError as e:
             raise activities.ActivityError(str(e), {}) from e
 
+    # The parts of the operator that only one replica runs: by Leases, and by peering.
+
+    def take_over(self) -> None:
+        """Register the webhooks in the cluster: of all replicas, this one works."""
+        assert self._service is not None
+        self._service.take_over()
+
+    def stand_by(self) -> None:
+        """Register the webhooks no more; those in the cluster are answered as before."""
+        assert self._service is not None
+        self._service.stand_by()
+
+    def resume(self) -> None:
+        """The same as `take_over`."""
+        self.take_over()
+
+    def pause(self) -> None:
+        """The same as `stand_by`."""
+        self.stand_by()
+
+    async def rest(self) -> None:
+        """Nothing has to end before others work."""
+
     async def stop(self, deadline: float) -> None:
         """Stop the webhook server by the deadline, which is a time of the event loop."""
         if self._service is not None:

@@ -21,6 +21,9 @@ GATHERING_TIME = 1.0
 
 FindShard = Callable[[bodies.RawBody], int]
 
+FindNamespace = Callable[[references.NamespaceName], int]
+"""Finds the shard of all objects of a namespace."""
+
 Select = Callable[[Collection[int]], selections.Selection | None]
 """Makes what to request of the API server for the objects of these shards; None for all objects."""
 
@@ -53,9 +56,12 @@ class Division:
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
             select: Select | None = None,
+            find_namespace: FindNamespace | None = None,
             by_metadata: bool = True,
     ) -> None:
         """
+        ``find_namespace`` is given if all objects of a namespace are in one shard.
+
         ``select`` is given if the API server, too, can find the shard of an object.
 
         ``by_metadata`` is whether the shard of an object can be found by its metadata alone.
@@ -63,6 +69,7 @@ class Division:
         super().__init__()
         self.find_shard = find_shard
         self.select = select
+        self._find_namespace = find_namespace
         self.by_metadata = by_metadata
         self.works: dict[int, works.Works] = {}
         """The works of the shards that are held and not being released."""
@@ -83,7 +90,7 @@ class Division:
         """Let these works take part from the next lists on, which begin soon."""
         self.works[shard.grant.shard] = shard
         for key, served in self._served.items():
-            if _are_for_shards(served):
+            if self._is_for(key, served, shard):
                 shard.informers.open(*key, served)
                 self._unlisted.add(key)
         self.indices.call_when_filled(shard.informers.seal)
@@ -91,6 +98,8 @@ class Division:
 
     def end(self, grant: holdings.Grant) -> works.Works:
         """Pass no more objects to the works of this shard; return them."""
+        if self._find_namespace is not None:
+            self._wake()  # its namespaces are idle now
         return self.works.pop(grant.shard)
 
     async def wait_indexed(self, item: items.Item) -> None:
@@ -150,6 +159,11 @@ class Division:
             self._alarm = loop.call_at(later, self._wake)
         return due
 
+    def is_idle(self, key: Key) -> bool:
+        """Whether all objects of a namespace belong to other replicas, and no index needs them."""
+        shard = self._get_only_shard(key[1])
+        return shard is not None and shard not in self.works and self.indices.get(*key) is None
+
     def open(
             self, resource: references.Resource, namespace: references.Namespace,
             served: registries.ResourceHandlers,
@@ -161,7 +175,7 @@ class Division:
         else:
             self.indices.close(resource, namespace)
         for shard in self.works.values():
-            if _are_for_shards(served):
+            if self._is_for((resource, namespace), served, shard):
                 shard.informers.open(resource, namespace, served)
             else:
                 shard.informers.close(resource, namespace)
@@ -191,6 +205,19 @@ class Division:
 
     def seal(self) -> None:
         self.indices.seal()
+
+    def _is_for(
+            self, key: Key, served: registries.ResourceHandlers, shard: works.Works,
+    ) -> bool:
+        """Whether there can be objects of the shard which are for more than complete indices."""
+        return _are_for_shards(served) and self._get_only_shard(key[1]) in (
+            None, shard.grant.shard)
+
+    def _get_only_shard(self, namespace: references.Namespace) -> int | None:
+        """The shard of all objects of a watch; None if they can be of several shards."""
+        if namespace is None or self._find_namespace is None:
+            return None
+        return self._find_namespace(namespace)
 
     def _set(
             self, resource: references.Resource, namespace: references.Namespace,

@@ -135,13 +135,13 @@ class Operator:
         self._queue = self._make_queue(
             settings=settings, switch=switch, alarms=alarms, processor=processor)
         self._informers = informers.InformerFactory(self._queue, reconsider=processor.reconsider)
-        self._peers = peerings.Peerings(
-            client=self._client, settings=settings, clock=self._clock, identity=self._identity,
-            pausables=[self._informers, self._spawner])
-        self._confirm = self._peers.confirm
         self._admission = admitting.Admission(
             env=env, registry=self._registry, insights=self._insights, find=self._find,
             measure=None if measures is None else measures.observe_reviews)
+        self._peers = peerings.Peerings(
+            client=self._client, settings=settings, clock=self._clock, identity=self._identity,
+            pausables=[self._informers, self._spawner, self._admission])
+        self._confirm = self._peers.confirm
 
     def _look_inside(self) -> 'inspecting.Inspector | None':
         """
@@ -206,7 +206,7 @@ class Operator:
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
-            self._admission.start(self._unlimited)
+            self._admission.start(self._client)
             if self._settings.leadership.name is not None:
                 self._stand_for_election()
             if ready_flag is not None:
@@ -276,7 +276,8 @@ class Operator:
         from kopf._core.reactor import leaderships  # only if it is used
         leadership = self._leadership = leaderships.Leadership(
             client=self._client, vault=self._vault, settings=self._settings,
-            identity=self._identity, parts=[self._informers, self._spawner, self._checks])
+            identity=self._identity,
+            parts=[self._informers, self._spawner, self._admission, self._checks])
         self._confirm = leadership.confirm
 
     def _share(self) -> None:
@@ -284,7 +285,7 @@ class Operator:
         from kopf._core.reactor import shardings  # only if it is used
         self._sharding = shardings.Sharding(
             env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
-            make_queue=self._make_queue, identity=self._identity)
+            make_queue=self._make_queue, identity=self._identity, parts=[self._admission])
 
     def _find(self, resource: references.Resource, uid: str) -> items.Item | None:
         """Find the item of an object; None if the object is not known, or not handled here."""

@@ -101,6 +101,9 @@ class Relisting(Protocol):
     def take_relisting(self) -> Collection[Key]:
         """What has to be listed anew now: once each time."""
 
+    def is_idle(self, key: Key, /) -> bool:
+        """Whether nobody here needs these objects now, so that they need not be watched."""
+
 
 async def serve(
         *,
@@ -164,7 +167,9 @@ async def serve(
                 else:
                     if relisting is not None:
                         await watch_tasks.drop(relisting.take_relisting())
-                    await watch_tasks.adjust(resources, served, deleted=insights.deleted)
+                    await watch_tasks.adjust(
+                        resources, served, deleted=insights.deleted,
+                        is_idle=None if relisting is None else relisting.is_idle)
                     watch_tasks.announce(served)
                     if served == known:
                         informers.seal()
@@ -276,9 +281,11 @@ class WatchTasks:
             namespaces: Collection[references.Namespace],
             *,
             deleted: Collection[references.Resource] = (),
+            is_idle: Callable[[Key], bool] | None = None,
     ) -> None:
         """
-        Start and stop tasks, so that exactly these resources and namespaces are watched.
+        Start and stop tasks, so that exactly these resources and namespaces are watched, except for
+        the idle ones.
 
         All objects of ``deleted`` resources are gone, even if no watch has shown that.
         """
@@ -309,19 +316,22 @@ class WatchTasks:
                 # watch would begin with a list, and the CRD can be gone before that.
                 del outdated[key]
                 self._informers.narrow(*key, served.handlers)
-        await tasks.cancel([
-            self._watchers.pop(key) for key in outdated if key in self._watchers])
-        for key in outdated:
+        idle = set() if is_idle is None else {key for key in needed if is_idle(key)}
+        for key in (*outdated, *idle):
             self._listings.forget(key)
+        await tasks.cancel([
+            self._watchers.pop(key) for key in [*self._watchers]
+            if key in outdated or key in idle])
+        for key in outdated:
             del self._sinks[key]
-            del self._pulses[key]
+            self._pulses.pop(key, None)
         for key in gone:
             self._informers.close(*key, deleted=key[0] in deleted)
         self._served = needed
         for key, served in needed.items():
             if key not in self._sinks:
                 self._sinks[key] = self._informers.open(*key, served.handlers)
-            if key not in self._watchers:
+            if key not in self._watchers and key not in idle:
                 self._watch(key)
 
     def announce(self, namespaces: Collection[references.Namespace]) -> None:

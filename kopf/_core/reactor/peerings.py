@@ -132,9 +132,9 @@ class Peerings:
             if watch.namespace is None or watch.namespace == namespace)
 
     def resume(self) -> None:
-        """Resume the operator's parts; objects that are listed from now on can be handled."""
-        self._begun = True
-        if self.paused:
+        """Let the parts begin or resume; objects that are listed from now on can be handled."""
+        if self.paused or not self._begun:
+            self._begun = True
             self.paused = self._idle = False
             if self._resting is not None:
                 self._resting.cancel()

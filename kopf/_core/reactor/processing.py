@@ -6,6 +6,7 @@ is at rest or its handlers have to wait. An error throttles only the object that
 the delay, the object is processed again, even if it has not changed.
 """
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -118,26 +119,41 @@ class Processor:
             self, item: items.Item, raw: bodies.RawBody,
             found: reconciliation.Reconciliation | None,
     ) -> None:
-        """Process the object. An error throttles this object only."""
-        work: Awaitable[object] = self._process(item, raw, found)
+        """Process the object, and notify the observers, also of errors."""
+        work: Awaitable[object] = self._conclude(item, raw, found)
         if self.env.observer is not None:
             work = self.env.observer.reconciliation(
                 item.resource, raw, work, functools.partial(find_sequel, item))
-        try:
+        with contextlib.suppress(Exception):
             await work
+
+    async def _conclude(
+            self, item: items.Item, raw: bodies.RawBody,
+            found: reconciliation.Reconciliation | None,
+    ) -> None:
+        """
+        Process the object. An error throttles this object only.
+
+        :raises Exception: the error, when it is logged and nothing is left to do about it.
+        """
+        try:
+            await self._process(item, raw, found)
         except apierrors.NotLeadingError as e:
             self._switch.check_paused()
             item.inbox.remind()
             self._let_go(item)
             self._get_logger(raw).info(str(e))
+            raise
         except Exception as e:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))
+            raise
         else:
             if item.throttler is not None:
+                if item.throttler.is_told:
+                    self._get_logger(raw).info(
+                        "Throttling is over. Switching back to normal operations.")
                 item.recover()
-                self._get_logger(raw).info(
-                    "Throttling is over. Switching back to normal operations.")
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
@@ -318,15 +334,21 @@ class Processor:
                            f"will call these handlers again: {ids}. The reason: {e!r}")
 
     def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
-        delay = item.back_off().next_delay(self.env.settings.queueing.error_delays)
+        throttler = item.back_off()
+        delay = throttler.next_delay(self.env.settings.queueing.error_delays)
         exc_info = (type(e), e, e.__traceback__)
         if delay is None:
             item.recover()
             logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
                          f"change, as no throttling is configured.", exc_info=exc_info)
             return
-        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
-                     exc_info=exc_info)
+        if isinstance(e, apierrors.APIConflictError) and (
+                throttler.tolerate(application.MAX_CONFLICTS)):
+            logger.debug(f"A conflict; trying again in {delay} seconds on the newest state: {e}")
+        else:
+            throttler.note_telling()
+            logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
+                         exc_info=exc_info)
         if not item.gone and not self._switch.is_stopping:
             self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)
 

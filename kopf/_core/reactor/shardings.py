@@ -44,9 +44,13 @@ class Sharding:
             indexers: indexing.OperatorIndexers,
             make_queue: Callable[..., queueing.WorkQueue],
             identity: str | None,
+            parts: Collection[leaderships.Standby],
     ) -> None:
         """
         Make the instance when the credentials are known. The settings must have a count of shards.
+
+        ``parts`` are what only one replica may do: that which holds the first shard. They begin as
+        standbys.
 
         :raises SettingsError: if the settings contradict each other, or if there is no namespace.
         """
@@ -65,7 +69,11 @@ class Sharding:
             settings, vault.select_all()))
         self.division = divisions.Division(
             env, indexers=indexers, find_shard=make_finder(settings),
-            select=make_selector(settings), by_metadata=not callable(settings.sharding.by))
+            select=make_selector(settings), find_namespace=make_namespace_finder(settings),
+            by_metadata=not callable(settings.sharding.by))
+        self._parts = parts
+        self._first: works.Works | None = None
+        """The works of the first shard, if it is held: the parts have taken over for it."""
         self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
             name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,
@@ -128,6 +136,7 @@ class Sharding:
                     works.Works, self._env, grant, own=self._own, hub=self._hub,
                     make_queue=self._make_queue, crew=self._crew,
                     indexers=self._indexers, await_indexing=self.division.wait_indexed))
+        self._lead()
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:
             logger.warning(f"Lost the shards {_join(lost)}; {total}")
@@ -136,6 +145,17 @@ class Sharding:
             logger.info(f"Releasing the shards {_join(released)}; {total}")
         if gained:
             logger.info(f"Gained the shards {_join(gained)}; {total}")
+
+    def _lead(self) -> None:
+        """Let the parts take over and stand by, as the first shard comes and goes."""
+        first = self.division.works.get(0)
+        if first is not self._first:
+            self._first = first
+            for part in self._parts:
+                if first is None:
+                    part.stand_by()
+                else:
+                    part.take_over()
 
     def _end(self, item: works.Works, work: Coroutine[None, None, None]) -> None:
         self.division.end(item.grant)
@@ -200,12 +220,22 @@ def make_finder(settings: configuration.OperatorSettings) -> divisions.FindShard
         get_key: Callable[[Mapping[str, Any]], str] = by
         return lambda body: hashing.find_shard_of_key(
             _call(get_key, body) or body['metadata'].get('uid') or '', count)
-    if by == 'namespace':
-        return lambda body: hashing.find_shard_of_key(
-            body['metadata'].get('namespace') or '', count)
+    find_namespace = make_namespace_finder(settings)
+    if find_namespace is not None:
+        return lambda body: find_namespace(body['metadata'].get('namespace') or '')
     if by == 'own-uid':
         return lambda body: hashing.find_shard_of_uid(body['metadata'].get('uid') or '', count)
     return lambda body: hashing.find_shard_of_uid(_find_uid(body['metadata']), count)
+
+
+def make_namespace_finder(
+        settings: configuration.OperatorSettings,
+) -> Callable[[str], int] | None:
+    """Make the function that finds the shard of a namespace; None if it has objects of several."""
+    count, by = settings.sharding.count, settings.sharding.by
+    assert count is not None
+    return (lambda namespace: hashing.find_shard_of_key(namespace, count)) if (
+        by == 'namespace') else None
 
 
 def make_selector(settings: configuration.OperatorSettings) -> divisions.Select | None:

@@ -9,11 +9,13 @@ import pytest
 
 import kopf
 from kopf._cogs.clients import errors
+from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.admission.managing import Manager
 from kopf._core.engines.admission.services import ServerError, Service
 from kopf._core.engines.admission.webhooks import Directory
 
+MARK = 'kopf.dev/webhooks-of'
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', namespaced=True)
 
 
@@ -35,7 +37,12 @@ class Client:
         if method == 'PATCH':
             if folder not in self.objects:
                 raise errors.APINotFoundError("no", status=404)
-            self.objects[folder].update(body)
+            if isinstance(body, list):
+                test, add = body
+                if test['value'] != self.objects[folder]['metadata']['annotations'][MARK]:
+                    raise errors.APIUnprocessableError("test failed", status=422)
+                body = {'webhooks': add['value']}
+            self.objects[folder] = patches.merge(self.objects[folder], body)
             return self.objects[folder]
         assert method == 'POST'
         folder = f"{folder}/{body['metadata']['name']}"
@@ -43,6 +50,9 @@ class Client:
             raise errors.APIConflictError("already", status=409)
         self.objects[folder] = body
         return body
+
+    def without_limits(self):
+        return self
 
     def get(self, plural, name='auto.test'):
         obj = self.objects.get(f'/apis/admissionregistration.k8s.io/v1/{plural}/{name}')
@@ -71,7 +81,7 @@ V, M = 'validatingwebhookconfigurations', 'mutatingwebhookconfigurations'
 
 
 async def test_configurations_are_created_if_they_are_absent(client, manager):
-    await manager.write({'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}, "{} {}")
+    await manager.write({'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]})
     assert client.requests == [
         ('PATCH', f'{V}/auto.test'), ('POST', V), ('PATCH', f'{M}/auto.test'), ('POST', M)]
     assert client.get(V) == [{'name': 'x'}]
@@ -79,22 +89,22 @@ async def test_configurations_are_created_if_they_are_absent(client, manager):
 
 
 async def test_configurations_are_overwritten_if_they_are_there(client, manager):
-    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    await manager.write({'validate': [{'name': 'x'}]})
     client.requests.clear()
-    await manager.write({'validate': [{'name': 'y'}]}, "{} {}")
+    await manager.write({'validate': [{'name': 'y'}]})
     assert client.requests == [('PATCH', f'{V}/auto.test')]
     assert client.get(V) == [{'name': 'y'}]
 
 
 async def test_nothing_is_created_for_nothing(client, manager):
-    await manager.write({'validate': []}, "{} {}")
+    await manager.write({'validate': []})
     assert client.objects == {}
 
 
 async def test_nothing_is_written_twice(client, manager):
-    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    await manager.write({'validate': [{'name': 'x'}]})
     client.requests.clear()
-    await manager.write({'validate': [{'name': 'x'}]}, "{} {}")
+    await manager.write({'validate': [{'name': 'x'}]})
     assert client.requests == []
 
 
@@ -102,7 +112,7 @@ async def test_configurations_that_others_create_at_the_same_time_are_overwritte
         client, manager, settings):
     other = Manager(client=client, settings=settings, name='auto.test')
     await asyncio.gather(*(
-        each.write({'validate': [{'name': name}]}, "{} {}")
+        each.write({'validate': [{'name': name}]})
         for each, name in [(manager, 'x'), (other, 'y')]))
     assert ('POST', V) in client.requests
     assert client.get(V) in ([{'name': 'x'}], [{'name': 'y'}])
@@ -112,9 +122,9 @@ async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client,
     client.faults.append(errors.APIForbiddenError("no", status=403))
     records = {'validate': [{'name': 'x'}], 'mutate': [{'name': 'y'}]}
     with pytest.raises(errors.APIForbiddenError):
-        await manager.write(records, "{} {}")
+        await manager.write(records)
     assert (client.get(V), client.get(M)) == (None, [{'name': 'y'}])
-    await manager.write(records, "{} {}")
+    await manager.write(records)
     assert client.get(V) == [{'name': 'x'}]
 
 
@@ -134,8 +144,10 @@ async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
 def make_service(client, settings):
     def make(registry, bound=True):
         handlers = list(registry._webhooks)
-        return Service(client=client, settings=settings, directory=Directory(handlers),
-                       get_bound=lambda: {RESOURCE: handlers} if bound else None)
+        service = Service(client=client, settings=settings, directory=Directory(handlers),
+                          get_bound=lambda: {RESOURCE: handlers} if bound else None)
+        service.take_over()
+        return service
     return make
 
 
@@ -308,3 +320,84 @@ async def test_servers_are_used_as_context_managers_if_they_are(make_service, se
     await until(lambda: 'called' in log)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert log == ['entered', 'called', 'exited']
+
+
+# Several replicas.
+
+@pytest.fixture()
+def replicas(make_service, settings, registry):
+    """Two services of the same handlers, which serve at addresses of their own."""
+    numbers = iter(range(2))
+
+    async def server(fn):
+        yield {'url': f'https://host/{next(numbers)}'}
+        await asyncio.Event().wait()
+
+    settings.admission.server = server
+    settings.admission.managed = 'auto.test'
+    return [make_service(registry) for _ in range(2)]
+
+
+def get_urls(client):
+    return [record['clientConfig']['url'].rpartition('/')[0] for record in client.get(V) or []]
+
+
+FIRST, SECOND = ['https://host/0'] * 2, ['https://host/1'] * 2
+
+
+async def test_webhooks_of_another_operator_are_not_removed(replicas, client, caplog):
+    first, second = replicas
+    first.start(fn)
+    await until(lambda: get_urls(client) == FIRST)
+    second.start(fn)
+    await until(lambda: get_urls(client) == SECOND)
+    caplog.set_level(logging.INFO)
+    await first.stop(asyncio.get_running_loop().time() + 5)
+    assert get_urls(client) == SECOND
+    assert "auto.test are left in the cluster: another operator has written them." in caplog.text
+    await second.stop(asyncio.get_running_loop().time() + 5)
+    assert get_urls(client) == SECOND[:1]  # the persistent one
+
+
+async def test_standbys_serve_but_write_nothing_until_they_take_over(replicas, client):
+    first, second = replicas
+    second.stand_by()
+    first.start(fn)
+    second.start(fn)
+    await until(lambda: get_urls(client) == FIRST)
+    second.changed.set()
+    await asyncio.sleep(0.01)
+    assert get_urls(client) == FIRST
+    first.stand_by()
+    second.take_over()
+    await until(lambda: get_urls(client) == SECOND)
+    first.changed.set()
+    await asyncio.sleep(0.01)
+    assert get_urls(client) == SECOND
+    second.stand_by()
+    first.take_over()
+    await until(lambda: get_urls(client) == FIRST)
+    for service in replicas:
+        await service.stop(asyncio.get_running_loop().time() + 5)
+
+
+async def test_standby_removes_what_nobody_has_overwritten(replicas, client):
+    first, _ = replicas
+    first.start(fn)
+    await until(lambda: get_urls(client) == FIRST)
+    first.stand_by()
+    await first.stop(asyncio.get_running_loop().time() + 5)
+    assert get_urls(client) == FIRST[:1]
+
+
+async def test_loss_of_the_lease_is_no_failure_of_the_management(client, manager, caplog):
+    client.faults.append(errors.NotLeadingError("no"))
+    woken = asyncio.Event()
+    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}))
+    await until(lambda: client.requests)
+    await asyncio.sleep(0.01)
+    assert (client.get(V), caplog.messages) == (None, [])
+    woken.set()
+    await until(lambda: client.get(V))
+    task.cancel()
+    await asyncio.wait([task])

@@ -500,6 +500,19 @@ def test_lines_of_json_have_the_ids_of_the_current_span(
     assert not {'trace_id', 'span_id', 'trace_flags'} & lines["from elsewhere"].keys()
 
 
+def test_lines_at_the_end_of_a_reconciliation_have_its_ids(
+        registry, recording, live, configure_log, capsys):
+    kopf.on.create('kopfexamples', id='fn', registry=registry)(lambda **_: 'result')
+    configure_log(kopf.LogFormat.JSON)
+    live(faults=['before'])
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    found = [line for line in lines if line['message'].startswith("Throttling ")]
+    failed, recovered = [
+        span.context for span in recording.spans if span.name == 'reconcile kopfexample']
+    assert [(line['trace_id'], line['span_id']) for line in found] == [
+        (f'{span.trace_id:032x}', f'{span.span_id:016x}') for span in (failed, recovered)]
+
+
 def test_lines_of_text_are_as_ever(registry, recording, live, configure_log, capsys):
     kopf.on.create('kopfexamples', id='fn', registry=registry)(lambda **_: None)
     configure_log(kopf.LogFormat.PLAIN)

@@ -14,9 +14,10 @@ import kopf
 from kopf import testing
 from kopf._core.engines.reconciling import applications
 from kopf._core.engines.sharding.holdings import Grant
+from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor import divisions, inspecting, switches
-from tests._core.reactor.sharders import RESOURCE, Replica, create, make_api, rest
+from tests._core.reactor.sharders import RESOURCE, Replica, create, find_shard, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
 
 
@@ -702,6 +703,93 @@ async def test_shards_gained_before_a_list_is_requested_need_no_other_list(regis
     await asyncio.sleep(100)
     assert not replica.division.take_relisting()
     await replica.stop()
+
+
+@pytest.fixture()
+async def divide(registry):
+    """Make a replica of an operator for the namespaces 0 and 1, which are in the shards 0 and 1."""
+    started = []
+
+    def make(namespaces=('0', '1')):
+        replica = Replica(make_api(), 'a', registry, lists=False)
+        started.append(replica)
+        served = registries.resolve(registry, [RESOURCE]).handlers[RESOURCE]
+        replica.division = divisions.Division(
+            replica.env, indexers=replica.indexers, find_shard=find_shard, find_namespace=int)
+        replica.feeds = {
+            namespace: replica.division.open(RESOURCE, namespace, served)
+            for namespace in namespaces}
+        replica.division.seal()
+        return replica
+
+    yield make
+    for replica in started:
+        await replica.stop()
+
+
+def find_idle(replica):
+    return [namespace for namespace in replica.feeds
+            if replica.division.is_idle((RESOURCE, namespace))]
+
+
+async def test_namespaces_of_foreign_shards_are_idle(registry, divide):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    replica = divide()
+    replica.division.subscribe(woken := asyncio.Event())
+    assert find_idle(replica) == ['0', '1']
+    replica.gain(0)
+    assert woken.is_set()
+    assert find_idle(replica) == ['1']
+    replica.gain(1)
+    assert find_idle(replica) == []
+    woken.clear()
+    await replica.release(0)
+    assert woken.is_set()
+    assert find_idle(replica) == ['0']
+
+
+async def test_namespaces_with_complete_indices_are_never_idle(registry, divide):
+    kopf.index('kopfexamples', registry=registry)(ignore)
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    assert find_idle(divide()) == []
+
+
+async def test_watches_of_several_namespaces_are_never_idle(registry, divide):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    assert find_idle(divide([None])) == []
+
+
+@testing.virtual_time
+async def test_shards_wait_for_the_lists_of_their_own_namespaces_only(registry, divide, calls):
+    kopf.index('kopfexamples', sharded=True, registry=registry)(ignore)
+
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def see(name, **_):
+        calls.append(name)
+
+    replica = divide()
+    replica.gain(0)
+    feed = replica.feeds['0']
+    feed.select(anew=True)
+    feed.begin(restored=False)
+    feed.listed({'metadata': {'name': 'x', 'uid': 'x', 'resourceVersion': '1', 'namespace': '0',
+                              'labels': {'shard': '0'}}})
+    feed.end()
+    await asyncio.sleep(10)
+    assert calls == ['x']
+
+
+@testing.virtual_time
+async def test_namespaces_are_listed_anew_only_for_their_own_shards(registry, divide):
+    kopf.on.event('kopfexamples', registry=registry)(ignore)
+    replica = divide()
+    for feed in replica.feeds.values():
+        feed.select(anew=True)
+        feed.begin(restored=False)
+        feed.end()
+    await asyncio.sleep(divisions.GATHERING_TIME)
+    replica.gain(1)
+    assert list(replica.division.take_relisting()) == [(RESOURCE, '1')]
 
 
 @testing.virtual_time

@@ -4,6 +4,7 @@ Whole lives of objects, with edits at bad moments, failures, lost replies, stops
 import asyncio
 import itertools
 import json
+import logging
 
 import hypothesis.strategies as st
 import pytest
@@ -276,6 +277,38 @@ def test_finalizers_are_added_even_if_the_api_denies_for_a_moment_that_the_objec
     api.faults = faults
     run_virtually(handle(registry, api=api))
     assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+
+
+@pytest.mark.parametrize('fault', ['conflict', 'stale'])
+def test_conflicts_on_finalizers_are_tried_again_and_are_no_errors(
+        registry, journal, caplog, fault):
+    """The API server says that the object has changed, but does not show the newer state yet."""
+    caplog.set_level(logging.DEBUG)
+    journal.declare(registry, kopf.on.delete, 'd')
+
+    def delete(api):
+        api.faults = [fault]
+        api.delete()
+
+    api = Api()
+    api.faults = [fault]
+    run_virtually(handle(registry, (10, delete), api=api))
+    assert journal.done == [('d', 'delete', 0)]
+    assert not api.objects
+    assert len([text for text in caplog.messages if text.startswith("A conflict; ")]) == 2
+    assert not [text for text in caplog.messages if "Throttling" in text]
+
+
+@pytest.mark.parametrize('number, told', [(10, 0), (11, 1)])
+def test_only_so_many_conflicts_in_a_row_are_usual(registry, journal, caplog, number, told):
+    caplog.set_level(logging.DEBUG)
+    journal.declare(registry, kopf.on.delete, 'd')
+    api = Api()
+    api.faults = ['conflict', None] * number  # each one is followed by a list
+    run_virtually(handle(registry, (1000, lambda api: None), api=api))
+    assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+    assert len([text for text in caplog.messages if "due to an unexpected error" in text]) == told
+    assert len([text for text in caplog.messages if "Throttling is over" in text]) == told
 
 
 def test_an_object_that_is_gone_costs_one_more_request(registry, journal, caplog):

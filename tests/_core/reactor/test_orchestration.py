@@ -320,18 +320,23 @@ async def test_a_watch_that_somebody_has_stopped_is_started_again(
         caplog.messages)
 
 
+class Relisting:
+    keys = ()
+    idle = ()
+
+    def subscribe(self, woken):
+        self.woken = woken
+
+    def take_relisting(self):
+        keys, self.keys = self.keys, ()
+        return keys
+
+    def is_idle(self, key):
+        return key[1] in self.idle
+
+
 async def test_only_what_has_to_be_listed_anew_is_listed_anew(
         watched, serve_all, handle, lines, until):
-    class Relisting:
-        keys = ()
-
-        def subscribe(self, woken):
-            self.woken = woken
-
-        def take_relisting(self):
-            keys, self.keys = self.keys, ()
-            return keys
-
     relisting = Relisting()
     handle('things')
     async with serve_all('ns1', 'ns2', relisting=relisting):
@@ -341,6 +346,32 @@ async def test_only_what_has_to_be_listed_anew_is_listed_anew(
         relisting.woken.set()
         await lines.sinks['things', 'ns1'].wait('listed', 'obj', count=2)
         assert lines.sinks['things', 'ns2'].seen.count(('listed', 'obj')) == 1
+
+
+async def test_idle_namespaces_are_not_watched_until_they_are_needed(
+        watched, serve_all, handle, lines, until):
+    def find_watched():
+        return {task for task in asyncio.all_tasks() if task.get_name().startswith('watching of')}
+
+    relisting = Relisting()
+    relisting.idle = ['ns2']
+    handle('things')
+    async with serve_all('ns1', 'ns2', relisting=relisting):
+        await until(lambda: lines.shows('obj', 'things', 'ns1'))
+        assert len(find_watched()) == 1
+        assert not lines.sinks['things', 'ns2'].seen
+        relisting.idle = ['ns1']
+        relisting.woken.set()
+        await until(lambda: lines.shows('obj', 'things', 'ns2'))
+        assert len(find_watched()) == 1
+        relisting.idle = []
+        relisting.woken.set()
+        await lines.sinks['things', 'ns1'].wait('listed', 'obj', count=2)
+        assert len(find_watched()) == 2
+        relisting.idle = ['ns1', 'ns2']
+        relisting.woken.set()
+        await until(lambda: not find_watched())
+    assert [call for call in lines.calls if call[0] != 'sink'] == []
 
 
 async def test_watches_without_progress_are_told_of(

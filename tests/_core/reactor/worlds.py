@@ -20,7 +20,7 @@ from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
-from kopf._core.actions import observers
+from kopf._core.actions import application, observers
 from kopf._core.engines import indexing
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
@@ -183,6 +183,10 @@ class Client:
         if fault == 'absent':
             await self._travel()
             raise errors.APINotFoundError("the server could not find it", status=404)
+        if fault in ('conflict', 'stale'):
+            await self._travel()
+            raise errors.APIConflictError("changed", status=409) if fault == 'conflict' else (
+                errors.APIUnprocessableError(application.FAILED_TEST, status=422))
         result = act()
         await self._travel()
         if fault == 'after':

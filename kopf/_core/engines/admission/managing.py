@@ -2,12 +2,15 @@
 Managing: keeps the webhook configurations in the cluster up to date.
 
 The operator needs only the permissions to ``create`` and ``patch`` the configurations. It never
-reads them, so it overwrites whatever others have written under the same name.
+reads them, so it overwrites whatever others have written under the same name. But it does not
+remove the webhooks that others have written after it: each writer leaves its mark.
 """
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import random
+import string
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.clients import api, errors, patching, streaks
@@ -17,6 +20,11 @@ from kopf._cogs.structs import references
 logger = logging.getLogger(__name__)
 
 GROUP, VERSION = 'admissionregistration.k8s.io', 'v1'
+
+WRITER_ANNOTATION = 'kopf.dev/webhooks-of'
+"""The annotation of a configuration that says which run of which operator has written it last."""
+
+_WRITER_PATH = f'/metadata/annotations/{WRITER_ANNOTATION.replace("/", "~1")}'
 
 Record = Mapping[str, Any]
 """A webhook, as an item of the field ``webhooks`` of a configuration."""
@@ -44,7 +52,12 @@ class Manager:
         self._client = client
         self._settings = settings
         self._name = name
+        self._mark = ''.join(random.choices(string.ascii_lowercase + string.digits, k=16))
         self._written: dict[str, str | None] = {}
+
+    def distrust(self) -> None:
+        """Write everything anew when needed: other operators can have overwritten it."""
+        self._written = dict.fromkeys(self._written)
 
     async def run(
             self, woken: asyncio.Event, describe: Callable[[], Records | None],
@@ -64,7 +77,9 @@ class Manager:
             pause: float | None = None
             if records is not None:
                 try:
-                    await self.write(records, "Reconfiguring the {} webhook {}.")
+                    await self.write(records)
+                except errors.NotLeadingError:
+                    pass  # the new leader writes instead
                 except errors.APIError as e:
                     pause = streak.fail(e)
                 else:
@@ -79,18 +94,26 @@ class Manager:
         """
         Replace the webhooks by these ones, in all configurations that this operator has written.
 
+        The configurations that others have written since then are left as they are.
+
         :raises errors.APIError: if the API server refuses that.
         """
-        await self.write(
+        await self._write_all(
             {reason: records.get(reason, ()) for reason in self._written},
-            "Cleaning up the {} webhook {}.")
+            "Cleaning up the {} webhook {}.", self._replace)
 
-    async def write(self, records: Records, message: str) -> None:
+    async def write(self, records: Records) -> None:
         """
-        Write the configurations that have changed, and log the message for each of them.
+        Write the configurations that have changed.
 
         :raises errors.APIError: if the API server refuses that.
         """
+        await self._write_all(records, "Reconfiguring the {} webhook {}.", self._put)
+
+    async def _write_all(
+            self, records: Records, message: str,
+            write: Callable[[references.Resource, Sequence[Record]], Awaitable[None]],
+    ) -> None:
         failure: errors.APIError | None = None
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
@@ -99,7 +122,7 @@ class Manager:
                 logger.info(message.format(title, self._name))
                 self._written[reason] = None  # unknown until there is a response
                 try:
-                    await self._put(resource, webhooks)
+                    await write(resource, webhooks)
                 except errors.APIError as e:
                     failure = e
                 else:
@@ -112,7 +135,8 @@ class Manager:
             return
         body = {
             'apiVersion': f'{GROUP}/{VERSION}', 'kind': resource.kind,
-            'metadata': {'name': self._name}, 'webhooks': webhooks}
+            'metadata': {'name': self._name, 'annotations': {WRITER_ANNOTATION: self._mark}},
+            'webhooks': webhooks}
         try:
             await self._client.request(
                 'POST', f'{resource.get_url()}?fieldManager={patching.FIELD_MANAGER}',
@@ -123,4 +147,18 @@ class Manager:
     async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
         return await patching.patch(
             self._client, resource=resource, namespace=None, name=self._name,
-            payload={'webhooks': webhooks}) is not None
+            payload={
+                'metadata': {'annotations': {WRITER_ANNOTATION: self._mark}},
+                'webhooks': webhooks}) is not None
+
+    async def _replace(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
+        """Replace the webhooks only if this operator is the last that has written them."""
+        try:
+            await patching.patch(
+                self._client.without_limits(), resource=resource, namespace=None, name=self._name,
+                content_type='json', payload=[
+                    {'op': 'test', 'path': _WRITER_PATH, 'value': self._mark},
+                    {'op': 'add', 'path': '/webhooks', 'value': webhooks}])
+        except errors.APIUnprocessableError:
+            logger.info(f"The webhooks in {resource.kind} {self._name} are left in the cluster: "
+                        f"another operator has written them.")

@@ -27,6 +27,9 @@ class Service:
     """
     The webhook server and the webhook configurations of one operator.
 
+    The server serves always. The configurations are written from `take_over` to `stand_by`: of all
+    replicas, only one should write them. What is written remains there during the standby.
+
     Set `changed` when the set of the served resources has changed.
     """
 
@@ -46,6 +49,7 @@ class Service:
         self._client_config: reviews.WebhookClientConfig | None = None
         self._server: asyncio.Task[None] | None = None
         self._managing: asyncio.Task[None] | None = None
+        self._is_standby = True
         name = settings.admission.managed
         self._manager = None if name is None else managing.Manager(
             client=client, settings=settings, name=name)
@@ -68,7 +72,20 @@ class Service:
             self._server = asyncio.create_task(self._serve(server, fn), name="webhook server")
         if self._manager is not None:
             self._managing = asyncio.create_task(
-                self._manager.run(self.changed, self._describe), name="webhook manager")
+                self._manager.run(
+                    self.changed, lambda: None if self._is_standby else self._describe()),
+                name="webhook manager")
+
+    def take_over(self) -> None:
+        """Write the configurations from now on, and overwrite what other replicas have written."""
+        self._is_standby = False
+        if self._manager is not None:
+            self._manager.distrust()
+        self.changed.set()
+
+    def stand_by(self) -> None:
+        """Write the configurations no more; it can be called again."""
+        self._is_standby = True
 
     async def wait(self) -> None:
         """
@@ -87,6 +104,8 @@ class Service:
     async def stop(self, deadline: float) -> None:
         """
         Remove the webhooks from the cluster, except for the persistent ones; then, stop the server.
+
+        The webhooks that another operator has written are not removed.
 
         In this order, the API server does not call a webhook that is not served any more. The
         deadline for the removal is a time of the event loop.
