@@ -3,6 +3,7 @@ Supervising: several processes of one operator on one machine, which share its o
 """
 import asyncio
 import contextlib
+import http.client
 import json
 import queue
 import signal
@@ -111,25 +112,24 @@ def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
 
 async def gather_health(processes: Sequence[endpoints.Endpoint]) -> responding.Response:
     """Ask all processes for their health; the status is the worst one."""
-    answers = await asyncio.gather(*map(_ask, processes))
+    answers = await asyncio.gather(*(asyncio.to_thread(_ask, process) for process in processes))
     return responding.Response(
         max(status for status, _ in answers),
         json.dumps({'processes': [body for _, body in answers]}).encode())
 
 
-async def _ask(process: endpoints.Endpoint) -> tuple[int, Any]:
-    host = {None: '127.0.0.1', '0.0.0.0': '127.0.0.1', '::': '::1'}.get(process.host, process.host)
+def _ask(process: endpoints.Endpoint) -> tuple[int, Any]:
+    host = {'0.0.0.0': '127.0.0.1', '::': '::1'}.get(process.host or '', process.host)
+    connection = http.client.HTTPConnection(
+        host or '127.0.0.1', process.port, timeout=ANSWER_TIMEOUT)
     try:
-        async with asyncio.timeout(ANSWER_TIMEOUT):
-            reader, writer = await asyncio.open_connection(host, process.port)
-            try:
-                writer.write(f'GET {process.path} HTTP/1.1\r\nHost: localhost\r\n\r\n'.encode())
-                head, _, body = (await reader.read()).partition(b'\r\n\r\n')
-            finally:
-                writer.close()
-        return int(head.split()[1]), json.loads(body)
-    except (OSError, TimeoutError, ValueError, IndexError) as e:
+        connection.request('GET', process.path)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    except (OSError, ValueError, http.client.HTTPException) as e:
         return 503, {'problems': {'process': f"no answer at {process}: {e or 'timeout'}"}}
+    finally:
+        connection.close()
 
 
 def shift(url: str, offset: int) -> str:
