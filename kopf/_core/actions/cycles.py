@@ -141,6 +141,7 @@ class Cycle(NamedTuple):
         reason, states = self.reason, self.states
         known = self.roots if as_roots else states
         joined: dict[ids.HandlerId, progression.HandlerState] = {}
+        new: progression.HandlerState | None = None
         for handler in joining:
             state = states.get(handler.id)
             if state is not None and state.purpose == reason and handler.id in known:
@@ -149,7 +150,9 @@ class Cycle(NamedTuple):
                 state = recall(handler.id)
             if state is None or not (
                     state.purpose == reason or state.purpose is None or handler.initial):
-                state = progression.HandlerState.new(now=now, purpose=reason)
+                if new is None:  # the same for all handlers
+                    new = progression.HandlerState.new(now=now, purpose=reason)
+                state = new
             joined[handler.id] = state
         if not joined:
             return self
