@@ -204,7 +204,7 @@ class Cycle(NamedTuple):
             status = None if patch is None else patch.get('status')
             patch = patches.Patch(patch)  # the author's dicts in it stay as they are
             patch['status'] = {
-                **(status if isinstance(status, Mapping) else {}), handler_id: outcome.result}
+                **(status if isinstance(status, dict) else {}), handler_id: outcome.result}
         added = (Contribution(handler_id, patch),) if patch else ()
         return Cycle(  # faster than `_replace`; this is called for each attempt
             reason=self.reason,
