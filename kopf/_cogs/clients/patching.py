@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from kopf._cogs.clients import api, errors
-from kopf._cogs.structs import bodies, nesting, references
+from kopf._cogs.structs import bodies, encoders, nesting, references
 
 FIELD_MANAGER = 'kopf'
 
-_encode = json.JSONEncoder(separators=(',', ':'), allow_nan=False).encode
+_encode = encoders.make_encode(json.JSONEncoder(separators=(',', ':'), allow_nan=False))
 
 ContentType = Literal['merge', 'json']
 

@@ -8,13 +8,13 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
 from kopf._cogs.configs import conventions
-from kopf._cogs.structs import bodies, dicts, nesting, patches
+from kopf._cogs.structs import bodies, dicts, encoders, nesting, patches
 
 _SYSTEM_FIELDS = frozenset({'apiVersion', 'kind', 'metadata', 'status'})
 _FILTERED = frozenset({'labels', 'annotations'})
 _VOLATILE = frozenset({'resourceVersion', 'managedFields', 'generation'})  # changed by own writes
 
-encode_essence = json.JSONEncoder(separators=(',', ':')).encode
+encode_essence = encoders.make_encode(json.JSONEncoder(separators=(',', ':')))
 """Encodes essences to JSON for all storages in the same form."""
 
 

@@ -289,7 +289,8 @@ class StatusProgressStorage(ProgressStorage):
         self._cycle_field = (*self._touch_field[:-1], CYCLE_KEY)
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        return cast(ProgressRecord | None, _read((*self.field, key), body))
+        record: ProgressRecord | None = _read(body, self._field, key)
+        return record
 
     def store(
             self,
@@ -311,7 +312,7 @@ class StatusProgressStorage(ProgressStorage):
             dicts.ensure(patch, self.touch_field, value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        value = _read(self.touch_field, body)
+        value = _read(body, self._touch_field)
         return value if isinstance(value, str) else None
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
@@ -321,15 +322,14 @@ class StatusProgressStorage(ProgressStorage):
             dicts.ensure(patch, self._cycle_field, value)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        value = _read(self._cycle_field, body)
+        value = _read(body, self._cycle_field)
         return value if isinstance(value, str) else None
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        cleared: Mapping[str, Any] = essence
         for field in (self._field, self._touch_field, self._cycle_field):
-            if field[0] in cleared:
-                cleared = _without(cleared, field)
-        return cast(bodies.BodyEssence, cleared)
+            if field[0] in essence:
+                essence = _without(essence, field)
+        return essence
 
 
 class MultiProgressStorage(ProgressStorage):
@@ -456,9 +456,9 @@ def _get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
     return (body.get('metadata') or {}).get('annotations') or {}
 
 
-def _read(path: dicts.FieldPath, body: bodies.Body) -> Any:
+def _read(body: bodies.Body, path: dicts.FieldPath, *below: str) -> Any:
     stanza = body.get(path[0])
-    return None if stanza is None else dicts.resolve(stanza, path[1:], None)
+    return None if stanza is None else dicts.resolve(stanza, (*path[1:], *below), None)
 
 
 def _decode(value: str, key: str) -> ProgressRecord | None:
@@ -480,7 +480,7 @@ def _purge_field(
         dicts.remove(patch, path)
 
 
-def _without(source: Mapping[str, Any], path: dicts.FieldPath) -> Mapping[str, Any]:
+def _without(source: Any, path: dicts.FieldPath) -> Any:
     """Copy the source without the field and its emptied parents; the same if nothing changes."""
     key, below = path[0], path[1:]
     child = source.get(key)

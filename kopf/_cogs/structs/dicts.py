@@ -6,7 +6,7 @@ middle of a path means that everything below is absent: in Kubernetes, null is t
 field.
 """
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 FieldPath = tuple[str, ...]
 FieldSpec = None | str | FieldPath | list[str]
@@ -61,7 +61,7 @@ def ensure(d: MutableMapping[str, Any], field: FieldSpec, value: Any) -> None:
     target = d
     for key in path[:-1]:
         child = target.get(key)
-        if not isinstance(child, MutableMapping):
+        if not _is_mutable(child):
             child = target[key] = {}
         target = child
     target[path[-1]] = value
@@ -79,7 +79,7 @@ def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
     parents = [d]
     for key in path[:-1]:
         child = parents[-1].get(key)
-        if not isinstance(child, MutableMapping):
+        if not _is_mutable(child):
             return
         parents.append(child)
     if path[-1] not in parents[-1]:
@@ -88,6 +88,11 @@ def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
         del parent[key]
         if parent:
             break
+
+
+def _is_mutable(value: Any) -> TypeGuard[MutableMapping[str, Any]]:
+    """Whether the value has fields that can be set. The abstract class knows it, but slowly."""
+    return type(value) is dict or (value is not None and isinstance(value, MutableMapping))
 
 
 class MappingView(Mapping[str, Any]):
@@ -154,7 +159,7 @@ class MutableMappingView(MappingView, MutableMapping[str, Any]):
         target = self._source
         for step in self._path:
             child = target.get(step)
-            if not isinstance(child, MutableMapping):
+            if not _is_mutable(child):
                 child = target[step] = {}
             target = child
         target[key] = value

@@ -6,7 +6,7 @@ name. For this, merge patches contain the ``uid``. JSON patches and patches of t
 subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`.
 """
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, errors, listing, patching
@@ -81,7 +81,7 @@ class Target(NamedTuple):
     async def send(
             self,
             raw: bodies.RawBody,
-            payload: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+            payload: Mapping[str, Any] | list[dict[str, Any]],
             *,
             subresource: str | None = None,
             retry: api.Retry = True,
@@ -98,7 +98,7 @@ class Target(NamedTuple):
         :raises errors.APINotFoundError: if the object is in the list, or the list is also HTTP 404.
         :raises errors.APIError: for all other errors of the API.
         """
-        content_type: patching.ContentType = 'merge' if isinstance(payload, Mapping) else 'json'
+        content_type: patching.ContentType = 'json' if isinstance(payload, list) else 'merge'
         work = patching.patch(
             self.client,
             resource=self.resource,

@@ -141,6 +141,7 @@ class Cycle(NamedTuple):
         reason, states = self.reason, self.states
         known = self.roots if as_roots else states
         joined: dict[ids.HandlerId, progression.HandlerState] = {}
+        new: progression.HandlerState | None = None
         for handler in joining:
             state = states.get(handler.id)
             if state is not None and state.purpose == reason and handler.id in known:
@@ -149,7 +150,9 @@ class Cycle(NamedTuple):
                 state = recall(handler.id)
             if state is None or not (
                     state.purpose == reason or state.purpose is None or handler.initial):
-                state = progression.HandlerState.new(now=now, purpose=reason)
+                if new is None:  # the same for all handlers
+                    new = progression.HandlerState.new(now=now, purpose=reason)
+                state = new
             joined[handler.id] = state
         if not joined:
             return self
@@ -201,7 +204,7 @@ class Cycle(NamedTuple):
             status = None if patch is None else patch.get('status')
             patch = patches.Patch(patch)  # the author's dicts in it stay as they are
             patch['status'] = {
-                **(status if isinstance(status, Mapping) else {}), handler_id: outcome.result}
+                **(status if isinstance(status, dict) else {}), handler_id: outcome.result}
         added = (Contribution(handler_id, patch),) if patch else ()
         return Cycle(  # faster than `_replace`; this is called for each attempt
             reason=self.reason,

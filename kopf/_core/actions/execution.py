@@ -14,11 +14,11 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import nesting, patches
+from kopf._cogs.structs import encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
 from kopf._core.intents import causes, handlererrors, handlers, registries
 
-encode = json.JSONEncoder(allow_nan=False).encode
+encode = encoders.make_encode(json.JSONEncoder(allow_nan=False))
 """Encode as strict JSON, without NaN. It raises ValueError, TypeError, RecursionError."""
 
 

@@ -54,6 +54,8 @@ def asap(
     """
     if len(handlers) < 2:
         return handlers
+    if state.retries_of(handlers[0].id) == 0:  # usually; no other handler can have fewer
+        return handlers[:1]
     retries = [state.retries_of(handler.id) for handler in handlers]
     return [handlers[retries.index(min(retries))]]
 

@@ -137,9 +137,7 @@ def make_closing(
     """Remove all records of a cycle that ends; record the divergent state for the next cycle."""
     patch = patches.Patch()
     storage = settings.persistence.progress_storage
-    encoded: str | None = None
-    if conclusion is not None:
-        encoded = encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
+    encoded = None if conclusion is None else _encode_divergent(conclusion)
     if (encoded is not None or cycle.stored) and encoded != storage.fetch_cycle(body=body):
         storage.store_cycle(body=body, patch=patch, value=encoded)
     if cycle.stored:
@@ -165,9 +163,7 @@ def is_committed(
 
 def is_too_large(conclusion: cycles.Conclusion) -> bool:
     """Whether the divergent state is too large for a record."""
-    if conclusion.divergent is None:
-        return False
-    encoded = encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
+    encoded = _encode_divergent(conclusion)
     return encoded is not None and len(encoded) > MAX_LENGTH
 
 
@@ -203,6 +199,12 @@ def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> 
     seen = {key: val for key, val in sighting._asdict().items() if val is not None}
     record: dict[str, Any] = {'version': VERSION, 'since': _fingerprint(since), **seen}
     return diffbase.encode_essence(record)
+
+
+def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
+    if conclusion.divergent is None:
+        return None
+    return encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
 
 
 def _fingerprint(essence: bodies.BodyEssence | None) -> str:
