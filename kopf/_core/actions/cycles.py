@@ -203,8 +203,9 @@ class Cycle(NamedTuple):
         if outcome.result is not None:
             status = None if patch is None else patch.get('status')
             patch = patches.Patch(patch)  # the author's dicts in it stay as they are
-            patch['status'] = {
-                **(status if isinstance(status, dict) else {}), handler_id: outcome.result}
+            if not status or not isinstance(status, Mapping):
+                status = {}
+            patch['status'] = {**status, handler_id: outcome.result}
         added = (Contribution(handler_id, patch),) if patch else ()
         return Cycle(  # faster than `_replace`; this is called for each attempt
             reason=self.reason,
