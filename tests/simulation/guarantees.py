@@ -156,7 +156,7 @@ class Guarantees:
     def _check_patch(self, call: Call) -> None:
         """Check that the patch of the previous call of the timer has not been lost."""
         lost = self.patches.pop((call.process, call.uid), None)
-        if lost is not None:
+        if lost is not None and call.uid in self.objects:  # what is gone, takes no patch
             raise Violation('patches', f"{call} begins, the patch {lost.patch} is lost")
 
     def _check_repetition(self, call: Call) -> None:
