@@ -20,6 +20,7 @@ PEER = "Only the operator with the highest priority works."
 LEAD = "Only the replica that holds the Lease works."
 ADMIT = "Kopf calls admission handlers before the API server stores an object."
 WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
+CONTEXT = "Functions that find the current object implicitly work in threads, too."
 ECHO = "Event handlers see the newest state, and the states in their order."
 
 FAULTS = (
@@ -161,6 +162,23 @@ FAULTS = (
           "merged = patches.combine(taken, patches.Patch(patch))", "return True", DAEMON),
     Fault('daemons go on at exit', '_core.engines.daemons.spawning:Spawner.stop',
           "companion.stop(reason)", "pass", LEAVE),
+
+    # Sync handlers.
+    Fault('a waiting thread is not told to stop', '_core.intents.stopping:FlagSetter.set',
+          "self._sync_event.set()", "pass", LEAVE),
+    Fault('a thread that begins to wait is not told that it has to stop',
+          '_core.intents.stopping:FlagSetter.sync_event',
+          "self._sync_event.set()", "pass", LEAVE),
+    Fault('threads have no context', '_core.actions.invocation:_invoke_in_thread',
+          "executor.submit(context.run, _call,", "executor.submit(_call,", CONTEXT),
+    Fault('nobody waits for the thread of a cancelled call',
+          '_core.actions.invocation:_invoke_in_thread',
+          "if running.cancel():", "if running.cancel() or True:", LEAVE),
+    Fault('a cancelled call gets a thread', '_core.actions.invocation:_invoke_in_thread',
+          "if running.cancel():", "if not running.running():", LEAVE),
+    Fault('daemons occupy the threads of handlers',
+          '_core.engines.daemons.spawning:Spawner.daemons_executor',
+          "self._threads if own.has_default_executor else own.executor", "own.executor", SEEN),
 
     # Owned resources.
     Fault('changed children are left', '_core.engines.reconciling.planning:plan',

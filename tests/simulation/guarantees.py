@@ -1,10 +1,19 @@
 """
 The guarantees of the documentation as invariants: checked at each step, and when all is at rest.
+
+They are the same for sync handlers, with these limits, because a thread cannot be interrupted:
+
+* A daemon that does not stop in time is abandoned. Then, its object can be released, and the next
+  daemon can begin, while its thread goes on.
+* When a leader loses its Lease, the running handlers go on. But it begins no others, and writes
+  nothing.
+* A process ends only after its threads have ended, unless it is killed.
 """
 import collections
 import json
 from typing import Any
 
+from tests.simulation import threads
 from tests.simulation.plans import Plan
 from tests.simulation.specimens import CHANGING, Call, make_children
 
@@ -65,6 +74,8 @@ class Guarantees:
         """Whether there is never more than one operator."""
         self.is_calm = plan.is_calm
         self.period = plan.flush_delay + 0.1 + TRIPS * plan.latency[1]
+        if any(feature.startswith('sync ') for feature in plan.features):
+            self.period += max(threads.DELAYS)
         """After how many seconds an outcome must be stored if the API does not fail."""
         self.objects: dict[str, Any] = {}
         """The existing objects as stored, by their uids."""
@@ -101,7 +112,7 @@ class Guarantees:
                 and (self.exclusive or self.is_calm or other.process is call.process)]
         else:
             clashing = [
-                other for other in others if other.id == call.id
+                other for other in others if other.id == call.id and not other.is_abandoned
                 and (self.exclusive or self.is_calm or other.process is call.process)]
         clashing += [
             other for uid, calls in self.running.items() if uid != call.uid
@@ -145,7 +156,7 @@ class Guarantees:
     def _check_patch(self, call: Call) -> None:
         """Check that the patch of the previous call of the timer has not been lost."""
         lost = self.patches.pop((call.process, call.uid), None)
-        if lost is not None:
+        if lost is not None and call.uid in self.objects:  # what is gone, takes no patch
             raise Violation('patches', f"{call} begins, the patch {lost.patch} is lost")
 
     def _check_repetition(self, call: Call) -> None:
@@ -254,7 +265,8 @@ class Guarantees:
         if not had or has:
             return
         if self.exclusive and any(
-                call.id == 'daemon' and call.process.alive for call in self.running[uid]):
+                call.id == 'daemon' and call.process.alive and not call.is_abandoned
+                for call in self.running[uid]):
             raise Violation('daemons first', f"{uid} is released while its daemon runs")
         if old['metadata'].get('deletionTimestamp') and 'deletion' in self.features and (
                 self.is_on(old)) and not any(

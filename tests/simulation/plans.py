@@ -13,6 +13,16 @@ FEATURES = (
     'index', 'children')
 """The handlers that an operator can have. In some plans, it also has the index ``others``."""
 
+SYNC = {
+    'main': ['main'], 'patching': ['patching'], 'parent': ['parent', 'parent/one', 'parent/two'],
+    'event': ['event'], 'field': ['field/spec.f'], 'deletion': ['deletion'],
+    'resuming': ['resuming'], 'daemon': ['daemon'], 'timer': ['timer'], 'index': ['known'],
+    'others': ['others'], 'children': ['children']}
+"""The ids of the handlers that can be sync ones, by their features."""
+
+THREADS = 0.3
+"""In how many of the plans some handlers are sync ones."""
+
 ADMISSION = 0.12
 """How many of the plans without replicas have admission handlers, too."""
 
@@ -58,6 +68,8 @@ class Plan:
     """How much later (seconds) some of the events come by the watch."""
     replicas: int
     steps: tuple[Step, ...]
+    threads: int = 1
+    """How many sync handlers run at a time, in each process."""
 
     @property
     def is_calm(self) -> bool:
@@ -101,9 +113,12 @@ def make(seed: int) -> Plan:
     )
     ballot = random.Random(f'election {seed}')
     if replicas > 1 and ballot.random() < ELECTION:
-        return _elect(ballot, plan)
+        plan = _elect(ballot, plan)
     entry = random.Random(f'admission {seed}')
-    return _admit(entry, plan) if replicas == 1 and entry.random() < ADMISSION else plan
+    if replicas == 1 and entry.random() < ADMISSION:
+        plan = _admit(entry, plan)
+    spool = random.Random(f'threads {seed}')
+    return _thread(spool, plan) if spool.random() < THREADS else plan
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:
@@ -127,10 +142,11 @@ def make_night(seed: int, hours: int, *, busy: float = BUSY) -> Plan:
                 steps.append(step)
             at += rng.uniform(5, 55)
         steps.append(Step(at, 'measure', {'numbers': [next(numbers) for _ in NAMES]}))
+    features = frozenset({*FEATURES, 'others'})
     return Plan(
-        seed=seed, features=frozenset({*FEATURES, 'others'}), separate=rng.random() < 0.5,
+        seed=seed, features=features | _choose_sync(rng, features), separate=rng.random() < 0.5,
         flush_delay=1.0, disorder=0.2, latency=(0.0, 0.01), lag=0.0, replicas=1,
-        steps=tuple(steps))
+        steps=tuple(steps), threads=3)
 
 
 def _make_time(rng: random.Random, others: list[float]) -> float:
@@ -266,6 +282,35 @@ def _admit(rng: random.Random, plan: Plan) -> Plan:
         plan, features=plan.features | {'admission', *options}, steps=_sort(steps),
         # With each write, there are some more trips: the exit must have the time for them.
         latency=min(plan.latency, (0.0, 0.1)))
+
+
+def _thread(rng: random.Random, plan: Plan) -> Plan:
+    """Let some of the handlers be sync ones; often, the operator stops while they run or wait."""
+    chosen = _choose_sync(rng, plan.features)
+    steps, numbers = list(plan.steps), iter(range(3000, 4000))
+    stops = rng.choice((0, 1, 3))
+    for _ in range(stops):
+        at, who = _make_time(rng, [step.at for step in steps]), rng.randrange(plan.replicas)
+        for name in NAMES:
+            steps.append(Step(at, 'create', _make_object(rng, name, next(numbers))))
+            steps.append(Step(at, 'edit', {'name': name, 'n': next(numbers)}))
+        late = round(at + rng.uniform(0, 3), 3)
+        steps.append(Step(late, 'stop', {'who': who, 'down': rng.choice((0.1, 1))}))
+    if 'sync daemon' in chosen:
+        for name in NAMES:  # the daemon has to stop soon after its beginning
+            at = round(rng.uniform(DURATION / 2, DURATION), 3)
+            steps.append(Step(at, 'create', _make_object(rng, name, next(numbers))))
+            steps.append(Step(at, 'label', {'name': name, 'on': True}))
+            late = round(at + rng.uniform(0, 2), 3)
+            steps.append(Step(late, 'label', {'name': name, 'on': False}))
+    return dataclasses.replace(
+        plan, features=plan.features | chosen, threads=1 if stops else rng.choice((1, 3, 10)),
+        steps=_sort(steps))
+
+
+def _choose_sync(rng: random.Random, features: frozenset[str]) -> set[str]:
+    ids = [id for feature in SYNC if feature in features for id in SYNC[feature]]
+    return {f'sync {id}' for id in ids if rng.random() < 0.6}
 
 
 def _make_fault(rng: random.Random) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """
 The operator that is simulated: handlers of all kinds, which record their calls.
 
+All handlers are written as async ones. With the feature ``sync ID``, a handler is a sync one.
+
 How a handler behaves (for how long it runs, how often it fails) follows from the seed and from what
 it is called for. So, dropping a step of a plan does not change the rest of the run.
 """
@@ -12,6 +14,8 @@ from collections.abc import Callable
 from typing import Any
 
 import kopf
+from kopf._core.intents import stopping
+from tests.simulation import threads
 
 KIND = 'kopfexamples'
 OTHERS = 'kopfothers'
@@ -59,10 +63,18 @@ class Call:
     persisted: bool = False
     patch: Any = None
     """What a timer wants to be in the status."""
+    stopped: Any = None
+    """The flag of a daemon."""
 
     @property
     def finished(self) -> bool:
         return self.outcome in ('done', 'failed')
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether Kopf does not wait for this daemon any more, as its thread has not ended."""
+        reason = None if self.stopped is None else self.stopped.reason
+        return reason is not None and stopping.DaemonStoppingReason.DAEMON_ABANDONED in reason
 
     def __str__(self) -> str:
         spec = (self.new or {}).get('spec') or {}
@@ -100,15 +112,19 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
                     raise
                 recorder.end(call, 'done')
                 return result
-            return wrapper
+            return colored(id)(wrapper)
         return decorate
+
+    def colored(id: str) -> Callable[[Any], Any]:
+        return threads.make_sync if f'sync {id}' in features else lambda fn: fn
 
     async def behave(call: Call, n: Any) -> None:
         rng = random.Random(f'{seed} {call.id} {call.name} {n}')
         fails = rng.choice((0, 0, 0, 1, 2))
         is_temporary, delay = rng.random() < 0.6, rng.choice((0.5, 2.0, 6.0))
         is_hopeless = rng.random() < 0.05
-        await asyncio.sleep(random.Random(f'{seed} {call.id} {n} {call.retry}').choice(
+        await threads.pause(random.Random(f'{seed} {call.id} {n} {call.retry}').choice(
+            (0, 0.01, 0.3, 1.2, 3.0, 4.5) if f'sync {call.id}' in features else
             (0, 0, 0.01, 0.3, 1.2, 3.0)))
         if call.retry < fails:
             if is_temporary:
@@ -121,7 +137,7 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         return {'uid': call.uid, 'n': n}
 
     if 'event' in features:
-        @kopf.on.event(KIND, **common)
+        @kopf.on.event(KIND, id='event', **common)
         @recorded('event', 'event')
         async def event(**_: Any) -> None:
             pass
@@ -177,28 +193,38 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             await behave(call, 'resuming')
 
     if 'daemon' in features:
-        @kopf.daemon(
-            KIND, id='daemon', cancellation_backoff=3, cancellation_timeout=2, **on)
+        limits: dict[str, Any] = {'cancellation_backoff': 3, 'cancellation_timeout': 2}
+        if 'sync daemon' in features and seed % 2:
+            limits = {}  # then, it is told to stop only once
+
+        @kopf.daemon(KIND, id='daemon', **limits, **on)
         @recorded('daemon', 'daemon')
-        async def daemon(stopped: Any, **_: Any) -> None:
-            await stopped.wait()
-            await asyncio.sleep(0.7)
+        async def daemon(call: Call, spec: Any, stopped: Any, **_: Any) -> None:
+            call.stopped = stopped
+            rng = random.Random(f'{seed} daemon {spec["n"]}')
+            if 'sync daemon' in features and rng.random() < 0.5:
+                await threads.pause(1.5)  # it is busy, and waits later
+            await threads.wait(stopped)
+            is_slow = 'sync daemon' in features and rng.random() < SLOW
+            await threads.pause(6.5 if is_slow else 0.7)
 
     if 'timer' in features:
         @kopf.timer(KIND, id='timer', interval=7, **on)
         @recorded('timer', 'timer')
         async def timer(call: Call, spec: Any, status: Any, patch: Any, **_: Any) -> None:
-            await asyncio.sleep(0.5)
+            await threads.pause(0.5)
             if status.get('timer') != mark(call, spec['n']):
                 patch.status['timer'] = call.patch = mark(call, spec['n'])
 
     if 'index' in features:
         @kopf.index(KIND, id='known', **common)
+        @colored('known')
         async def known(uid: str, spec: Any, **_: Any) -> Any:
             return {uid: spec['n'], spec['n']: uid}
 
     if 'others' in features:
         @kopf.index(OTHERS, id='others', **common)
+        @colored('others')
         async def others(name: str, **_: Any) -> Any:
             return {name: name}
 
@@ -227,6 +253,9 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
 
     return registry
 
+
+SLOW = 0.15
+"""How many of the sync daemons are abandoned, as they do not stop in time."""
 
 BACKOFF = 1.5
 """The backoff after arbitrary errors, in seconds."""

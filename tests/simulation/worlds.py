@@ -13,23 +13,26 @@ import logging
 import random
 import traceback
 import uuid
+import warnings
 import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import kopf
 from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
+from kopf._core.actions import invocation
 from kopf._core.engines import indexing
-from kopf._core.engines.daemons import companions
+from kopf._core.engines.daemons import companions, spawning
 from kopf._core.engines.leadership import electors
-from kopf._core.intents import handlererrors
+from kopf._core.intents import handlererrors, stopping
 from kopf._core.reactor import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
-from tests.simulation import elections, plans, specimens
+from tests.simulation import elections, plans, specimens, threads
 from tests.simulation.admissions import Admissions
 from tests.simulation.guarantees import FINALIZER, Guarantees, Violation
 from tests.simulation.specimens import Call
@@ -90,7 +93,8 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
     def make_loop() -> processes.SeededLoop:
         return processes.SeededLoop(plan.seed)  # the order and latencies: see `World.live`
 
-    with _seeded(plan.seed), _logging(world):
+    with _seeded(plan.seed), _logging(world), warnings.catch_warnings():
+        warnings.simplefilter('ignore', ResourceWarning)  # of abandoned daemons
         with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(world.live())
     return Report(plan, world.violation, world.story, world.faults, world.seconds, world.census)
@@ -109,7 +113,9 @@ def _seeded(seed: int) -> Iterator[None]:
     known_elector = electors.Elector
     electors.Elector = elections.Elector
     try:
-        yield
+        with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
+                spawning.threads, 'ThreadPerCall', threads.make_daemons):
+            yield
     finally:
         electors.Elector = known_elector
         companions.Companion.__hash__ = known_hash
@@ -144,7 +150,7 @@ class _LogHandler(logging.Handler):
         self._world.log(record)
 
 
-class Life(processes.Process):
+class Life(threads.Host):
     """One life of an operator: from its start until it is killed or stopped."""
 
     def __init__(self, world: 'World', who: int, number: int, loop: processes.SeededLoop) -> None:
@@ -179,6 +185,7 @@ class Life(processes.Process):
         world, plan = self._world, self._world.plan
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
+        settings.execution.executor = threads.Pool(self, plan.threads)
         settings.execution.default_backoff = specimens.BACKOFF
         settings.persistence.flush_delay = plan.flush_delay
         settings.queueing.error_delays = (1, 2, 3)
@@ -208,10 +215,14 @@ class Life(processes.Process):
         self.stopping = True
         self.stop_flag.set()
         assert self.task is not None
-        await asyncio.wait([self.task], timeout=EXIT_LIMIT)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(EXIT_LIMIT):
+                await asyncio.wait([self.task])
+                while self.threads:  # Python waits for them when it exits
+                    await asyncio.sleep(0.1)
         if not self.alive:
             return
-        if not self.task.done():
+        if not self.task.done() or self.threads:
             raise Violation('clean shutdown', f"{self.name} has not left in {EXIT_LIMIT:g}s")
         self.alive = False
 
@@ -264,13 +275,18 @@ class World:
         self._failed = asyncio.Event()
         self._uids: dict[str, str] = {}
         self._is_over = False
+        self._loop: Any = None
+
+    @property
+    def _now(self) -> float:
+        """The time of the loop, also for threads."""
+        return float(self._loop.time())
 
     # Noting.
 
     def note(self, text: str, *, who: Any = None) -> None:
-        loop = asyncio.get_running_loop()
         actor = 'world' if who is None else who.name
-        self.story.append(f"{loop.time():9.3f}  {actor:12}  {text}")
+        self.story.append(f"{self._now:9.3f}  {actor:12}  {text}")
         if len(self.story) == MAX_STORY:
             self.fail(Violation('rest', f"there is no end to it in {MAX_STORY} events"))
 
@@ -302,12 +318,12 @@ class World:
             self.fail(Violation('no crashes', f"{context['message']}: {error!r}\n{where}"))
 
     def touch(self) -> None:
-        self._latest = asyncio.get_running_loop().time()
+        self._latest = self._now
 
     # Called by the handlers.
 
     def begin(self, process: Life, id: str, kind: str, kwargs: dict[str, Any]) -> Call:
-        now = asyncio.get_running_loop().time()
+        now = self._now
         body, old = kwargs['body'], kwargs.get('old')
         call = Call(
             id=id, kind=kind, process=process, uid=body['metadata']['uid'],
@@ -321,10 +337,12 @@ class World:
             if self.is_electing:
                 self._check(lambda: self.elections.act(process.name, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
+            if invocation.kwargs_var.get({}).get('body') is not body:
+                self.fail(Violation('context', f"{call} begins without its context"))
         return call
 
     def end(self, call: Call, outcome: str, delay: float = 0.0) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._now
         if not call.process.alive or self._is_over:
             return
         call.ended, call.outcome, call.delay = now, outcome, delay
@@ -385,6 +403,7 @@ class World:
     async def live(self) -> None:
         loop = asyncio.get_running_loop()
         assert isinstance(loop, processes.SeededLoop)
+        self._loop = loop
         loop.set_exception_handler(self.handle_exception)
         async with Sandbox() as sandbox:
             self.sandbox = sandbox
