@@ -201,6 +201,14 @@ class Inbox:
         self.is_due = False
         return raw
 
+    def absorb(self) -> None:
+        """
+        Take the pending state, as the running reconciliation goes on from it.
+
+        A reminder stays: what it is for has not been looked at.
+        """
+        self.pending = None
+
     def take_event(self) -> bodies.RawEvent | None:
         """Take the next raw event."""
         if self._events is None:

@@ -152,7 +152,7 @@ class Reconciliation:
         if pending is not None and not self._is_foreign(pending):
             self._known = pending
             self.saver.go_on_from(pending)
-            self.item.inbox.take()
+            self.item.inbox.absorb()
             self._cause = None
 
     def _get_cause(self) -> causes.ChangingCause:

@@ -738,6 +738,43 @@ def test_objects_are_let_go_when_both_the_daemons_and_the_handlers_have_finished
     assert sorted(ends) == ['daemon', 'handler']
 
 
+@pytest.mark.parametrize('patched', [True, False])
+def test_finalizers_are_removed_if_daemons_end_while_handlers_of_the_same_change_run(patched):
+    calls = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', labels={'on': 'yes'}, registry=registry)
+        async def fn(patch, stopped, **_):
+            await stopped.wait()
+            await asyncio.sleep(1)
+            if patched:
+                patch.status['phase'] = 'ended'
+
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def first(**_):
+            await asyncio.sleep(3)
+            calls.append('first')
+
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def second(**_):
+            calls.append('second')
+
+    async def live():
+        api, operator = await accompany(declare)
+        api.edit({'metadata': {'labels': {'on': 'yes'}}})
+        await asyncio.sleep(10)
+        assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+        calls.clear()
+        api.edit({'metadata': {'labels': {'on': 'no'}}})
+        await asyncio.sleep(10)
+        await operator.stop()
+        return api.objects['obj']
+
+    obj = run_virtually(live())
+    assert calls == ['first', 'second']
+    assert 'finalizers' not in obj['metadata']
+
+
 def test_newer_patches_of_a_daemon_are_not_overtaken_by_older_ones():
     def declare(registry):
         @kopf.daemon('kopfexamples', registry=registry)
