@@ -81,7 +81,11 @@ def make_daemons(name: str) -> Pool:
 
 
 class Thread(threading.Thread):
-    """A thread that calls one function, whenever it gets the turn by the loop."""
+    """
+    A thread that calls one function, whenever it gets the turn by the loop.
+
+    Threads of newer Pythons have ``_handle`` and ``_context`` already.
+    """
 
     def __init__(
             self, host: Host, fn: Callable[[], Any], leave: Callable[['Thread'], None],
@@ -91,10 +95,10 @@ class Thread(threading.Thread):
         self._host = host
         self._fn = fn
         self._leave = leave
-        self._context = contextvars.copy_context()  # of the process, so it stops when that does
+        self._variables = contextvars.copy_context()  # of the process, so it stops when that does
         self._turn = threading.Semaphore(0)
         self._rest = threading.Semaphore(0)
-        self._handle: asyncio.TimerHandle | None = None
+        self._alarm: asyncio.TimerHandle | None = None
         self._outcome: Callable[[], None] | None = None
         self._is_killed = False
         host.threads.append(self)
@@ -105,11 +109,11 @@ class Thread(threading.Thread):
             self._call_later(after, self._go_on)
 
     def _call_later(self, seconds: float, fn: Callable[[], None]) -> None:
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         loop = self._host.loop
-        self._handle = loop.call_later(
-            seconds + loop.random.choice(DELAYS), fn, context=self._context)
+        self._alarm = loop.call_later(
+            seconds + loop.random.choice(DELAYS), fn, context=self._variables)
 
     def _go_on(self) -> None:
         if self.is_alive():
@@ -151,8 +155,8 @@ class Thread(threading.Thread):
 
     def end(self) -> None:
         """End the thread of a killed process, and whoever waits for its result."""
-        if self._handle is not None:
-            self._handle.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
         self._host.threads.remove(self)
         self._is_killed = True
         if not self.future.cancel():
