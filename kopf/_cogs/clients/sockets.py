@@ -35,6 +35,18 @@ def is_readable(sock: socket.socket | None) -> bool:
     return bool(poll.poll(0))
 
 
+def hang_up(sock: socket.socket) -> None:
+    """
+    End the traffic in both directions, for a socket that was handed over to asyncio.
+
+    Its transport notices that, and closes the socket. If it were closed here, the next socket could
+    get the same descriptor while the transport still uses it, e.g. for a TLS handshake, which goes
+    on after a cancellation.
+    """
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def discard_unsent(sock: socket.socket | None) -> None:
     """
     Let the closing of the socket discard what is not transmitted yet.

@@ -229,7 +229,7 @@ class Wire:
                         factory, sock=sock,
                         ssl=self._ssl, server_hostname=self._server_hostname)
                 except BaseException:
-                    sock.close()
+                    sockets.hang_up(sock)
                     raise
         except TimeoutError:
             raise WireError(f"cannot connect to {self._host} in {timeout} seconds") from None

@@ -3,7 +3,6 @@ Listeners: the sockets that accept connections, and the common limits of the con
 """
 import asyncio
 import errno
-import functools
 import logging
 import random
 import socket
@@ -11,6 +10,7 @@ import ssl
 from collections.abc import Sequence
 
 from kopf._cogs.aiokits import forks, tasks
+from kopf._cogs.clients import sockets
 from kopf._cogs.helpers import quotas
 from kopf._kits.webhooks import inbound
 
@@ -51,13 +51,13 @@ class Listener:
 
     def __init__(
             self,
-            sockets: Sequence[socket.socket],
+            listening: Sequence[socket.socket],
             respond: inbound.Respond,
             *,
             root: str,
     ) -> None:
         super().__init__()
-        self._sockets = sockets
+        self._sockets = listening
         self._respond = respond
         self._prefix = f'{root}/'
         self._context: ssl.SSLContext | None = None
@@ -87,6 +87,9 @@ class Listener:
         for sock in self._sockets:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
+        await asyncio.sleep(0)  # all greetings have begun, so that asyncio has their sockets
+        for client in self._greeting:
+            sockets.hang_up(client)
         await tasks.cancel(list(self._greeting.values()))
         for connection in list(self._connections):
             connection.close()
@@ -131,7 +134,7 @@ class Listener:
         forks.keep_socket(client)
         task = loop.create_task(self._greet(client))
         self._greeting[client] = task
-        task.add_done_callback(functools.partial(self._part, client))
+        task.add_done_callback(lambda _: self._greeting.pop(client, None))
 
     async def _greet(self, client: socket.socket) -> None:
         try:
@@ -140,11 +143,6 @@ class Listener:
                 ssl_handshake_timeout=None if self._context is None else HANDSHAKE_TIMEOUT)
         except OSError as e:  # errors of TLS are OSErrors too
             logger.debug(f"A client of the webhooks has not agreed on TLS: {e}")
-
-    def _part(self, client: socket.socket, task: asyncio.Task[None]) -> None:
-        self._greeting.pop(client, None)
-        if task.cancelled():
-            client.close()
 
     def _make_room(self) -> bool:
         """Close another connection if there are too many; false if none can be closed."""
@@ -161,7 +159,8 @@ class Listener:
             victim.abort()
             self.forget(victim)
         elif victim is not None:
-            self._greeting.pop(victim).cancel()
+            sockets.hang_up(victim)
+            del self._greeting[victim]
         return victim is not None
 
     def admit(self, connection: inbound.Connection) -> None:
@@ -215,7 +214,7 @@ def bind(addr: str | None, port: int) -> list[socket.socket]:
 def _bind(addr: str | None, port: int) -> list[socket.socket]:
     found = socket.getaddrinfo(
         addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    sockets: list[socket.socket] = []
+    opened: list[socket.socket] = []
     failure: OSError | None = None
     try:
         for family, kind, protocol, _, address in dict.fromkeys(found):
@@ -224,7 +223,7 @@ def _bind(addr: str | None, port: int) -> list[socket.socket]:
             except OSError as e:  # the system does not support this family of addresses
                 failure = e
                 continue
-            sockets.append(sock)
+            opened.append(sock)
             forks.keep_socket(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
@@ -235,16 +234,16 @@ def _bind(addr: str | None, port: int) -> list[socket.socket]:
                 if e.errno != errno.EADDRNOTAVAIL or len(found) == 1:
                     raise
                 failure = e
-                sockets.remove(sock)
+                opened.remove(sock)
                 sock.close()
                 continue
             sock.listen(128)
             sock.setblocking(False)
             port = sock.getsockname()[1]
     except BaseException:
-        for sock in sockets:
+        for sock in opened:
             sock.close()
         raise
-    if not sockets:
+    if not opened:
         raise failure or OSError(errno.EADDRNOTAVAIL, f"There are no addresses of {addr}.")
-    return sockets
+    return opened

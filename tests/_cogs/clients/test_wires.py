@@ -2,8 +2,10 @@ import asyncio
 import contextlib
 import os
 import socket
+import ssl
 
 import pytest
+import trustme
 
 from kopf._cogs.clients import sockets, wires
 from kopf._cogs.clients.wires import Wire, WireError
@@ -51,11 +53,12 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serve(*answers, limit=2, keepalive=60.0):
+async def serve(*answers, limit=2, keepalive=60.0, tls=(None, None)):
     handler = Server(*answers)
-    server = await asyncio.start_server(handler, '127.0.0.1', 0)
+    theirs, ours = tls
+    server = await asyncio.start_server(handler, '127.0.0.1', 0, ssl=theirs)
     port = server.sockets[0].getsockname()[1]
-    wire = Wire(host='127.0.0.1', port=port, ssl=None, limit=limit, keepalive=keepalive)
+    wire = Wire(host='127.0.0.1', port=port, ssl=ours, limit=limit, keepalive=keepalive)
     try:
         yield handler, wire
     finally:
@@ -64,6 +67,16 @@ async def serve(*answers, limit=2, keepalive=60.0):
         server.close()
         await server.wait_closed()
         await asyncio.sleep(0.01)
+
+
+@pytest.fixture(scope='module')
+def tls():
+    ca = trustme.CA()
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert('127.0.0.1').configure_cert(theirs)
+    ours = ssl.create_default_context()
+    ca.configure_trust(ours)
+    return theirs, ours
 
 
 async def send(wire, body=b'{}', *, method='PATCH', **headers):
@@ -338,6 +351,20 @@ async def test_a_connection_made_while_closing_is_not_used():
         await asyncio.sleep(0.01)
         assert not wire._open
     assert not server.requests
+
+
+@pytest.mark.parametrize('steps', range(40))
+async def test_a_cancelled_connection_leaves_its_descriptor_to_asyncio(steps, tls):
+    # If it were closed in a handshake, new connections would get it, and asyncio would refuse them.
+    async with serve(limit=5, tls=tls) as (_, wire):
+        task = asyncio.create_task(send(wire))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+        responses = await asyncio.gather(*(send(wire) for _ in range(5)))
+        assert [response.body for response in responses] == [b'ok'] * 5
 
 
 @pytest.mark.parametrize('answer', [

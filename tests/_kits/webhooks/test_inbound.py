@@ -6,6 +6,8 @@ import base64
 import contextlib
 import json
 import logging
+import random
+import socket
 import ssl
 
 import pytest
@@ -328,6 +330,34 @@ async def test_strangers_are_warned_about_once_in_a_while(port, fn, caplog):
         assert await ask(port, build_request(method='GET')) == 405
     refusals = [record.levelno for record in caplog.records if 'is refused' in record.getMessage()]
     assert refusals == [logging.WARNING] + [logging.DEBUG] * 19
+
+
+async def test_refused_handshakes_leave_their_descriptors_to_asyncio(serve, fn, monkeypatch):
+    # If they were closed at once, new connections would get them while asyncio still uses them.
+    config = await serve(insecure=False)
+    context = ssl.create_default_context(cadata=base64.b64decode(config['caBundle']).decode())
+    port = get_port(config)
+    made = inbound.Connection.connection_made
+
+    def make_and_refuse(connection, transport):
+        made(connection, transport)
+        with monkeypatch.context() as patch:
+            patch.setattr(listeners, 'MAX_CONNECTIONS', 1)
+            patch.setattr(random, 'choice', lambda found: found[0])  # what still greets
+            assert connection._host._make_room()
+
+    def connect():  # and then say nothing, also not at the end
+        return context.wrap_socket(
+            socket.create_connection(('127.0.0.1', port)), server_hostname='127.0.0.1')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inbound.Connection, 'connection_made', make_and_refuse)
+        stranger = await asyncio.to_thread(connect)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(stranger)
+        newcomers = [Client(port, context=context) for _ in range(5)]
+        await asyncio.gather(*map(stack.enter_async_context, newcomers))
+        assert all([await is_open(newcomer) for newcomer in newcomers])
 
 
 async def test_a_crowd_is_warned_about_once_in_a_while(port, fn, caplog, monkeypatch):
