@@ -7,12 +7,9 @@ import contextlib
 import importlib.util
 import json
 import logging
-import os
 import pathlib
 import re
 import shlex
-import subprocess
-import sys
 
 import click
 import pytest
@@ -21,6 +18,7 @@ import yaml
 import kopf
 from kopf import cli, testing
 from kopf._kits.sandbox import faults
+from tests import pytests
 from tests.docs import snippets
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -173,13 +171,12 @@ def test_tests_pass(snippet, folder, record_property):
     path = snippet.write_files(folder)
     test = folder / 'test_it.py'
     path.replace(test)
-    process = subprocess.run(
-        [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-p', 'pytest_kopf',
-         '-c', os.devnull, '--rootdir', folder, test.name],
+    output = folder / 'output'
+    code = pytests.run(
+        ['-p', 'no:cacheprovider', '-p', 'pytest_kopf', test.name], folder=folder, output=output,
         # Those that are installed here, and are not needed, would take half of the time.
-        env={**os.environ, 'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'},
-        cwd=folder, capture_output=True, text=True, timeout=150)
-    assert process.returncode == 0, process.stdout
+        env={'PYTEST_DISABLE_PLUGIN_AUTOLOAD': '1'})
+    assert code == 0, output.read_text()
 
 
 @select('python', fragment=True)

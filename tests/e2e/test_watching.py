@@ -203,7 +203,9 @@ async def test_an_outage_loses_nothing_and_is_told_once(
         outage.end()
         await churn()
         await agree()
-        await asyncio.sleep(0.5)
+        async with asyncio.timeout(20):
+            while len(caplog.records) < 2:
+                await asyncio.sleep(0.1)
     assert [record.levelname for record in caplog.records] == ['WARNING', 'INFO']
 
 

@@ -47,19 +47,18 @@ for seed in sys.argv[1:]:
 
 
 def test_the_same_seed_is_the_same_story():
-    """It holds also over processes, where the hashes of objects and strings differ."""
+    """It holds in any process and any order; the hashes of objects and strings differ there."""
     seeds = [13, 16, 19]
     assert 'admission' in plans.make(13).features
     assert 'election' in plans.make(16).features
     assert 'sync daemon' in plans.make(19).features
     stories = [worlds.run(plans.make(seed)).digest for seed in seeds]
-    assert [worlds.run(plans.make(seed)).digest for seed in seeds] == stories
-    for hashes in '1', '2', '5':
+    for hashes, order in ('1', [0, 1, 2]), ('2', [2, 1, 0]):
         process = subprocess.run(
-            [sys.executable, '-c', PRINT, *map(str, seeds)],
+            [sys.executable, '-c', PRINT, *(str(seeds[index]) for index in order)],
             env={**os.environ, 'PYTHONHASHSEED': hashes},
             capture_output=True, text=True, check=True)
-        assert process.stdout.split() == stories
+        assert process.stdout.split() == [stories[index] for index in order]
 
 
 def test_an_operator_does_not_grow_in_some_hours():
