@@ -18,6 +18,7 @@ from typing import Any
 import click
 
 from kopf._core.engines.liveness import endpoints, healthserver, responding
+from kopf._kits import siblings
 
 LIVENESS = '--liveness'
 
@@ -58,7 +59,9 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
                 served[LIVENESS], [urls[LIVENESS] for urls in own]))
         for urls in own:
             options = [f'{option}={url}' for option, url in urls.items()]
-            process = subprocess.Popen([sys.executable, '-m', 'kopf', *args, *options])
+            process = subprocess.Popen(
+                [sys.executable, '-m', 'kopf', *args, *options],
+                env=siblings.make_environment(number))
             processes.append(process)
             threading.Thread(target=_wait, args=[process, ended], daemon=True).start()
         if forwarded.is_set():  # before all of them were there

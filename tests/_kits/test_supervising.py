@@ -3,6 +3,7 @@ import json
 import pathlib
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -10,8 +11,10 @@ import urllib.request
 
 import pytest
 
+import kopf
 from kopf._core.engines.liveness import endpoints, responding
 from kopf._kits import supervising
+from tests._kits.webhooks.clients import REVIEW
 from tests.e2e.ports import find_free_ports
 
 CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
@@ -30,13 +33,25 @@ def clean_up(**_):
 '''
 
 
+WEBHOOKS = HANDLERS + '''
+@kopf.on.startup()
+def serve(settings, **_):
+    settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port={port}, {options})
+    settings.admission.managed = 'auto.kopf.dev'
+
+@kopf.on.validate('kopfexamples')
+def check(warnings, **_):
+    warnings.append(str(os.getpid()))
+'''
+
+
 @pytest.fixture()
 def start(tmp_path):
     """Run the handlers by the command line with these options."""
     processes = []
 
-    def run(*options):
-        (tmp_path / 'handlers.py').write_text(HANDLERS)
+    def run(*options, handlers=HANDLERS):
+        (tmp_path / 'handlers.py').write_text(handlers)
         process = subprocess.Popen(
             [sys.executable, '-m', 'kopf', 'run', '-A', '--sandbox', f'--load={CRD}', *options,
              'handlers.py'],
@@ -171,3 +186,35 @@ def test_all_shards_are_shared_by_the_processes(start):
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
     assert process.wait(40) == 0
+
+
+def test_webhooks_are_served_by_all_processes_at_one_port(start, tmp_path):
+    port = find_free_ports(1)
+    certfile = tmp_path / 'identity.pem'
+    certfile.write_bytes(b''.join(kopf.WebhookServer.build_certificate(['127.0.0.1'])))
+    process = start('--processes=2', handlers=WEBHOOKS.format(
+        port=port, options=f'certfile={str(certfile)!r}'))
+    pids = read_pids(process, 2)
+    read_until(process, 'Listening for webhooks')
+    context = ssl.create_default_context(cafile=certfile)
+    answered = set()
+    begun = time.monotonic()
+    while answered != set(pids):
+        request = urllib.request.Request(
+            f'https://127.0.0.1:{port}/check', data=json.dumps(REVIEW).encode(),
+            headers={'Content-Type': 'application/json'})
+        with urllib.request.urlopen(request, context=context) as response:
+            answered |= {int(pid) for pid in json.load(response)['response']['warnings']}
+        assert time.monotonic() < begun + 40
+    process.send_signal(signal.SIGTERM)
+    process.stdout.read()
+    assert process.wait(40) == 0
+
+
+def test_webhooks_of_several_processes_at_one_port_need_one_certificate(start):
+    process = start('--processes=2', handlers=WEBHOOKS.format(
+        port=find_free_ports(1), options=''))
+    output = process.stdout.read()
+    assert process.wait(40) == 1
+    assert "so they need one certificate. Set certfile=, or omit port=." in output
+    assert 'Traceback' not in output

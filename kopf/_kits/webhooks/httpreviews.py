@@ -67,15 +67,17 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def make_listener(
-        fn: reviews.WebhookFn, *, addr: str | None, port: int, root: str,
+        fn: reviews.WebhookFn, *, addr: str | None, port: int, root: str, shared: bool = False,
 ) -> listeners.Listener:
     """
     Open the sockets of a listener. If the port is 0, a free port is used.
 
+    If the port is ``shared``, other processes can listen at it, too.
+
     :raises OSError: if the sockets cannot be opened.
     """
     return listeners.Listener(
-        listeners.bind(addr, port), Responder(fn, root=root), root=root)
+        listeners.bind(addr, port, shared=shared), Responder(fn, root=root), root=root)
 
 
 def normalise_root(path: str | None) -> str:

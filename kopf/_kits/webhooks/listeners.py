@@ -194,24 +194,25 @@ class Listener:
         self._memory -= size
 
 
-def bind(addr: str | None, port: int) -> list[socket.socket]:
+def bind(addr: str | None, port: int, *, shared: bool = False) -> list[socket.socket]:
     """
     Open the sockets for all addresses of the name, all with the same port.
 
-    If the name is None, these are all addresses of the host.
+    If the name is None, these are all addresses of the host. If the port is ``shared``, other
+    processes can listen at it, too; each connection comes to one of them.
 
     :raises OSError: if the sockets cannot be opened.
     """
     for _ in range(10):
         try:
-            return _bind(addr, port)
+            return _bind(addr, port, shared)
         except OSError as e:
             if port or e.errno != errno.EADDRINUSE:
                 raise
-    return _bind(addr, port)
+    return _bind(addr, port, shared)
 
 
-def _bind(addr: str | None, port: int) -> list[socket.socket]:
+def _bind(addr: str | None, port: int, shared: bool) -> list[socket.socket]:
     found = socket.getaddrinfo(
         addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     opened: list[socket.socket] = []
@@ -226,6 +227,8 @@ def _bind(addr: str | None, port: int) -> list[socket.socket]:
             opened.append(sock)
             forks.keep_socket(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             if family == socket.AF_INET6:
                 sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kopf._cogs.structs import reviews
+from kopf._kits import siblings
 from kopf._kits.webhooks import certificates, contexts, httpreviews, listeners
 from kopf._kits.webhooks.certificates import StrPath
 
@@ -29,7 +30,8 @@ class WebhookServer(contexts.WebhookContextManager):
 
     :param addr: the address to listen on. Default: only this machine; or all addresses, if there is
         a ``host``, a ``certfile``, or a ``context``.
-    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken.
+    :param port: the port to listen on. Default: 9443, or any free port if 9443 is taken. With
+        ``--processes``, all processes listen on this port, so they need one ``certfile``.
     :param path: the path at the beginning of all URLs. Default: none.
     :param host: the hostname under which the API server reaches this server. Default: the address.
     :param cadata: the certificates that sign the certificate of this server, for the API server:
@@ -148,19 +150,28 @@ class WebhookServer(contexts.WebhookContextManager):
         addr = self.addr
         if addr is None and not remote and self.certfile is None and self.context is None:
             addr = 'localhost'
+        shared = bool(self.port) and siblings.are_there()
+        if shared and self._needs_pair():
+            raise ValueError(
+                f"Several processes (--processes) listen at port {self.port}, so they need one "
+                f"certificate. Set certfile=, or omit port=.")
         try:
             return httpreviews.make_listener(
-                fn, addr=addr, port=DEFAULT_PORT if self.port is None else self.port, root=root)
+                fn, addr=addr, port=DEFAULT_PORT if self.port is None else self.port, root=root,
+                shared=shared)
         except OSError as e:
             if self.port is not None or e.errno != errno.EADDRINUSE:
                 raise OSError(e.errno, f"Cannot listen at {addr or 'all addresses'}, port "
                                        f"{self.port or DEFAULT_PORT}: {e.strerror or e}") from e
             return httpreviews.make_listener(fn, addr=addr, port=0, root=root)
 
+    def _needs_pair(self) -> bool:
+        return not self.insecure and self.certfile is None and (
+            self.context is None or not certificates.has_certificate(self.context))
+
     def _make_pair(self, host: str) -> tuple[bytes, bytes] | None:
         """Make a self-signed certificate and its key, or None if they are not needed."""
-        if self.insecure or self.certfile is not None or (
-                self.context is not None and certificates.has_certificate(self.context)):
+        if not self._needs_pair():
             return None
         names = [host, *([self.addr] if self.addr else []), *self.extra_sans]
         return self.build_certificate(names, self.password)
