@@ -3,7 +3,9 @@ What rounds of faults have in common: the calls of the handlers of several opera
 note in one file, and the load of changes.
 """
 import asyncio
+import contextlib
 import dataclasses
+import itertools
 import json
 import time
 
@@ -104,11 +106,25 @@ class Load:
             await self._kube.create(self._kind, f'obj{i}', spec={'n': 0})
             self.newest[f'obj{i}'] = 0
 
-    async def run(self):
-        n = 0
-        while True:
-            for name in list(self.newest):
-                n += 1
-                await self._kube.patch(self._kind, name, {'spec': {'n': n}})
-                self.newest[name] = n
-                await asyncio.sleep(0.04)
+    def choose(self, n):
+        return list(self.newest)[n % len(self.newest)]
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        """Change the objects meanwhile. It ends between two changes: all have their responses."""
+        ended = asyncio.Event()
+        task = asyncio.create_task(self._run(ended))
+        try:
+            yield
+        finally:
+            ended.set()
+            await task
+
+    async def _run(self, ended):
+        for n in itertools.count(1):
+            if ended.is_set():
+                return
+            name = self.choose(n)
+            await self._kube.patch(self._kind, name, {'spec': {'n': n}})
+            self.newest[name] = n
+            await asyncio.sleep(0.04)

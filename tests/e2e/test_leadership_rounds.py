@@ -103,8 +103,7 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
         for who in 'bc':
             await replicas.start(who, base=TEXT).wait_for('is held by')
         await load.create()
-        changing = asyncio.create_task(load.run())
-        try:
+        async with load.running():
             leader = (await journal.wait_call(lambda who: True, since=0)).who
             for fault in (FAULTS * ROUNDS)[:ROUNDS]:
                 begun, heir, gap = await pass_round(replicas, journal, fault, leader)
@@ -113,9 +112,6 @@ async def test_only_the_holder_of_the_lease_writes_and_nothing_is_lost(
                     fault, leader, heir, gap, sum(call.begin >= begun for call in repeats)))
                 print(rounds[-1])
                 leader = heir
-        finally:
-            changing.cancel()
-            await asyncio.wait([changing])
         lost = await journal.find_lost(load.newest, timeout=20)
         intruders = replicas.find_intruders()
     await delete_lease(kube, lease)

@@ -171,17 +171,13 @@ async def test_nothing_is_lost_and_nothing_is_handled_twice_in_calm(
         for who in ['low', 'middle', 'high']:
             team.start(who)
         await load.create()
-        changing = asyncio.create_task(load.run())
-        try:
+        async with load.running():
             await team.wait_working('high', since=0)
             await asyncio.sleep(1)
             for fault in faults:
                 times = await pass_round(team, fault)
                 rounds.append(count(team.journal.read(), fault, *times))
                 print(rounds[-1])
-        finally:
-            changing.cancel()
-            await asyncio.wait([changing])
 
         lost = await team.journal.find_lost(load.newest, timeout=15)
         total = collections.Counter((call.name, call.n) for call in team.journal.read())
@@ -201,15 +197,11 @@ async def test_who_comes_back_waits_for_the_handlers_of_the_others(
         for who in ['middle', 'high']:
             team.start(who)
         await load.create()
-        changing = asyncio.create_task(load.run())
-        try:
+        async with load.running():
             await team.wait_working('high', since=0)
             await asyncio.sleep(2)
             _, taken, back = await pass_round(team, 'partition')
             await asyncio.sleep(1.5)
-        finally:
-            changing.cancel()
-            await asyncio.wait([changing])
         # Who is cut off cannot stop what runs already: that is no matter of coming back.
         result = count(team.journal.read(), 'partition', back, taken, back)
     assert result.overlaps == result.repeats == 0

@@ -26,7 +26,7 @@ from tests.e2e.clusters import run_cluster
 from tests.e2e.kubes import CONFIGMAPS, NAMESPACES, Kind, Kube
 from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write, read_audit
-from tests.e2e.rounds import CallLog, find_repeats
+from tests.e2e.rounds import CallLog, Load, find_repeats
 
 ROUNDS = int(os.environ.get('KOPF_SHARDING_ROUNDS', '6'))
 SHARDS = int(os.environ.get('KOPF_SHARDING_SHARDS', '6'))
@@ -85,14 +85,12 @@ def find_overlaps(calls, frozen):
     return found
 
 
-class Load:
+class ShardedLoad(Load):
     """Changes the objects, one after another, all the time."""
 
     def __init__(self, kube, kind):
-        self.newest = {}
+        super().__init__(kube, kind)
         self.uids = {}
-        self._kube = kube
-        self._kind = kind
 
     async def create(self, number):
         limit = asyncio.Semaphore(8)
@@ -106,12 +104,8 @@ class Load:
         # Every second object is so large that the others parse only its metadata.
         await asyncio.gather(*[create(f'obj{i}', 'x' * 4000 * (i % 2)) for i in range(number)])
 
-    async def run(self):
-        for n in itertools.count(1):
-            name = random.choice(list(self.newest))
-            await self._kube.patch(self._kind, name, {'spec': {'n': n}})
-            self.newest[name] = n
-            await asyncio.sleep(0.04)
+    def choose(self, n):
+        return random.choice(list(self.newest))
 
 
 class ShardedReplicas(Replicas):
@@ -232,7 +226,7 @@ async def pass_round(replicas, fault, names):
 async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
         kube, kind, replicas):
     random.seed(int(os.environ.get('KOPF_SHARDING_SEED', '0')))
-    names, load = ['a', 'b', 'c'], Load(kube, kind)
+    names, load = ['a', 'b', 'c'], ShardedLoad(kube, kind)
     for who in names:
         replicas.begin(who)
     took = await replicas.wait_fair(*names)
@@ -243,14 +237,10 @@ async def test_objects_are_shared_and_each_change_is_handled_by_one_at_a_time(
     print(f"{OBJECTS} objects are created and handled in {time.monotonic() - begun:.1f} s")
     handled = collections.Counter(call.who for call in replicas.journal.read())
     print(f"by {dict(handled)}")
-    changing = asyncio.create_task(load.run())
-    try:
+    async with load.running():
         for fault in (FAULTS * ROUNDS)[:ROUNDS]:
             took = await pass_round(replicas, fault, names)
             print(f"{fault}: all shards are held by the others after {took:.1f} s")
-    finally:
-        changing.cancel()
-        await asyncio.wait([changing])
     lost = await replicas.journal.find_lost(load.newest, timeout=40)
     calls = replicas.journal.read()
     overlaps = find_overlaps(calls, replicas.frozen)
@@ -518,12 +508,11 @@ def find_selectors(replicas, kind, cluster):
 async def test_api_server_selects_the_objects_of_the_held_shards(
         selected_replicas, selecting_cluster):
     replicas, kube, kind = selected_replicas
-    load = Load(kube, kind)
+    load = ShardedLoad(kube, kind)
     replicas.begin('a')
     await replicas.wait_fair('a')
     await load.create(OBJECTS)
-    changing = asyncio.create_task(load.run())
-    try:
+    async with load.running():
         replicas.begin('b')
         await replicas.wait_fair('a', 'b')
         replicas.begin('c')
@@ -531,9 +520,6 @@ async def test_api_server_selects_the_objects_of_the_held_shards(
         replicas.operators['a'].send(signal.SIGTERM)
         await replicas.wait_fair('b', 'c')
         assert await replicas.operators['a'].wait() == 0
-    finally:
-        changing.cancel()
-        await asyncio.wait([changing])
     assert not await replicas.journal.find_lost(load.newest, timeout=LIMIT)
     calls = replicas.journal.read()
     assert {call.who for call in calls} == {'a', 'b', 'c'}
