@@ -156,10 +156,10 @@ async def test_the_number_of_tries_is_limited_by_retries(kube, kind, journal, em
 
 async def test_tries_end_when_the_timeout_is_over(kube, kind, journal, embedded, caplog):
 
-    @kopf.on.create(*kind.selector, id='fn', timeout=0.5)
+    @kopf.on.create(*kind.selector, id='fn', timeout=3)
     def fn(**_):
         journal.append('tried')
-        raise kopf.TemporaryError("wait!", delay=0.2)
+        raise kopf.TemporaryError("wait!", delay=1.2)
 
     embedded()
     await kube.create(kind, 'x')

@@ -339,9 +339,10 @@ async def test_of_timers_one_ticks_until_another_one_saves_what_is_not_edited(ru
     await user.patch(KEX, NAME, {'spec': {'field': 'better'}})
     obj = await user.wait_for(KEX, NAME, lambda obj: obj['status']['save'])
     assert obj['status'] == {'save': {'text': 'better'}}
-    assert 2 <= len(op.find("Not saved for")) <= 3
-    await asyncio.sleep(1.2)
-    assert len(op.find("Not saved for")) <= 3
+    ticks = len(op.find("Not saved for"))
+    assert ticks >= 2
+    await asyncio.sleep(2.4)
+    assert len(op.find("Not saved for")) <= ticks + 1  # one can be under way when it is saved
     assert len(op.find("Saved: ")) == 1
 
 

@@ -202,6 +202,7 @@ async def test_kinds_that_are_absent_are_no_reason_for_a_new_start(embedded, url
         pass
 
     embedded(liveness_endpoint=url)
+    await wait_for(url, 200)
     await asyncio.sleep(1)
     assert await check(url) == (200, {})
 
