@@ -171,11 +171,13 @@ class Guarantees:
             raise Violation('not repeated', f"{call} begins again, it is handled")
         if not self.exclusive:
             return
+        has_returned = False
         for earlier in reversed(self.calls[call.uid]):
             if earlier.id != call.id:
+                has_returned |= earlier.new == call.handled != call.new
                 continue
-            if (earlier.handled, earlier.new) != (call.handled, call.new):
-                break  # the object has had another state meanwhile, and has returned
+            if has_returned or (earlier.handled, earlier.new) != (call.handled, call.new):
+                break  # the object has had another state meanwhile, for any handler
             if earlier.finished and earlier.reason == call.reason:
                 if earlier.persisted:
                     raise Violation('not repeated', f"{call} begins again, its end is stored")
