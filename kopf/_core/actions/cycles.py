@@ -66,6 +66,8 @@ class Conclusion(NamedTuple):
     base: bodies.BodyEssence
     """The last-handled state when the cycle is closed."""
     divergent: bodies.BodyEssence | None
+    resumes: bool = False
+    """Whether the object is resumed with that: its resuming handlers are not called any more."""
 
 
 class Cycle(NamedTuple):

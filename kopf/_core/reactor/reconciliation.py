@@ -131,6 +131,8 @@ class Reconciliation:
         cycle = item.cycle
         if cycle is not None and cycle.commit is not None and recording.is_committed(
                 cycle.commit, old=self.view.old, body=self.view.body, settings=env.settings):
+            if cycle.commit.resumes:
+                item.resume()
             cycle = None
         if cycle is None:
             cycle = recording.restore(
@@ -326,6 +328,9 @@ class Reconciliation:
                 merged = patches.merge(merged, result)
             conclusion = conclusion._replace(base=essences.advance(
                 conclusion.base, results, self.saver.build_essence(merged)))
+        conclusion = conclusion._replace(
+            resumes=step.reason in causes.HANDLED_REASONS or (
+                self.reason == causes.Reason.RESUME and not self._selection.handlers))
         is_there = recording.is_committed(
             conclusion, old=view.old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
@@ -343,8 +348,7 @@ class Reconciliation:
             return None
         item.proceed(None if divergent is None else cycles.Cycle(
             reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
-        if step.reason in causes.HANDLED_REASONS or (
-                self.reason == causes.Reason.RESUME and not self._selection.handlers):
+        if conclusion.resumes:
             item.resume()
         if divergent is not None or self._is_changed(newest, conclusion.base):
             return newest

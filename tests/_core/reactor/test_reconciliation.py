@@ -114,6 +114,27 @@ def test_a_revert_while_none_has_finished_is_no_change(restart):
     assert story.handled == [0]
 
 
+def test_an_object_is_resumed_once_if_the_response_to_its_closing_patch_is_lost():
+    registry, calls = OperatorRegistry(), []
+    api = Api()
+    api.create(spec={'f': 0})
+    api.faults.append('after')
+
+    @kopf.on.resume('kopfexamples', registry=registry)
+    async def fn(reason, **_):
+        calls.append(reason)
+
+    async def live():
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(live())
+    assert calls == ['create']
+    assert not api.faults
+
+
 # What is too large to be remembered.
 
 
