@@ -73,7 +73,9 @@ class Guarantees:
         self.exclusive = plan.replicas == 1
         """Whether there is never more than one operator."""
         self.is_calm = plan.is_calm
-        self.period = plan.flush_delay + 0.1 + TRIPS * plan.latency[1]
+        self.writing = TRIPS * plan.latency[1]
+        """How long (seconds) the writing of an outcome can take if the API does not fail."""
+        self.period = plan.flush_delay + 0.1 + self.writing
         if any(feature.startswith('sync ') for feature in plan.features):
             self.period += max(threads.DELAYS)
         """After how many seconds an outcome must be stored if the API does not fail."""
@@ -186,7 +188,9 @@ class Guarantees:
                 if self.is_calm and earlier.ended is not None and (
                         earlier.ended + self.period < earlier.process.gone_at):
                     raise Violation('not repeated', f"{call} begins again, it was not stored")
-                if not earlier.process.killed:
+                is_told = earlier.process.has_left_work and earlier.ended is not None and (
+                    earlier.ended + self.writing > earlier.process.gone_at)
+                if not earlier.process.killed and not is_told:
                     raise Violation('not repeated', f"{call} begins again after a regular stop")
 
     def _check_delay(self, call: Call, now: float) -> None:
