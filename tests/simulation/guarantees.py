@@ -215,13 +215,18 @@ class Guarantees:
 
     def end(self, call: Call, now: float) -> None:
         self.running[call.uid].remove(call)
-        if call.kind == 'timer' and call.patch is not None:
+        if call.kind == 'timer' and call.patch is not None and not call.process.is_deposed:
             self.patches[call.process, call.uid] = call
         self._check_stored(now)
         stored = self.objects.get(call.uid)
         if call.id in CHANGING and call.finished and stored is not None and (
                 not stored['metadata'].get('deletionTimestamp')):
             self.unstored[call.uid, call.id] = call
+
+    def depose(self, process: Any) -> None:
+        """Forget the patches of a former leader: it writes nothing any more."""
+        for key in [key for key in self.patches if key[0] is process]:
+            del self.patches[key]
 
     def commit(self, type: str, old: Any, new: Any, writer: Any, now: float) -> None:
         """Take a change of an object, and who has made it; None for others than the operator."""

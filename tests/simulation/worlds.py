@@ -165,6 +165,8 @@ class Life(threads.Host):
         """For how long (seconds) it is away after that."""
         self.is_indexed = True
         """Whether the indices are promised to be full: all lists worked at the start."""
+        self.is_deposed = False
+        """Whether it has lost its Lease, and does not lead again yet."""
         self.has_left_work = False
         """Whether it has said that there was no time to write everything before its exit."""
         self.started = loop.time()
@@ -307,6 +309,11 @@ class World:
             self.note(f"{record.levelname}: {text}", who=process)
         if text.startswith("The indices are incomplete"):
             process.is_indexed = False
+        if text.startswith("Lost the Lease"):
+            process.is_deposed = True
+            self.guarantees.depose(process)
+        elif text.startswith("Leading:"):
+            process.is_deposed = False
         if text.startswith("What is done could not be written before the exit"):
             process.has_left_work = True
         error = record.exc_info[1] if record.exc_info else None

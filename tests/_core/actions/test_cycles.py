@@ -565,42 +565,42 @@ def test_any_of_the_contributions_can_matter(cycle):
 
 
 def test_the_state_without_any_base_is_handled(cycle):
-    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == (essence(3), None)
+    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == Conclusion(essence(3), None)
 
 
 @pytest.mark.parametrize('reason', [Reason.CREATE, Reason.UPDATE])
 def test_a_complete_cycle_leaves_its_base_and_what_diverges(cycle, reason):
     cycle = cycle._replace(reason=reason)
     cycle = note(note(cycle, 'fn', sees=essence(1)), 'other', sees=essence(2))
-    assert cycle.conclude(reason, essence=essence(2)) == (essence(1), essence(2))
+    assert cycle.conclude(reason, essence=essence(2)) == Conclusion(essence(1), essence(2))
 
 
 @pytest.mark.parametrize('reason', [Reason.RESUME, Reason.NOOP])
 def test_causes_that_are_no_changes_leave_nothing_that_diverges(cycle, reason):
     cycle = note(note(cycle, 'fn', sees=essence(1)), 'other', sees=essence(2))
-    assert cycle.conclude(reason, essence=essence(2)) == (essence(1), None)
+    assert cycle.conclude(reason, essence=essence(2)) == Conclusion(essence(1), None)
 
 
 def test_what_the_previous_cycle_has_left_ends_with_this_one(cycle):
     cycle = cycle._replace(divergent=essence(5))
-    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == (essence(3), None)
+    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == Conclusion(essence(3), None)
 
 
 def test_those_who_wait_know_only_the_state_that_it_has_returned_to(cycle):
     cycle = note(cycle, 'fn', sees=essence(1))
-    assert cycle.conclude(Reason.NOOP, essence=essence(0), returned_from=essence(1)) == (
+    assert cycle.conclude(Reason.NOOP, essence=essence(0), returned_from=essence(1)) == Conclusion(
         essence(1), essence(0))
 
 
 def test_those_who_wait_matter_only_if_the_base_is_another_state(cycle):
     cycle = note(cycle, 'fn', sees=essence(1))
-    assert cycle.conclude(Reason.UPDATE, essence=essence(1)) == (essence(1), None)
+    assert cycle.conclude(Reason.UPDATE, essence=essence(1)) == Conclusion(essence(1), None)
 
 
 def test_those_who_wait_and_those_who_have_seen_more_diverge_together(cycle):
     cycle = join(cycle, make_handler('third'))
     cycle = note(note(cycle, 'fn', sees=essence(0, g=0)), 'other', sees=essence(0, g=5))
-    assert cycle.conclude(Reason.UPDATE, essence=essence(7, g=0)) == (
+    assert cycle.conclude(Reason.UPDATE, essence=essence(7, g=0)) == Conclusion(
         essence(0, g=0), essence(7, g=5))
 
 
