@@ -32,6 +32,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (3899, "sub-handlers are not called for a return, as their records have outlived their cycle"),
     (5272, "after a pause, a state is handled that is older than the one that a write has met"),
     (3957, "a finalizer stays, as a timer has ended with a patch while handlers of updates ran"),
+    (702379, "deletion handlers are called again after the release, for an older state"),
     (700879, "an object is resumed twice, as the response to its closing patch was lost"),
     (299, "after a takeover, event handlers are shown an old state, and not the newest one"),
 ])
