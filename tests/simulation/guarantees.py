@@ -73,9 +73,12 @@ class Guarantees:
         self.exclusive = plan.replicas == 1
         """Whether there is never more than one operator."""
         self.is_calm = plan.is_calm
-        self.writing = TRIPS * plan.latency[1]
-        """How long (seconds) the writing of an outcome can take if the API does not fail."""
-        self.period = plan.flush_delay + 0.1 + self.writing
+        trips = TRIPS * plan.latency[1]
+        self.writing = trips + max((
+            step.args['seconds'] for step in plan.steps
+            if step.action == 'fault' and step.args['action'] in ('slow', 'delay')), default=0.0)
+        """How long (seconds) the writing of an outcome can take if the API is only slow."""
+        self.period = plan.flush_delay + 0.1 + trips
         if any(feature.startswith('sync ') for feature in plan.features):
             self.period += max(threads.DELAYS)
         """After how many seconds an outcome must be stored if the API does not fail."""
