@@ -314,7 +314,7 @@ async def fn(**_):
     await op.wait_for("authentication has finished")
     assert op.stop(timeout=20) == 0
     assert op.find(
-        r"Operator is still stopping. Handlers: 'fn' \(1\d s, at .+handlers0.py:\d+ fn\(\)")
+        r"Operator is still stopping. Handlers: 'fn' \(1[0-2] s, at .+handlers0.py:\d+ fn\(\)")
 
 
 async def test_a_daemon_that_holds_its_thread_is_named_and_waited_for(kube, kind, operator):

@@ -220,6 +220,8 @@ class Item:
         is_newest = self.inbox.accept(raw, patience=now + self.source.consistency_timeout)
         if is_newest:
             self.show(raw)
+            if raw['metadata'].get('deletionTimestamp') and not raw['metadata'].get('finalizers'):
+                self.vanish()  # a late watch can still bring the former state, of this version
         return is_newest
 
     def take_over(self, raw: bodies.RawBody) -> None:

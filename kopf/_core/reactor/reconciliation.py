@@ -371,8 +371,6 @@ class Reconciliation:
             [handler.id for handler in self.handlers.changing])
         if is_released:
             self.item.proceed(None)
-            if newest is not None and not newest['metadata'].get('finalizers'):
-                self.item.vanish()  # its watch can still bring the former state, of this version
             return None
         return newest
 
