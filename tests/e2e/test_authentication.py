@@ -195,7 +195,7 @@ async def test_tokens_in_files_are_rotated_without_a_restart(
     op = operator(NOTHING, kind=kind, kubeconfig=str(path))
     await kube.create(kind, 'one')
     await op.wait_for('seen: one')
-    (tmp_path / 'token').write_text('second')
+    replace(tmp_path / 'token', b'second')
     proxy.fail(401, match=lambda request: request.headers['Authorization'] != 'Bearer second',
                times=None)
     proxy.cut_streams()
@@ -238,8 +238,14 @@ def fn(name, **_):
 
 def replace_certificate(folder, parts):
     for name, content in parts.items():
-        (folder / f'new.{name}').write_bytes(content)
-        os.replace(folder / f'new.{name}', folder / f'tls.{name}')
+        replace(folder / f'tls.{name}', content)
+
+
+def replace(path, content):
+    """Write all of it at once: an operator never reads a file that is half-written."""
+    new = path.with_name(f'new.{path.name}')
+    new.write_bytes(content)
+    os.replace(new, path)
 
 
 def make_certificate(folder):
@@ -315,10 +321,14 @@ def handled(name, spec, **_):
         handled = set(read('handled'))
         return [name for name, n in changes.items() if (name, str(n)) not in handled]
 
-    await wait_until(lambda: not find_lost())
-    lost, seen = find_lost(), set(read('seen'))
-    unseen = [(name, n) for name, last in changes.items() for n in range(1, last + 1)
-              if (name, str(n)) not in seen]
+    def find_unseen():
+        seen = set(read('seen'))
+        return [(name, n) for name, last in changes.items() for n in range(1, last + 1)
+                if (name, str(n)) not in seen]
+
+    # The response to a patch can bring a state before the watch shows it to the event handler.
+    await wait_until(lambda: not find_lost() and not find_unseen())
+    lost, unseen = find_lost(), find_unseen()
     logins = len(read('login'))
     rejected = sum(request.status == 401 for request in proxy.requests)
     print(json.dumps({
@@ -338,6 +348,6 @@ async def rotate(path, valid):
     while True:
         await asyncio.sleep(PERIOD)
         number += 1
-        path.write_text(f'token{number}')
+        replace(path, f'token{number}'.encode())
         valid.clear()
         valid.add(f'token{number}')

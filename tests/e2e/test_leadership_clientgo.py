@@ -24,6 +24,8 @@ from tests.e2e.replicas import (
     wait_until,
 )
 
+pytestmark = pytest.mark.timeout(900)  # the first one waits for a build with empty caches
+
 
 @pytest.fixture(scope='session')
 def go_elector(tmp_path_factory):
