@@ -8,8 +8,9 @@ result, its error, or its cancellation.
 """
 import asyncio
 import enum
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
@@ -19,8 +20,6 @@ from kopf._core.intents import causes, handlers
 logger = logging.getLogger('kopf._core.actions.observers')
 
 T = TypeVar('T')
-
-NO_OPTIONS: Mapping[str, Any] = {}
 
 _Method = tuple[Any, Callable[..., Any]]
 """An observer and one of its methods."""
@@ -71,20 +70,22 @@ class Observer(Protocol):
         cancellations. The attempts of sub-handlers happen within the attempt of their parent.
         """
 
-    def reconciliation(self, resource: references.Resource, identity: Identity) -> Ended[Sequel]:
+    def reconciliation(
+            self, resource: references.Resource, raw: bodies.RawBody,
+    ) -> Ended[Sequel]:
         """
-        A reconciliation of an object begins.
+        A reconciliation of an object in this state begins. See `identify`.
 
         If an error ends the reconciliation, Kopf throttles the object, unless the object is gone.
         """
 
     def write(
-            self, resource: references.Resource, identity: Identity, *,
+            self, resource: references.Resource, raw: bodies.RawBody, *,
             content_type: str, subresource: str | None,
     ) -> Ended[bodies.RawBody]:
         """
-        A patch of an object is about to be sent. ``content_type`` is ``'merge'`` or ``'json'``; for
-        owned resources, ``'apply'`` or ``'delete'``, and the uid can be unknown yet.
+        A patch of an object in this state is about to be sent. ``content_type`` is ``'merge'`` or
+        ``'json'``; for owned resources, ``'apply'`` or ``'delete'``, and the uid may be unknown.
 
         The result is the newest state of the object, or None if the object does not exist.
         """
@@ -111,74 +112,69 @@ class Telling:
                     methods.append((observer, getattr(observer, name)))
             except AttributeError as e:
                 self._complain(observer, e)
+        methods.reverse()  # the first one is notified first of beginnings, and last of ends
         return methods
 
     def attempt(
             self, handler: handlers.Handler, cause: causes.Cause,
             work: Coroutine[Any, Any, progression.Outcome],
     ) -> Coroutine[Any, Any, progression.Outcome]:
-        return self._follow(self._attempt, work, (handler, cause)) if self._attempt else work
+        for observer, begin in self._attempt:
+            work = self._follow(observer, functools.partial(begin, handler, cause), work)
+        return work
 
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,
             work: Awaitable[Any], find_sequel: Callable[[], Sequel],
     ) -> Awaitable[Any]:
-        if not self._reconciliation:
-            return work
-        return self._follow(
-            self._reconciliation, work, (resource, identify(raw)), find_result=find_sequel)
+        for observer, begin in self._reconciliation:
+            work = self._follow(
+                observer, functools.partial(begin, resource, raw), work, find_sequel)
+        return work
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody,
             work: Coroutine[Any, Any, bodies.RawBody | None], *,
             content_type: str, subresource: str | None,
     ) -> Coroutine[Any, Any, bodies.RawBody | None]:
-        if not self._write:
-            return work
-        return self._follow(self._write, work, (resource, identify(raw)), options={
-            'content_type': content_type, 'subresource': subresource})
+        for observer, begin in self._write:
+            work = self._follow(observer, functools.partial(
+                begin, resource, raw, content_type=content_type, subresource=subresource), work)
+        return work
 
     async def _follow(
             self,
-            methods: Sequence[_Method],
+            observer: Observer,
+            begin: Callable[[], Ended[Any]],
             work: Awaitable[T],
-            args: tuple[Any, ...],
-            *,
-            options: Mapping[str, Any] = NO_OPTIONS,
             find_result: Callable[[], object] | None = None,
     ) -> T:
         """
-        Do the work, and notify the observers: at the end, in the reverse order.
+        Do the work, and notify one observer.
 
         This is done for each event of each object, so it is rather quick than short.
         """
+        try:
+            end = begin()
+        except Exception as failure:
+            self._complain(observer, failure)
+            return await work
         time = asyncio.get_running_loop().time
-        ends: list[tuple[Observer, Ended[Any]]] = []
-        for observer, method in methods:
-            try:
-                ends.append((observer, method(*args, **options)))
-            except Exception as e:
-                self._complain(observer, e)
-        if len(ends) > 1:
-            ends.reverse()
         began = time()
         try:
             result = await work
         except BaseException as e:
             seconds = time() - began
-            for observer, end in ends:
-                try:
-                    end(None, e, seconds)
-                except Exception as failure:
-                    self._complain(observer, failure)
-            raise
-        seconds = time() - began
-        told: Any = result if find_result is None else find_result()
-        for observer, end in ends:
             try:
-                end(told, None, seconds)
+                end(None, e, seconds)
             except Exception as failure:
                 self._complain(observer, failure)
+            raise
+        seconds = time() - began
+        try:
+            end(result if find_result is None else find_result(), None, seconds)
+        except Exception as failure:
+            self._complain(observer, failure)
         return result
 
     def _complain(self, observer: Observer, e: Exception) -> None:
@@ -198,5 +194,6 @@ def name_outcome(outcome: progression.Outcome | None) -> str:
 
 
 def identify(raw: bodies.RawBody) -> Identity:
+    """Get the identity of an object, for an observer that needs it."""
     meta = raw['metadata']
     return Identity(meta.get('namespace'), meta.get('name'), meta.get('uid'))

@@ -151,11 +151,11 @@ class Tracer(observers.Observer):
         return end
 
     def reconciliation(
-            self, resource: references.Resource, identity: observers.Identity,
+            self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
         span = self._tracer.start_span(
             f'reconcile {(resource.kind or resource.plural).lower()}', ROOT,
-            attributes=describe(resource, identity))
+            attributes=describe(resource, observers.identify(raw)))
         leave = enter(span, ROOT)
 
         def end(
@@ -172,7 +172,7 @@ class Tracer(observers.Observer):
         return end
 
     def write(
-            self, resource: references.Resource, identity: observers.Identity, *,
+            self, resource: references.Resource, raw: bodies.RawBody, *,
             content_type: str, subresource: str | None,
     ) -> observers.Ended[bodies.RawBody]:
         method = 'DELETE' if content_type == 'delete' else 'PATCH'
@@ -180,7 +180,8 @@ class Tracer(observers.Observer):
         parent = context.get_current()
         span = self._tracer.start_span(
             f'{method} {target}', parent, kind=trace.SpanKind.CLIENT,
-            attributes={'http.request.method': method, **describe(resource, identity)})
+            attributes={'http.request.method': method,
+                        **describe(resource, observers.identify(raw))})
         leave = enter(span, parent)
 
         def end(

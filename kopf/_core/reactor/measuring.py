@@ -46,7 +46,6 @@ class MeteredQueue(queueing.WorkQueue):
 
     def __init__(self, *, meter: meters.Meter, **options: Any) -> None:
         super().__init__(**options)
-        self._meter = meter
         self._controllers = meter.controllers
         self._time = asyncio.get_running_loop().time
         self.waiting: dict[Item, float] = {}
@@ -61,7 +60,8 @@ class MeteredQueue(queueing.WorkQueue):
         self.waiting[item] = self._time()
         queueing.WorkQueue.add(self, item, urgent=urgent)  # for each event, `super()` is too slow
         if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
-            self._meter.find(item.source.resource).add()
+            resource = item.source.resource
+            self._controllers[resource.kind or resource.plural].adds += 1
 
     def pause(self) -> None:
         super().pause()

@@ -28,6 +28,7 @@ OBJECT = {
     'k8s.namespace.name': 'ns', 'k8s.object.api_version': 'kopf.dev/v1',
     'k8s.object.kind': 'KopfExample', 'k8s.object.name': 'obj', 'k8s.object.uid': 'uid1',
 }
+OBJ = {'metadata': {'namespace': 'ns', 'name': 'obj', 'uid': 'uid1'}}
 PARENT = '00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01'
 """A header ``traceparent``: its trace, its span, and that it is sampled."""
 
@@ -257,7 +258,7 @@ def test_handlers_of_several_objects_do_not_mix_their_traces(registry, recording
 def test_nothing_is_left_current_after_a_reconciliation(registry, recording):
     kopf.on.create('kopfexamples', id='fn', registry=registry)(lambda **_: 'result')
     leave = recording.tracer.reconciliation(
-        Resource('kopf.dev', 'v1', 'kopfexamples'), observers.Identity('ns', 'obj', 'uid1'))
+        Resource('kopf.dev', 'v1', 'kopfexamples'), OBJ)
     assert trace.get_current_span().get_span_context().is_valid
     leave(observers.Sequel.REST, None, 1.0)
     assert not trace.get_current_span().get_span_context().is_valid
@@ -347,7 +348,7 @@ def test_errors_of_the_api_are_errors_of_the_write_and_of_the_reconciliation(
 
 def test_refused_writes_have_the_status(recording):
     end = recording.tracer.write(
-        Resource('kopf.dev', 'v1', 'kopfexamples'), observers.Identity('ns', 'obj', 'uid1'),
+        Resource('kopf.dev', 'v1', 'kopfexamples'), OBJ,
         content_type='merge', subresource=None)
     end(None, errors.APIConflictError("changed meanwhile", status=409), 1.0)
     span, = recording.spans
@@ -358,7 +359,8 @@ def test_refused_writes_have_the_status(recording):
 
 def test_deletions_of_owned_resources_are_spans(recording):
     end = recording.tracer.write(
-        Resource('', 'v1', 'configmaps', kind='ConfigMap'), observers.Identity('ns', 'obj', None),
+        Resource('', 'v1', 'configmaps', kind='ConfigMap'),
+        {'metadata': {'namespace': 'ns', 'name': 'obj'}},
         content_type='delete', subresource=None)
     end(None, None, 1.0)
     span, = recording.spans
@@ -367,7 +369,7 @@ def test_deletions_of_owned_resources_are_spans(recording):
 
 def test_loss_of_the_lease_is_no_error(recording):
     end = recording.tracer.reconciliation(
-        Resource('kopf.dev', 'v1', 'kopfexamples'), observers.Identity('ns', 'obj', 'uid1'))
+        Resource('kopf.dev', 'v1', 'kopfexamples'), OBJ)
     end(None, errors.NotLeadingError("not leading"), 1.0)
     span, = recording.spans
     assert span.attributes['kopf.sequel'] == 'again'

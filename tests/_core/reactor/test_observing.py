@@ -26,11 +26,12 @@ class Observer:
     def attempt(self, handler, cause):
         return self._begin('attempt', handler.id)
 
-    def reconciliation(self, resource, identity):
-        return self._begin('reconciliation', (resource.plural, *identity))
+    def reconciliation(self, resource, raw):
+        return self._begin('reconciliation', (resource.plural, *observers.identify(raw)))
 
-    def write(self, resource, identity, *, content_type, subresource):
-        return self._begin('write', (resource.plural, *identity, content_type, subresource))
+    def write(self, resource, raw, *, content_type, subresource):
+        return self._begin(
+            'write', (resource.plural, *observers.identify(raw), content_type, subresource))
 
     def _begin(self, what, which):
         return lambda *args: self.told.append((what, which, *args))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import references, reviews
+from kopf._cogs.structs import bodies, references, reviews
 from kopf._core.actions import observers, progression
 from kopf._core.engines.metrics import histograms
 from kopf._core.intents import causes, handlererrors, handlers
@@ -59,12 +59,9 @@ class ControllerMeter:
         self.retries = 0
         self.seconds = histograms.Histogram(histograms.RECONCILE_BOUNDS)
         self.adds = 0
+        """How many times objects were queued."""
         self.queued = histograms.Histogram(histograms.QUEUE_BOUNDS)
         self.worked = histograms.Histogram(histograms.QUEUE_BOUNDS)
-
-    def add(self) -> None:
-        """Count an object that is queued."""
-        self.adds += 1
 
     def end(
             self,
@@ -73,6 +70,9 @@ class ControllerMeter:
         """Count a reconciliation by its result. One that is interrupted by the exit has none."""
         self.seconds.observe(seconds)
         is_terminal = self._failures.take() if self._failures.are_there else None
+        if sequel is observers.Sequel.REST and is_terminal is None:  # nearly always
+            self.results['success'] += 1
+            return
         if sequel is None and not isinstance(error, Exception):
             return
         if isinstance(error, errors.NotLeadingError):
@@ -195,12 +195,9 @@ class Meter(observers.Observer):
             self, resource: references.Resource, declared: Iterable[handlers.Handler],
     ) -> None:
         """Begin with zeros for a resource and its handlers: rates need a value to begin with."""
-        self.find(resource)
+        self.controllers[resource.kind or resource.plural]
         for handler in declared:
             self._get_attempts(handler.id, get_controller(resource))
-
-    def find(self, resource: references.Resource) -> ControllerMeter:
-        return self.controllers[resource.kind or resource.plural]
 
     def count_request(self, status: int | None, method: str, host: str) -> None:
         self.requests[status, method, host] += 1
@@ -244,7 +241,7 @@ class Meter(observers.Observer):
         return known
 
     def reconciliation(
-            self, resource: references.Resource, identity: observers.Identity,
+            self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:
         return self.controllers[resource.kind or resource.plural].end
 
