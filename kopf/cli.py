@@ -36,7 +36,7 @@ from kopf._core.reactor import (
     shutdown,
     switches,
 )
-from kopf._kits import helpscreens, operatorchecks
+from kopf._kits import helpscreens, lifelines, operatorchecks
 
 if TYPE_CHECKING:
     from kopf._core.reactor import explanations
@@ -310,6 +310,7 @@ def run(
     """
     if any(sandboxing.values()) and not sandbox:
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
+    lifelines.follow()
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
     if processes is not None and processes > 1:

@@ -4,13 +4,12 @@ Reloading: an operator in a child process, which is restarted when its files cha
 import pathlib
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Sequence
 
 import click
 
-from kopf._kits import supervising
+from kopf._kits import lifelines, supervising
 
 POLLING_MS = 200
 """How often to check whether the process has ended, in milliseconds."""
@@ -53,13 +52,14 @@ class _Supervisor:
         super().__init__()
         self.stopped = threading.Event()
         self._args = args
+        self._lifeline = lifelines.Lifeline()
         self._process: subprocess.Popen[bytes] | None = None
         self._is_told = False
 
     def start(self) -> None:
         if not self.stopped.is_set():
             self._is_told = False
-            self._process = subprocess.Popen([sys.executable, '-m', 'kopf', *self._args])
+            self._process = self._lifeline.start(self._args)
 
     def has_ended(self) -> bool:
         """Whether the process has ended by itself; true only once per process."""
@@ -77,6 +77,7 @@ class _Supervisor:
     def finish(self) -> int:
         assert self._process is not None
         code = self._process.wait()
+        self._lifeline.close()
         return code if code >= 0 else 128 - code
 
     def forward(self, number: int) -> None:

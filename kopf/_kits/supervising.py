@@ -8,7 +8,6 @@ import json
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import Any
 import click
 
 from kopf._core.engines.liveness import endpoints, healthserver, responding
-from kopf._kits import siblings
+from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
 
@@ -33,7 +32,8 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     Run so many processes of ``kopf`` with these arguments, until they end; return the exit code.
 
     If a process ends by itself, the others are stopped, too: whoever has started all of them can
-    start them again. The exit code is that of the process which has ended first.
+    start them again. The exit code is that of the process which has ended first. If this process is
+    killed, they stop by themselves.
 
     ``served`` are the URLs at which the processes serve something, by their options. The ports of
     the first process are these; those of the next ones are higher by 1 each. But the health checks
@@ -54,14 +54,13 @@ def run(args: Sequence[str], *, number: int, served: Mapping[str, str]) -> int:
     ended: queue.SimpleQueue[subprocess.Popen[bytes]] = queue.SimpleQueue()
     with contextlib.ExitStack() as stack:
         forwarded = stack.enter_context(forward_signals(send))
+        lifeline = stack.enter_context(contextlib.closing(lifelines.Lifeline()))
         if LIVENESS in served:
             stack.enter_context(serve_health(
                 served[LIVENESS], [urls[LIVENESS] for urls in own]))
         for urls in own:
             options = [f'{option}={url}' for option, url in urls.items()]
-            process = subprocess.Popen(
-                [sys.executable, '-m', 'kopf', *args, *options],
-                env=siblings.make_environment(number))
+            process = lifeline.start([*args, *options], siblings.make_environment(number))
             processes.append(process)
             threading.Thread(target=_wait, args=[process, ended], daemon=True).start()
         if forwarded.is_set():  # before all of them were there

@@ -106,6 +106,16 @@ def test_process_that_dies_ends_all(start):
     assert 'A process of the operator has ended: -9' in rest
 
 
+def test_processes_stop_when_the_one_that_has_started_them_is_killed(start):
+    process = start('--processes=2')
+    pids = read_pids(process, 2)
+    read_until(process, 'Joined the sharding')
+    process.kill()
+    rest = process.stdout.read()  # until the last of them has closed it
+    assert all(f'CLEANED {pid}' in rest for pid in pids)
+    assert "The process that has started this one is gone. Stopping." in rest
+
+
 def test_processes_have_their_own_ports_of_health_checks():
     assert supervising.shift('http://0.0.0.0:8080/healthz', 0) == 'http://0.0.0.0:8080/healthz'
     assert supervising.shift('http://0.0.0.0:8080/healthz', 2) == 'http://0.0.0.0:8082/healthz'

@@ -61,7 +61,7 @@ class MeteredQueue(queueing.WorkQueue):
         queueing.WorkQueue.add(self, item, urgent=urgent)  # for each event, `super()` is too slow
         if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
             resource = item.source.resource
-            self._controllers[resource.kind or resource.plural].adds += 1
+            self._controllers[resource.kind or resource.plural].add()
 
     def pause(self) -> None:
         super().pause()

@@ -59,9 +59,12 @@ class ControllerMeter:
         self.retries = 0
         self.seconds = histograms.Histogram(histograms.RECONCILE_BOUNDS)
         self.adds = 0
-        """How many times objects were queued."""
         self.queued = histograms.Histogram(histograms.QUEUE_BOUNDS)
         self.worked = histograms.Histogram(histograms.QUEUE_BOUNDS)
+
+    def add(self) -> None:
+        """Count an object that is queued."""
+        self.adds += 1
 
     def end(
             self,
