@@ -374,6 +374,7 @@ class _Watcher:
                     complete = splitter.feed(chunk)
                     if complete:
                         now = loop.time()
+                        breather.begin(now)  # what comes next is always waited for
                         if now - heard > watching.inactivity_timeout / 100:  # timers are costly
                             silence.reschedule(now + watching.inactivity_timeout)
                             self._pulse.hear(watching.inactivity_timeout)
@@ -542,14 +543,18 @@ class _Breather:
     def __init__(self) -> None:
         super().__init__()
         self._now = asyncio.get_running_loop().time
-        self._until = self._now() + MAX_BLOCKING
+        self.begin(self._now())
+
+    def begin(self, now: float) -> None:
+        """Begin to work, after a wait."""
+        self._until = now + MAX_BLOCKING
 
     def is_needed(self) -> bool:
         return self._now() > self._until
 
     async def take(self) -> None:
         await asyncio.sleep(0)
-        self._until = self._now() + MAX_BLOCKING
+        self.begin(self._now())
 
 
 def _is_lower(version: str, than: str) -> bool:

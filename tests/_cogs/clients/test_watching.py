@@ -710,6 +710,18 @@ async def test_long_runs_of_events_do_not_block_the_loop(server, watch, sink):
         assert ticks >= 5
 
 
+async def test_waiting_for_events_is_no_long_work(server, watch, sink, monkeypatch):
+    breaths = []
+    monkeypatch.setattr(
+        watching._Breather, 'take', lambda _: asyncio.sleep(0, breaths.append(len(sink.seen))))
+    monkeypatch.setattr(watching, 'MAX_BLOCKING', 1.0)
+    server.script(show())
+    server.script(flow(1.2, make_event('ADDED', 'a', '101')), on=WATCH)
+    async with watch():
+        await sink.wait('ADDED', 'a', '101')
+    assert not breaths
+
+
 async def test_no_secrets_get_into_the_log(server, watch, sink, caplog):
     caplog.set_level(logging.DEBUG)
     server.script(refuse(500), drop(), show())
