@@ -36,7 +36,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--html', type=pathlib.Path,
                         help="where to write a page with charts; it needs matplotlib")
     parser.add_argument('--history', action='store_true',
-                        help="save the medians in benchmarks/history.jsonl, for this version")
+                        help="save the medians in benchmarks/history.jsonl, for this version, and "
+                             "the ratios in benchmarks/measured.json, for the documentation")
     args = parser.parse_args()
     args.subjects = args.subjects.split(',')
     if args.peers:
@@ -92,9 +93,16 @@ async def run(args: argparse.Namespace, kubeconfig: str) -> tables.Results:
     return results
 
 
+async def get_version(kubeconfig: str) -> str:
+    async with Kube(kubeconfig) as kube:
+        version = (await kube.request('GET', '/version'))['gitVersion']
+    return str(version).removeprefix('v')
+
+
 def main() -> None:
     args = parse_args()
     with ensure_cluster(args.kubeconfig) as kubeconfig:
+        kubernetes = asyncio.run(get_version(kubeconfig))
         results = asyncio.run(run(args, kubeconfig))
     found = tables.summarize(results)
     print(tables.make_markdown(found))
@@ -105,7 +113,7 @@ def main() -> None:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))
     if args.history:
-        history.save(results)
+        history.save(results, kubernetes=kubernetes)
     if problems := tables.find_problems(results):
         sys.exit('\n'.join(problems))
 

@@ -9,7 +9,7 @@ import platform
 import matplotlib as mpl
 from matplotlib import figure
 
-from benchmarks import sampling, tables
+from benchmarks import sampling, subjects, tables
 
 COLORS = {
     'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'metered': '#7aa7e6',
@@ -84,7 +84,7 @@ def draw(line: tables.Line) -> str:
         [line.figures[name].median - line.figures[name].low for name in names],
         [line.figures[name].high - line.figures[name].median for name in names]])
     for index, name in enumerate(names):
-        ratio = line.get_ratio(name) if name in tables.COMPARED else None
+        ratio = line.get_ratio(name) if name in subjects.OTHERS else None
         shown = f'  {line.figures[name]}' + (f'  this: {ratio:.2f}×' if ratio else '')
         axes.text(line.figures[name].high, index, shown, va='center', fontsize=9)
     axes.set_xlim(0, 1.6 * max(each.high for each in line.figures.values()))

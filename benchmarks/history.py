@@ -1,5 +1,6 @@
 """
-The history of the figures: a line for each version, in ``benchmarks/history.jsonl``.
+The saved figures: the history in ``benchmarks/history.jsonl``, with a line for each version, and
+the last ratios in ``benchmarks/measured.json``, which the documentation shows.
 
 Each line has the medians by rows, metrics, and subjects. Lines are comparable by their ratios only:
 they can come from different machines.
@@ -8,13 +9,15 @@ they can come from different machines.
 import datetime
 import importlib.metadata
 import json
+import os
 import pathlib
 import platform
 from typing import Any
 
-from benchmarks import tables
+from benchmarks import subjects, tables
 
 PATH = pathlib.Path(__file__).with_name('history.jsonl')
+RATIOS = PATH.with_name('measured.json')
 
 
 def make_entry(
@@ -40,9 +43,27 @@ def add(lines: list[str], entry: dict[str, Any]) -> list[str]:
     return [*lines, json.dumps(entry)]
 
 
-def save(results: tables.Results) -> None:
+def make_ratios(
+        results: tables.Results, *, today: datetime.date, where: str,
+) -> dict[str, Any]:
+    ratios = tables.find_ratios(results)
+    return {
+        'when': f'{today:%B %Y}',
+        'where': where,
+        'versions': {name: label for name, label in subjects.OTHERS.items()
+                     if any(name in row for row in ratios)},
+        'rows': ratios,
+    }
+
+
+def save(results: tables.Results, *, kubernetes: str) -> None:
     entry = make_entry(
         results, version=importlib.metadata.version('kopf'), today=datetime.date.today(),
         machine=f'{platform.system()} {platform.machine()}, Python {platform.python_version()}')
     lines = PATH.read_text().splitlines() if PATH.exists() else []
     PATH.write_text(''.join(f'{line}\n' for line in add(lines, entry)))
+    ratios = make_ratios(
+        results, today=datetime.date.today(), where=(
+            f'one machine with {os.cpu_count()} cores, Kubernetes {kubernetes}, '
+            f'CPython {platform.python_version()}'))
+    RATIOS.write_text(json.dumps(ratios, indent=1) + '\n')

@@ -385,8 +385,8 @@ def make_rows() -> dict[str, Row]:
             quick=True, patches=2),
         'event': Row("one raw event to one event handler", measure_events, quick=True),
         'resume': Row(
-            "resuming of handled objects", creation(measure_resuming, kinds=resumed), quick=True,
-            patches=0),
+            "a start with 4,000 handled objects", creation(measure_resuming, kinds=resumed),
+            quick=True, patches=0),
         'small': Row(
             "a small operator, from the start of its process to the first call", measure_small,
             subjects=FRAMEWORKS),

@@ -22,6 +22,10 @@ RELEASE = 'kopf==1.45.2'
 PEERS = {'go': 'go', 'rust': 'cargo'}
 """The peers, and the tools that build them."""
 
+OTHERS = {
+    'release': 'Kopf 1.45.2 on PyPI', 'go': 'controller-runtime 0.25', 'rust': 'kube-rs 5.0'}
+"""With whom this Kopf is compared, and their versions."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Subject:

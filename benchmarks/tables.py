@@ -2,15 +2,12 @@
 
 import statistics
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from benchmarks import rows
+from benchmarks import rows, subjects
 
 Results = dict[str, dict[str, list[rows.Figures]]]
 """The figures of all rounds, by the rows and the subjects."""
-
-COMPARED = ('release', 'go', 'rust')
-"""The subjects with which this Kopf is compared."""
 
 
 class Figure(NamedTuple):
@@ -55,6 +52,29 @@ def _summarize(values: Iterable[float]) -> Figure:
     return Figure(statistics.median(values), values[0], values[-1])
 
 
+def find_ratios(results: Results) -> list[dict[str, Any]]:
+    """
+    Find for each figure the lowest and the highest ratio of this Kopf to each of the others.
+
+    The ratios are those of the single rounds: in a round, all subjects are measured after another.
+    """
+    known = rows.make_rows()
+    found = []
+    for key, by_subject in results.items():
+        own = by_subject.get('this', [])
+        for metric in dict.fromkeys(metric for figures in own for metric in figures):
+            ratios = {
+                name: [float(f'{figures[metric] / others[metric]:.2f}')
+                       for figures, others in zip(own, by_subject.get(name, []), strict=False)
+                       if others.get(metric)]
+                for name in subjects.OTHERS}
+            found.append({
+                'work': known[key].title, 'metric': metric.partition(',')[0],
+                **{name: sorted({min(values), max(values)})
+                   for name, values in ratios.items() if values}})
+    return [row for row in found if len(row) > 2]
+
+
 def find_problems(results: Results) -> list[str]:
     """
     Find the rows in which this Kopf has failed, or needs more patches than it may.
@@ -74,7 +94,7 @@ def find_problems(results: Results) -> list[str]:
 
 def make_markdown(lines: list[Line]) -> str:
     names = list(dict.fromkeys(name for line in lines for name in line.figures))
-    others = [name for name in COMPARED if name in names and 'this' in names]
+    others = [name for name in subjects.OTHERS if name in names and 'this' in names]
     cells = [['work', 'per object', *names, *(f'this / {name}' for name in others)]]
     cells.append(['---'] * len(cells[0]))
     for line in lines:

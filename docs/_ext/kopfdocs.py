@@ -174,6 +174,13 @@ class Drawing(SphinxDirective):
         return [make_figure(text, ' '.join(self.content))]
 
 
+CHARTED = ('CPU', 'reaction p50', 'start-up', 'memory')
+"""The metrics in the charts. In the table, there are more."""
+
+COUNTS = ('PATCHes', 'seen', 'ticks per second')
+"""What is counted in the benchmarks, and is the same for all."""
+
+
 class Benchmarks(SphinxDirective):
     """What was measured: a chart beside another framework, or a table of everything."""
 
@@ -188,6 +195,8 @@ class Benchmarks(SphinxDirective):
             lines = [f"| work | metric | {' | '.join(f'× {name}' for name in versions.values())} |",
                      f"| --- | --- |{' --- |' * len(versions)}"]
             for row in measured['rows']:
+                if row['metric'] in COUNTS:
+                    continue
                 ratios = [charts.show(row[name]) if name in row else '–' for name in versions]
                 lines += [f"| {row['work']} | {row['metric']} | {' | '.join(ratios)} |"]
             return self.parse_text_to_nodes('\n'.join(lines))
@@ -195,7 +204,7 @@ class Benchmarks(SphinxDirective):
         caption = f"Costs relative to {versions[name]}. Less is better."
         chart = charts.draw(caption, [
             (f"{row['work']}: {row['metric']}", row[name])
-            for row in measured['rows'] if name in row])
+            for row in measured['rows'] if name in row and row['metric'] in CHARTED])
         return [make_figure(chart, f"{caption} {measured['when']}, {measured['where']}.")]
 
 

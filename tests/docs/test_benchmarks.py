@@ -19,7 +19,7 @@ spec.loader.exec_module(charts)
 
 @pytest.mark.parametrize('title, work, metric', [
     ('CPU per created object', 'one create handler with a result', 'CPU'),
-    ('memory, 4,000 objects', '4,000 handled objects at rest', 'memory'),
+    ('memory, 4,000 objects', 'a start with 4,000 handled objects', 'memory'),
 ])
 def test_figures_of_the_readme_are_those_that_were_measured(title, work, metric):
     row, = [row for row in ROWS if (row['work'], row['metric']) == (work, metric)]
@@ -42,6 +42,16 @@ def test_bars_fit_into_the_drawing():
     svg = xml.etree.ElementTree.fromstring(charts.draw("Costs", [("a", [9.0])]))
     assert max(float(bar.get('width')) for bar in svg.iter('{http://www.w3.org/2000/svg}rect')) <= (
         charts.WIDTH - 90)
+
+
+def test_ratios_are_those_of_the_single_rounds():
+    results = {'create': {
+        'this': [{'CPU, ms': 0.5, 'PATCHes': 1}, {'CPU, ms': 0.6, 'PATCHes': 1}],
+        'go': [{'CPU, ms': 1}, {'CPU, ms': 0.8}], 'bare': [{'CPU, ms': 0.1}, {'CPU, ms': 0.1}]}}
+    assert history.make_ratios(results, today=datetime.date(2020, 12, 31), where='here') == {
+        'when': 'December 2020', 'where': 'here', 'versions': {'go': 'controller-runtime 0.25'},
+        'rows': [
+            {'work': 'one create handler with a result', 'metric': 'CPU', 'go': [0.5, 0.75]}]}
 
 
 def test_history_has_one_line_for_each_version():
