@@ -1,7 +1,5 @@
 import asyncio
-import collections
 import functools
-import gc
 import itertools
 
 import pytest
@@ -336,27 +334,6 @@ async def test_too_many_raw_events_are_coalesced_with_one_warning(
     assert events[-1] == ('MODIFIED', 'uid1', '9')
     assert len(events) == 4
     assert len([record for record in caplog.records if 'come faster' in record.message]) == 1
-
-
-def test_an_inbox_gives_the_kept_state_even_if_an_older_one_was_peeked_at():
-    inbox = inboxes.Inbox()
-    for version in (1, 2):
-        inbox.offer(make(version), now=0)
-        inbox.keep(inbox.take())
-        inbox.pack()
-        inbox.remind()
-        if version == 1:
-            peeked = inbox.peek()
-            assert inbox.take(peeked) is peeked  # it is not unpacked twice
-    assert inbox.take(peeked) == make(2)
-
-
-def test_an_inbox_keeps_no_empty_queue_of_events():
-    inbox = inboxes.Inbox()
-    inbox.record('ADDED', make(1))
-    assert inbox.take_event()
-    assert not inbox.has_news
-    assert not any(isinstance(part, collections.deque) for part in gc.get_referents(inbox))
 
 
 async def test_the_limit_is_on_passes_at_work(informers, passes, settings):
