@@ -197,6 +197,12 @@ def test_empty_results_are_results_too(cycle, result):
     assert cycle.results == [{'status': {'fn': result}}]
 
 
+def test_results_are_contributed_without_any_patch_too(cycle):
+    cycle = cycle.note(
+        'fn', Outcome(final=True, result=1), essence=essence(1), now=make_moment(1))
+    assert cycle.results == [{'status': {'fn': 1}}]
+
+
 def test_handlers_without_results_and_patches_contribute_nothing(cycle):
     cycle = note(cycle, 'fn')
     assert cycle.contributions == ()
@@ -287,6 +293,16 @@ def test_what_was_sent_is_not_sent_again(cycle):
     assert cycle.sent([first]).unsaved == {'fn', 'other'}
 
 
+def test_handlers_are_unwritten_if_their_outcomes_or_contributions_are(cycle):
+    assert cycle.unwritten == []
+    cycle = note(note(cycle, 'other', patch={'spec': {'a': 1}}), 'fn', patch={'spec': {'b': 1}})
+    assert cycle.unwritten == ['fn', 'other']
+    assert cycle.sent(cycle.contributions).unwritten == ['fn', 'other']
+    saved = cycle.saved(dict(cycle.states), now=50.0)
+    assert saved.unwritten == ['fn', 'other']
+    assert saved.sent(saved.contributions[:1]).unwritten == ['fn']
+
+
 def test_the_base_goes_along_with_the_own_changes_only(cycle):
     cycle = note(cycle, 'fn', sees=essence(1, g=1), patch={'spec': {'f': 2}})
     cycle = cycle.sent(
@@ -348,6 +364,7 @@ def test_the_committed_conclusion_is_remembered_until_there_is_another(cycle):
     assert cycle.commit is None
     assert cycle.committing(conclusion).commit is conclusion
     assert cycle.committing(conclusion).committing(None).commit is None
+    assert note(cycle.committing(conclusion), 'fn').commit is conclusion
 
 
 def test_a_refused_patch_makes_its_handler_failed(cycle):
@@ -399,6 +416,7 @@ def test_sub_handlers_are_no_roots(cycle):
     cycle = join(cycle, make_handler('fn/sub'), as_roots=False)
     assert cycle.roots == {'fn', 'other'}
     assert 'fn/sub' in cycle.states
+    assert join(cycle, make_handler('fn/sub'), as_roots=False) is cycle
 
 
 def test_the_sub_handlers_of_a_running_handler_are_known(cycle):
@@ -436,12 +454,22 @@ def test_what_is_known_is_newer_than_the_records(cycle):
     assert joined.states['fn'] is cycle.states['fn']
 
 
+def test_what_is_known_is_newer_than_the_records_for_another_cause_too():
+    resuming = make_handler('fn', reason=None, initial=True)
+    cycle = join(Cycle(reason=Reason.RESUME, stored=True), resuming)
+    cycle = note(cycle, 'fn', RETRY).enter(Reason.UPDATE)
+    joined = join(cycle, resuming, records={'fn': make_state(Reason.RESUME)})
+    assert joined.states['fn'] is cycle.states['fn']
+
+
 def test_the_progress_for_other_purposes_does_not_count():
     stored = Cycle(reason=Reason.DELETE, stored=True)
     known = stored._replace(states=State({'fn': make_state(Reason.CREATE)}))
     for cycle, records in [(stored, {'fn': make_state(Reason.CREATE)}), (known, {})]:
-        state = join(cycle, make_handler('fn'), records=records).states['fn']
-        assert (state.purpose, state.retries, state.finished) == ('delete', 0, False)
+        for as_roots in [True, False]:
+            joined = join(cycle, make_handler('fn'), records=records, as_roots=as_roots)
+            state = joined.states['fn']
+            assert (state.purpose, state.retries, state.finished) == ('delete', 0, False)
 
 
 def test_the_progress_of_resuming_handlers_counts_for_any_purpose():
@@ -565,7 +593,8 @@ def test_any_of_the_contributions_can_matter(cycle):
 
 
 def test_the_state_without_any_base_is_handled(cycle):
-    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == Conclusion(essence(3), None)
+    assert cycle.conclude(Reason.UPDATE, essence=essence(3)) == Conclusion(
+        essence(3), None, resumes=False)
 
 
 @pytest.mark.parametrize('reason', [Reason.CREATE, Reason.UPDATE])
@@ -636,6 +665,7 @@ def test_a_return_of_some_fields_is_found_before_anyone_has_finished():
     assert find_return(cycle, Reason.UPDATE, old=old, now=essence(5, g=7)) is None
     assert find_return(cycle, Reason.CREATE, old=None, now=now) is None
     assert find_return(cycle, Reason.UPDATE, old=None, now=now) is None
+    assert find_return(cycle, Reason.DELETE, old=old, now=now) is None
     based = cycle._replace(base=essence(0, g=1))
     assert find_return(based, Reason.UPDATE, old=old, now=now) is None
     nothing = Cycle(reason=Reason.UPDATE)

@@ -319,7 +319,7 @@ def test_the_object_is_handled_when_all_have_finished():
     step = decide(make_situation(
         *handlers, cycle=cycle, interruption=Interruption.CHANGED)).step
     assert step == Close(
-        "all handlers have finished", Reason.CREATE, Conclusion(essence(1), None))
+        "all handlers have finished", Reason.CREATE, Conclusion(essence(1), None), told=False)
 
 
 @pytest.mark.parametrize(('blocked', 'accompanied', 'because'), [
