@@ -29,7 +29,10 @@ VALUES = st.recursive(
     ({}, {'x': None}, []),
     ({'x': None}, {'x': 1}, [('add', ('x',), None, 1)]),
     ({'x': 1}, {'x': None}, [('remove', ('x',), 1, None)]),
+    ({'x': 1, 'y': 1}, {'x': 1, 'y': 2}, [('change', ('y',), 1, 2)]),
     ({'x': {'y': {'z': 1}}}, {'x': {'y': {'z': 2}}}, [('change', ('x', 'y', 'z'), 1, 2)]),
+    ({'x': {'y': 1}}, {'x': {'y': 1, 'z': 2}}, [('add', ('x', 'z'), None, 2)]),
+    ({'x': {'y': 1, 'z': 2}}, {'x': {'y': 1}}, [('remove', ('x', 'z'), 2, None)]),
     ({'x': {'y': 1}}, {'x': None}, [('remove', ('x',), {'y': 1}, None)]),
     ({'x': {'y': 1}}, {'x': 1}, [('change', ('x',), {'y': 1}, 1)]),
     ({'x': [1, 2]}, {'x': [1, 3]}, [('change', ('x',), [1, 2], [1, 3])]),
@@ -99,6 +102,24 @@ def test_the_values_are_not_changed_by_comparing_them(a, b):
     assert (a, b) == before
 
 
+@pytest.mark.parametrize(('a', 'b', 'path', 'expected'), [
+    ({'x': 1, 'y': 1}, {'x': 2, 'y': 2}, ('x',), [('change', (), 1, 2)]),
+    ({'x': {'y': 1}}, {'x': {'y': 2}}, ('x',), [('change', ('y',), 1, 2)]),
+    ({'x': {'y': 1}}, {'x': {'y': 2}}, ('x', 'y'), [('change', (), 1, 2)]),
+    ({'x': {'y': 1}}, {'x': {'y': 2}}, ('y',), []),
+    ({'x': {'y': 1}}, {'x': {'y': 2}}, ('x', 'z'), []),
+    # the parent is added, removed, or changed
+    (None, {'x': {'y': 1, 'z': 2}}, ('x', 'y'), [('add', (), None, 1)]),
+    ({'x': {'y': 1, 'z': 2}}, {}, ('x', 'y'), [('remove', (), 1, None)]),
+    ({'x': 0}, {'x': {'y': {'z': 2}}}, ('x', 'y'), [('add', (), None, {'z': 2})]),
+    ({'x': 0}, {'x': {'y': 1}}, ('x', 'z'), []),
+])
+def test_changes_of_a_field_and_of_what_is_above_it_are_told_from_the_field_on(
+        a, b, path, expected,
+):
+    assert reduce(diff(a, b), path) == expected
+
+
 @given(a=VALUES, b=VALUES, path=PATHS)
 def test_a_reduced_diff_is_the_diff_of_the_field(a, b, path):
     assert reduce(diff(a, b), path) == diff(find(a, path), find(b, path))
@@ -129,7 +150,8 @@ def test_equal_diffs_have_equal_hashes():
 
 
 def test_diffs_equal_nothing_else():
-    assert diff(1, 2) != 'change'
+    assert (diff(1, 2) == 'change') is False
+    assert (diff(1, 2) == 12) is False
     assert diff(1, 2) != diff(1, 3)
 
 
