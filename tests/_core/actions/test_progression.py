@@ -61,6 +61,32 @@ def test_states_survive_being_stored_as_records(state, outcomes, last, now, late
     assert restored.began == pytest.approx(state.began, abs=0.001)
 
 
+NEW = {
+    'started': '2020-01-01T00:00:00+00:00', 'stopped': None, 'delayed': None, 'purpose': 'update',
+    'retries': 0, 'success': False, 'failure': False, 'message': None, 'subrefs': None}
+
+
+@pytest.mark.parametrize(('outcome', 'expected'), [
+    (None, {}),
+    (Outcome(final=True), {
+        'retries': 1, 'success': True, 'stopped': '2020-01-01T00:00:05+00:00'}),
+    (Outcome(final=True, exception=Exception(), message="No."), {
+        'retries': 1, 'failure': True, 'message': "No.", 'stopped': '2020-01-01T00:00:05+00:00'}),
+    (Outcome(final=False, delay=10, message="Not yet.", subrefs=['fn/b', 'fn/a']), {
+        'retries': 1, 'delayed': '2020-01-01T00:00:15+00:00', 'message': "Not yet.",
+        'subrefs': ['fn/a', 'fn/b']}),
+])
+def test_records_are_as_other_versions_write_and_read_them(outcome, expected):
+    state = HandlerState.new(now=make_moment(0), purpose=Reason.UPDATE)
+    state = state if outcome is None else state.after(outcome, now=make_moment(5))
+    assert state.as_record() == {**NEW, **expected}
+    assert HandlerState.from_record({**NEW, **expected}, now=make_moment(9)) == state
+
+
+def test_an_empty_purpose_in_a_record_is_none():
+    assert HandlerState.from_record({'purpose': ''}, now=make_moment(0)).purpose is None
+
+
 @given(state=UNFINISHED, now=NOWS)
 def test_the_records_without_what_is_not_set_are_the_same(state, now):
     record = {key: val for key, val in state.as_record().items() if val is not None}
@@ -89,6 +115,19 @@ def test_times_of_all_versions_are_read_as_those_of_utc_if_not_told(started):
     state = HandlerState.from_record({'started': started}, now=make_moment(100))
     assert state.started == START
     assert state.began == BOOT
+
+
+@pytest.mark.parametrize(('outcome', 'expected'), [
+    (Outcome(final=False), True),
+    (Outcome(final=False, delay=0), True),
+    (Outcome(final=False, delay=0.019), True),
+    (Outcome(final=False, delay=0.02), False),
+    (Outcome(final=False, delay=10), False),
+    (Outcome(final=False, waiting=True), False),
+    (Outcome(final=True), False),
+])
+def test_handlers_are_called_again_at_once_if_they_neither_finish_nor_wait(outcome, expected):
+    assert outcome.is_immediate is expected
 
 
 @given(state=UNFINISHED, outcome=SUCCESSES | FAILURES | RETRIES, now=NOWS)

@@ -197,6 +197,13 @@ def test_one_finished_handler_of_many_has_seen_the_base():
     assert restored.base == essence(1)
 
 
+def test_the_base_of_handlers_that_are_not_declared_any_more_does_not_count():
+    settings = make_settings()
+    cycle = make_cycle('fn', base=essence(1), divergent=essence(2))
+    restored = reload(settings, record(settings, cycle, make_raw(settings, essence(0))), 'new')
+    assert (restored.states, restored.base, restored.divergent) == ({}, None, essence(2))
+
+
 def test_records_without_a_purpose_are_of_no_cause():
     settings, patch = make_settings(), Patch()
     state = HandlerState.new(now=make_moment(0))
@@ -231,6 +238,12 @@ def test_what_is_recorded_is_tagged_with_its_version_and_the_last_handled_state(
     value = json.loads(get_annotations(raw)[CYCLE_KEY])
     assert value == {
         'version': 1, 'since': '49f1dd97d57d3c1b', 'base': essence(1), 'divergent': essence(2)}
+
+
+@pytest.mark.parametrize('seen', [{'base': essence(1)}, {'divergent': essence(1)}])
+def test_states_that_nobody_has_seen_take_no_place_in_the_record(seen):
+    value = json.loads(encode_sighting(Sighting(**seen), since=None))
+    assert value == {'version': 1, 'since': '74234e98afe7498f', **seen}
 
 
 def test_only_what_is_not_there_yet_is_recorded():
@@ -467,6 +480,25 @@ def test_the_sub_handlers_that_are_known_to_a_handler_but_not_to_its_record_leav
     raw = record(settings, make_cycle('fn/a'), raw)
     cycle = make_cycle('fn', outcome=DONE._replace(subrefs=['fn/a']), stored=True)
     assert without_marks(close(settings, cycle, raw, 'fn')) == make_raw(settings)
+
+
+def test_handlers_that_are_their_own_sub_handlers_by_their_records_leave_none():
+    settings = make_settings()
+    cycle = make_cycle('fn', 'other', outcome=RETRY._replace(subrefs=['fn', 'other']))
+    raw = record(settings, cycle, make_raw(settings))
+    stranger = Cycle(reason=Reason.DELETE, stored=True)
+    assert without_marks(close(settings, stranger, raw, 'fn')) == make_raw(settings)
+
+
+def test_what_was_not_touched_is_not_touched_at_the_end():
+    class Storage(kopf.AnnotationsProgressStorage):
+        def touch(self, *, body, patch, value):
+            patch.metadata.annotations['touched'] = value
+
+    patch = make_closing(
+        make_cycle('fn', stored=True), ['fn'], body=Body(make_raw(make_settings())),
+        settings=make_settings(Storage))
+    assert patch == {}
 
 
 def test_storages_are_told_when_all_is_stored():

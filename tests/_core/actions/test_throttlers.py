@@ -39,3 +39,20 @@ def test_delays_are_fibonacci_numbers_from_a_second_to_ten_minutes_by_default():
     delays = list(kopf.OperatorSettings().queueing.error_delays)
     assert (delays[0], delays[-1]) == (1, 610)
     assert all(a + b == c for a, b, c in zip(delays, delays[1:], delays[2:], strict=False))
+
+
+@pytest.mark.parametrize(('conflicts', 'tolerated'), [
+    (0, [False, False, False]),
+    (1, [True, False, False]),
+    (2, [True, True, False]),
+])
+def test_so_many_conflicts_are_tolerated_and_no_more(conflicts, tolerated):
+    throttler = Throttler()
+    assert [throttler.tolerate(conflicts) for _ in range(3)] == tolerated
+
+
+def test_a_throttled_object_is_told_of_when_that_is_noted():
+    throttler = Throttler()
+    assert not throttler.is_told
+    throttler.note_telling()
+    assert throttler.is_told
