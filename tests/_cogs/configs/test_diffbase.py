@@ -150,6 +150,26 @@ def test_the_metadata_as_an_extra_field_are_without_what_own_writes_change(raw):
     assert not essence['metadata'].keys() & {'generation', 'managedFields', 'resourceVersion'}
 
 
+@pytest.mark.parametrize('field', [
+    'metadata.labels', 'metadata.labels.a', 'metadata.annotations', 'metadata.resourceVersion',
+    'metadata.generation', 'metadata.managedFields',
+])
+def test_extra_fields_bring_neither_own_annotations_nor_what_own_writes_change(field):
+    raw = {'metadata': {
+        'resourceVersion': '1', 'generation': 1, 'managedFields': [{}], 'labels': {'a': 'b'},
+        'annotations': {'a': 'b', 'kopf.zalando.org/fn': '{}'}}}
+    storage = AnnotationsDiffBaseStorage()
+    assert storage.build(body=Body(raw), extra_fields=[field]) == {
+        'metadata': {'labels': {'a': 'b'}, 'annotations': {'a': 'b'}}}
+
+
+def test_extra_fields_of_the_status_can_have_any_names():
+    raw = {'status': {'labels': 1, 'generation': 2, 'other': 3}}
+    essence = AnnotationsDiffBaseStorage().build(
+        body=Body(raw), extra_fields=['status.labels', 'status.generation'])
+    assert essence == {'status': {'labels': 1, 'generation': 2}}
+
+
 @given(raw=BODIES)
 def test_ignored_fields_are_not_in_the_essence_nor_are_the_parents_left_empty(raw):
     storage = AnnotationsDiffBaseStorage(ignored_fields=['spec.a', ['metadata', 'annotations']])

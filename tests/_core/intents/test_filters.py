@@ -99,6 +99,11 @@ def test_filters_of_other_reasons_are_not_called():
     assert not matches(handler, make_change(reason=Reason.UPDATE))
 
 
+def test_reasons_matter_only_for_handlers_of_changes_and_for_changes():
+    assert matches(make_handler(WatchingHandler), make_change())
+    assert matches(make_handler(reason=Reason.UPDATE), make_event({}))
+
+
 @pytest.mark.parametrize('stanza', ['labels', 'annotations'])
 @pytest.mark.parametrize('criterion, values, expected', [
     ('value', {'key': 'value'}, True),
@@ -122,6 +127,12 @@ def test_filters_of_other_reasons_are_not_called():
 def test_metadata_filters(stanza, criterion, values, expected):
     handler = make_handler(WatchingHandler, **{stanza: {'key': criterion}})
     assert matches(handler, make_event({'metadata': {stanza: values}})) == expected
+
+
+@pytest.mark.parametrize('body', [{}, {'metadata': None}])
+def test_objects_without_metadata_have_no_labels(body):
+    assert matches(make_handler(WatchingHandler, labels={'a': ABSENT}), make_event(body))
+    assert not matches(make_handler(WatchingHandler, labels={'a': PRESENT}), make_event(body))
 
 
 @pytest.mark.parametrize('values, expected', [
@@ -396,6 +407,14 @@ def test_callbacks_of_other_reasons_are_called_as_far_as_the_finalizer_depends_o
     assert calls == ['not', 'needed']
 
 
+@pytest.mark.parametrize('required', [(True, None), (None, True)])
+def test_one_of_the_matching_handlers_is_enough_to_need_the_finalizer(required):
+    handlers = [
+        make_handler(id=str(number), reason=Reason.DELETE, requires_finalizer=is_required)
+        for number, is_required in enumerate(required)]
+    assert filters.select(handlers, make_change(reason=Reason.DELETE)).needs_finalizer
+
+
 @pytest.mark.parametrize('result', [True, False])
 def test_callbacks_of_other_reasons_are_called_if_nothing_else_tells_the_scope(result):
     calls = []
@@ -485,8 +504,9 @@ def test_selections_agree_with_single_checks(candidates, cause):
     assert result.needs_finalizer == any(handler.requires_finalizer for handler in scoped)
 
 
-def test_deduplication_keeps_the_first():
-    handlers = [make_handler(), make_handler(id='other'), make_handler()]
+@pytest.mark.parametrize('kwargs', [{}, {'initial': True}, {'cls': WatchingHandler}])
+def test_deduplication_keeps_the_first(kwargs):
+    handlers = [make_handler(**kwargs), make_handler(id='other'), make_handler(**kwargs)]
     assert filters.deduplicate(handlers) == handlers[:2]
 
 
