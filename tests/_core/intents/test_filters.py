@@ -1,3 +1,4 @@
+import dataclasses
 import logging
 
 import pytest
@@ -104,6 +105,13 @@ def test_reasons_matter_only_for_handlers_of_changes_and_for_changes():
     assert matches(make_handler(reason=Reason.UPDATE), make_event({}))
 
 
+def test_fields_are_compared_only_for_handlers_of_changes_and_for_changes():
+    unchanged = make_field_change('x', 'x')
+    assert matches(make_handler(WatchingHandler, field=FIELD, value='x'), unchanged)
+    handler = make_handler(field=FIELD, value='x', field_needs_change=True)
+    assert matches(handler, make_event({'spec': {'field': 'x'}}))
+
+
 @pytest.mark.parametrize('stanza', ['labels', 'annotations'])
 @pytest.mark.parametrize('criterion, values, expected', [
     ('value', {'key': 'value'}, True),
@@ -141,6 +149,14 @@ def test_all_criteria_have_to_be_met(values, expected):
     handler = make_handler(WatchingHandler, labels={'a': '1'}, annotations={'b': '2'})
     cause = make_event({'metadata': {'labels': values, 'annotations': values}})
     assert matches(handler, cause) == expected
+
+
+@pytest.mark.parametrize('stanza', ['labels', 'annotations'])
+@pytest.mark.parametrize('values, expected', [
+    ({'a': '1', 'b': '2'}, True), ({'a': '1'}, False), ({'b': '2'}, False), ({}, False)])
+def test_all_criteria_of_one_stanza_have_to_be_met(stanza, values, expected):
+    handler = make_handler(WatchingHandler, **{stanza: {'a': '1', 'b': '2'}})
+    assert matches(handler, make_event({'metadata': {stanza: values}})) == expected
 
 
 @pytest.mark.parametrize('criterion, value, expected', [
@@ -233,6 +249,29 @@ def test_field_handlers_ignore_the_resuming_without_changes():
     assert not matches(handler, make_field_change('x', 'x', Reason.RESUME, initial=True))
 
 
+@pytest.mark.parametrize('kwargs, expected', [
+    ({'new': 'x'}, True), ({'old': 'x'}, True), ({'old': 'x', 'new': 'x'}, True),
+    ({'new': 'y'}, False), ({'old': 'y'}, False), ({'old': 'x', 'new': 'y'}, False),
+])
+def test_sub_handlers_of_other_handlers_than_those_of_changes_check_the_states_alone(
+        kwargs, expected,
+):
+    cause = make_field_change('x', 'x', Reason.RESUME, initial=True)
+    assert matches(make_handler(field=FIELD, **kwargs), cause) == expected
+
+
+@pytest.mark.parametrize('new, expected', [
+    ({'spec': {'field': 'y'}}, True), ({'spec': {'field': 'x'}}, False), ({'spec': {}}, True),
+    (None, True),
+])
+def test_changes_are_those_of_the_essence_if_it_is_known(new, expected):
+    cause = dataclasses.replace(make_field_change('x', 'y'), new=new)
+    handler = make_handler(field=FIELD, field_needs_change=True)
+    assert matches(handler, cause) == expected
+    handler = make_handler(field=FIELD, field_needs_change=True, new='y')
+    assert matches(handler, cause) == (new is None or new == {'spec': {'field': 'y'}})
+
+
 def test_nulls_are_not_changes():
     old, new = {'spec': {'field': {'a': 1, 'b': None}}}, {'spec': {'field': {'a': 1}}}
     handler = make_handler(field=FIELD, field_needs_change=True)
@@ -242,6 +281,16 @@ def test_nulls_are_not_changes():
 @pytest.mark.parametrize('result, expected', [(True, True), (1, True), (False, False), ('', False)])
 def test_whole_body_callbacks(result, expected):
     assert matches(make_handler(when=lambda **_: result), make_change()) == expected
+
+
+def test_whole_body_callbacks_are_called_only_if_the_field_matches():
+    cause = make_field_change('x', 'y', Reason.CREATE)
+    assert not matches(make_handler(field=FIELD, value='z', when=fail), cause)
+
+
+def test_without_a_field_any_update_is_a_change():
+    handler = make_handler(reason=Reason.UPDATE, field_needs_change=True, when=lambda **_: True)
+    assert matches(handler, make_change())
 
 
 def test_whole_body_callbacks_get_the_kwargs_of_handlers():
