@@ -5,9 +5,11 @@ import collections
 import random
 import uuid
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopf._cogs.clients import selections
 from kopf._cogs.clients.selections import hash_text
 from kopf._core.engines.sharding import hashing
 
@@ -16,6 +18,12 @@ def test_known_objects_stay_in_their_shards():
     uid = '6f3b7d3e-93a5-4f5c-a6dc-0a3b1c2d4e5f'
     assert hashing.find_shard_of_uid(uid, 32) == hash_text(uid) >> 59
     assert [hashing.find_shard_of_key(f'ns{i}', 32) for i in range(4)] == [10, 2, 17, 27]
+
+
+@pytest.mark.parametrize(('value', 'mixed'), [
+    (0, 0), (1, 0xb456bcfc34c2cb2c), (2, 0x3abf2a20650683e7), (2**64 - 1, 0x64b5720b4b825f21)])
+def test_keys_are_mixed_as_by_murmurhash3(value, mixed):
+    assert hashing.mix(value) == mixed
 
 
 @given(st.text(), st.integers(1, 1024))
@@ -53,3 +61,7 @@ def test_shards_are_selected_by_the_uids_of_their_objects(count, data):
 
 def test_nothing_is_selected_if_all_shards_are_needed():
     assert hashing.select(range(8), 8) is None
+
+
+def test_the_least_that_can_be_is_selected_if_no_shards_are_needed():
+    assert hashing.select((), 8) == selections.Selection(((0, 1),))

@@ -1,6 +1,7 @@
 """
 Who takes and releases which shards: fair shares, with no more moves than needed.
 """
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,13 +72,23 @@ def test_it_ends_though_everybody_decides_by_an_outdated_view(world, source):
     assert max(held) - min(held) <= 1
 
 
-@given(worlds())
-def test_nothing_is_released_while_a_member_is_late(world):
-    holders, members = world
-    me = members[0]
-    held = {i for i, holder in enumerate(holders) if holder == me}
-    late = shares.decide(view(holders, members, doubtful=True), me=me, held=held, leaving=())
-    assert late.release == ()
+@pytest.mark.parametrize(('doubtful', 'released'), [(False, (3, 2)), (True, ())])
+def test_nothing_is_released_while_a_member_is_late(doubtful, released):
+    known = view(['a'] * 4, ['a', 'b'], doubtful=doubtful)
+    assert shares.decide(known, me='a', held=range(4), leaving=()).release == released
+
+
+@pytest.mark.parametrize(('counts', 'total', 'expected'), [
+    ({'a': 0}, 3, {'a': 3}),
+    ({'a': 0, 'b': 9}, 4, {'a': 2, 'b': 2}),
+    # One more for those that hold the most, and then by their names.
+    ({'a': 1, 'b': 2}, 3, {'a': 1, 'b': 2}),
+    ({'a': 2, 'b': 1}, 3, {'a': 2, 'b': 1}),
+    ({'b': 1, 'a': 1}, 3, {'a': 2, 'b': 1}),
+    ({'c': 0, 'b': 0, 'a': 0}, 2, {'a': 1, 'b': 1, 'c': 0}),
+])
+def test_shares_are_equal_but_for_one_shard(counts, total, expected):
+    assert shares.share(counts, total) == expected
 
 
 def test_idle_shards_are_released_first():
@@ -98,6 +109,17 @@ def test_shards_that_are_not_held_any_more_are_taken_again_within_the_share():
 def test_nothing_is_taken_at_once_when_all_start():
     assert decide([''] * 4, ['a'], 'a', is_settling=True).acquire == ()
     assert decide(['', '', '', 'b'], ['a', 'b'], 'a', is_settling=True).acquire == (0, 1)
+
+
+def test_shards_that_are_not_held_any_more_are_disowned_before_others_are_released():
+    plan = shares.decide(view(['a'] * 4, ['a', 'b']), me='a', held={0, 1, 2}, leaving=())
+    assert (plan.acquire, plan.release, plan.disown) == ((), (2,), (3,))
+
+
+def test_nothing_more_is_released_while_more_than_enough_is_being_released():
+    plan = shares.decide(
+        view(['a', 'a', 'a', 'b'], ['a', 'b']), me='a', held={0, 1, 2}, leaving={0, 1})
+    assert plan.release == ()
 
 
 def test_shards_with_unknown_holders_are_left_alone():
