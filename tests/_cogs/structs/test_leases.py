@@ -37,9 +37,18 @@ def test_lease_that_is_created_again_counts_since_then():
     assert leases.see(gone, make_lease('other'), now=112).since == 112
 
 
+@pytest.mark.parametrize(('known', 'newest', 'since'), [
+    (None, {}, 110), (Sighting(None, 100), {}, 110), (Sighting({}, 100), None, 110),
+    (Sighting({}, 100), {}, 100),
+])
+def test_empty_lease_is_another_state_than_none(known, newest, since):
+    assert leases.see(known, newest, now=110).since == since
+
+
 def test_lease_is_valid_for_its_duration_since_it_was_seen():
     seen = Sighting(make_lease('other'), 100)
     assert (seen.holder, seen.until, seen.transitions) == ('other', 115, 3)
+    assert seen.labels == {'by': 'others'}
 
 
 @pytest.mark.parametrize('raw', [None, {}, {'spec': None}, {'metadata': {}, 'spec': {}}])
@@ -58,8 +67,14 @@ def test_lease_is_made_with_what_others_have_set():
 
 
 def test_new_lease_has_its_names_only():
-    assert leases.make(None, namespace='x', name='y', record={})['metadata'] == {
-        'namespace': 'x', 'name': 'y'}
+    assert leases.make(None, namespace='x', name='y', record={'a': 1}) == {
+        'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease',
+        'metadata': {'namespace': 'x', 'name': 'y'}, 'spec': {'a': 1}}
+
+
+def test_new_lease_has_its_own_labels():
+    made = leases.make(None, namespace='x', name='y', record={}, labels={'own': 'label'})
+    assert made['metadata'] == {'namespace': 'x', 'name': 'y', 'labels': {'own': 'label'}}
 
 
 def test_times_are_in_microseconds():

@@ -32,6 +32,7 @@ def decide(seen, *, now, is_fresh):
 @pytest.mark.parametrize(('seen', 'now', 'is_fresh', 'expected'), [
     # Nothing is known yet.
     (None, 100, False, Read),
+    (None, 100, True, Read),
     # There is no Lease.
     (Sighting(None, 100), 100, False, Read),
     (Sighting(None, 100), 100, True, Create),
@@ -82,6 +83,13 @@ def test_renewal_keeps_the_time_of_the_acquisition_and_the_transitions():
         'holderIdentity': 'me', 'leaseDurationSeconds': 15,
         'acquireTime': '2020-01-01T00:00:00.000000Z',
         'renewTime': '2020-01-02T03:04:05.000678Z', 'leaseTransitions': 3}
+
+
+def test_renewal_tells_a_time_of_the_acquisition_even_if_others_have_removed_it():
+    lease = make_lease('me')
+    del lease['spec']['acquireTime']
+    step = decide(Sighting(lease, 100), now=102, is_fresh=False)
+    assert step.body['spec']['acquireTime'] == '2020-01-02T03:04:05.000678Z'
 
 
 def test_all_writes_are_guarded_by_the_version_and_keep_what_others_have_set():
