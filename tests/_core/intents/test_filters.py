@@ -290,7 +290,7 @@ def test_whole_body_callbacks_are_called_only_if_the_field_matches():
 
 def test_without_a_field_any_update_is_a_change():
     handler = make_handler(reason=Reason.UPDATE, field_needs_change=True, when=lambda **_: True)
-    assert matches(handler, make_change())
+    assert matches(handler, make_change({'spec': {}}, {'spec': {}}))
 
 
 def test_whole_body_callbacks_get_the_kwargs_of_handlers():
@@ -410,6 +410,13 @@ def test_failing_filters_do_not_affect_other_handlers():
     assert list(result.failing) == [failing]
 
 
+@pytest.mark.parametrize('required', [True, None])
+def test_objects_are_in_the_scope_of_handlers_whose_filters_fail(required):
+    result = filters.select(
+        [make_handler(when=fail, requires_finalizer=required)], make_change())
+    assert (result.in_scope, result.needs_finalizer) == (True, bool(required))
+
+
 def test_selections_call_every_callback_once():
     calls = []
 
@@ -519,7 +526,7 @@ def test_matching_is_as_in_a_plain_model(handler, cause):
 
     def is_for_reason():
         if handler.reason is not None:
-            return handler.reason == cause.reason and (cause.initial or not handler.initial)
+            return handler.reason == cause.reason
         if handler.initial:
             return cause.initial and (handler.deleted or cause.reason != Reason.DELETE)
         return not handler.field_needs_change or cause.reason in (Reason.CREATE, Reason.UPDATE)
