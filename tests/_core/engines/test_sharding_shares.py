@@ -52,7 +52,8 @@ def test_everybody_gets_a_fair_share_with_the_fewest_moves(world, source):
     assert moves == needed
 
 
-@given(worlds(), st.randoms())
+# By generated "random" data, the same member could be chosen each time.
+@given(worlds(), st.randoms(use_true_random=True))
 def test_it_ends_though_everybody_decides_by_an_outdated_view(world, source):
     holders, members = world
     views = dict.fromkeys(members, tuple(holders))
@@ -118,7 +119,7 @@ def test_shards_that_are_not_held_any_more_are_disowned_before_others_are_releas
 
 def test_nothing_more_is_released_while_more_than_enough_is_being_released():
     plan = shares.decide(
-        view(['a', 'a', 'a', 'b'], ['a', 'b']), me='a', held={0, 1, 2}, leaving={0, 1})
+        view(['a'] * 4 + ['b'] * 2, ['a', 'b']), me='a', held=range(4), leaving={0, 1})
     assert plan.release == ()
 
 
