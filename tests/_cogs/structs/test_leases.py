@@ -77,6 +77,11 @@ def test_new_lease_has_its_own_labels():
     assert made['metadata'] == {'namespace': 'x', 'name': 'y', 'labels': {'own': 'label'}}
 
 
+def test_leases_are_in_namespaces():
+    url = leases.RESOURCE.get_url(namespace='ns', name='lease')
+    assert url == '/apis/coordination.k8s.io/v1/namespaces/ns/leases/lease'
+
+
 def test_times_are_in_microseconds():
     when = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
     assert leases.format_time(when) == '2020-01-02T03:04:05.000678Z'
