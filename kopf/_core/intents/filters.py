@@ -150,7 +150,7 @@ def _may_be_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCa
 def concerns(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
     """Check if the handler is for the reason of the cause. Filters are not evaluated."""
     if handler.reason is not None:
-        return handler.reason == cause.reason and (cause.initial or not handler.initial)
+        return handler.reason == cause.reason
     if handler.initial:
         return cause.initial and (cause.reason != causes.Reason.DELETE or bool(handler.deleted))
     return not handler.field_needs_change or cause.reason in (
