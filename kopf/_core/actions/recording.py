@@ -202,8 +202,6 @@ def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> 
 
 
 def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
-    if conclusion.divergent is None:
-        return None
     return encode_sighting(Sighting(divergent=conclusion.divergent), since=conclusion.base)
 
 
