@@ -141,6 +141,26 @@ def test_the_extra_fields_are_in_the_essence_with_their_values(raw, extra_fields
             assert (find(essence, field) or None) == (find(raw, field) or None)
 
 
+@storages
+@pytest.mark.parametrize('as_fields', [list, iter])
+def test_extra_fields_are_in_the_essence_of_any_storage(make, as_fields):
+    raw = {'apiVersion': 'v1', 'status': {'a': 1, 'b': 2}, 'metadata': {'name': 'name1'}}
+    essence = make().build(
+        body=Body(raw), extra_fields=as_fields(['status.a', 'metadata.name', '']))
+    assert essence == {'status': {'a': 1}, 'metadata': {'name': 'name1'}}
+
+
+@storages
+@pytest.mark.parametrize(('raw', 'extra_field'), [
+    ({'status': {}}, 'status'),
+    ({'metadata': {'labels': {}}}, 'metadata.labels'),
+    ({'metadata': {'labels': {}}}, 'metadata'),
+])
+def test_extra_fields_that_are_empty_are_not_in_the_essence(make, raw, extra_field):
+    essence = make().build(body=Body(raw), extra_fields=[extra_field])
+    assert essence in ({}, {'metadata': {}})
+
+
 @given(raw=BODIES)
 def test_the_metadata_as_an_extra_field_are_without_what_own_writes_change(raw):
     raw['metadata'] |= {'generation': 1, 'managedFields': [], 'finalizers': ['a']}
@@ -180,6 +200,13 @@ def test_ignored_fields_are_not_in_the_essence_nor_are_the_parents_left_empty(ra
     assert find(essence, 'spec.b') == find(raw, 'spec.b')
 
 
+def test_ignored_fields_stay_in_the_object():
+    raw = {'spec': {'a': {'b': 1}, 'c': 2}}
+    storage = AnnotationsDiffBaseStorage(ignored_fields=['spec.a.b', ''])
+    assert storage.build(body=Body(raw)) == {'spec': {'c': 2}}
+    assert raw == {'spec': {'a': {'b': 1}, 'c': 2}}
+
+
 @pytest.mark.parametrize('name', [
     'kubectl.kubernetes.io/last-applied-configuration',
     'kopf.zalando.org/last-handled-configuration',
@@ -201,6 +228,43 @@ def test_other_annotations_are_essential(name):
     raw = {'metadata': {'annotations': {name: 'x', 'my.dev/kopf-managed': 'yes'}}}
     essence = AnnotationsDiffBaseStorage().build(body=Body(raw))
     assert essence == {'metadata': {'annotations': {name: 'x'}}}
+
+
+@pytest.mark.parametrize('make', [
+    lambda: AnnotationsDiffBaseStorage(prefix='my.dev'),
+    lambda: MultiDiffBaseStorage([
+        AnnotationsDiffBaseStorage(prefix='my.dev'), StatusDiffBaseStorage()]),
+    lambda: MultiDiffBaseStorage([
+        AnnotationsDiffBaseStorage(prefix='my.dev', key='a'),
+        AnnotationsDiffBaseStorage(prefix='my.dev', key='b')]),
+])
+@pytest.mark.parametrize('kind', ['Thing', 'ReplicaSet'])
+def test_own_annotations_are_not_essential_even_if_their_prefix_is_not_marked(make, kind):
+    raw = store(make(), make_owned(kind), {'spec': 1})
+    del raw['metadata']['annotations']['my.dev/kopf-managed']
+    owners = {'metadata': {'ownerReferences': raw['metadata']['ownerReferences']}}
+    assert make().build(body=Body(raw)) == {}
+    assert make().build(body=Body(raw), extra_fields=['metadata']) == owners
+
+
+def test_what_deployments_copy_to_their_replica_sets_is_not_their_state():
+    storage = AnnotationsDiffBaseStorage()
+    name = 'kopf.zalando.org/last-handled-configuration'
+    raw = store(storage, make_owned('ReplicaSet'), {'spec': 1})
+    assert raw['metadata']['annotations'] == {f'{name}-ofDRS': '{"spec":1}\n'}
+    copied = merge(make_owned('ReplicaSet'), {'metadata': {'annotations': {name: '{}'}}})
+    assert storage.fetch(body=Body(raw)) == {'spec': 1}
+    assert storage.fetch(body=Body(copied)) is None
+
+
+def make_owned(kind):
+    return {'kind': kind, 'metadata': {'ownerReferences': [{'kind': 'Deployment'}]}}
+
+
+@pytest.mark.parametrize(('options', 'count'), [({}, 2), ({'v1': True}, 2), ({'v1': False}, 1)])
+def test_very_old_names_are_used_too_unless_disabled(options, count):
+    raw = store(AnnotationsDiffBaseStorage(key='k' * 60, **options), {}, {'spec': 1})
+    assert [*raw['metadata']['annotations'].values()] == ['{"spec":1}\n'] * count
 
 
 RAW = {
@@ -243,6 +307,25 @@ def test_unreadable_states_are_errors_that_tell_what_to_do(make):
         make().fetch(body=Body(raw))
 
 
+@pytest.mark.parametrize('value', ['[]', '1', '"text"', 'true', ''])
+def test_states_that_are_no_objects_are_not_readable(value):
+    raw = replace_strings(store(AnnotationsDiffBaseStorage(), {}, {}), value)
+    with pytest.raises(ValueError, match=r'not readable'):
+        AnnotationsDiffBaseStorage().fetch(body=Body(raw))
+
+
+@pytest.mark.parametrize('value', [1, True, {}, [], {'spec': {}}])
+def test_states_that_are_no_strings_are_not_readable(value):
+    raw = {'status': {'kopf': {'last-handled-configuration': value}}}
+    with pytest.raises(ValueError, match=r'not readable'):
+        StatusDiffBaseStorage().fetch(body=Body(raw))
+
+
+def test_a_null_as_the_state_means_that_the_object_was_never_handled():
+    raw = replace_strings(store(AnnotationsDiffBaseStorage(), {}, {}), 'null')
+    assert AnnotationsDiffBaseStorage().fetch(body=Body(raw)) is None
+
+
 def test_the_first_of_several_storages_that_knows_a_state_is_right():
     first, second = STORAGES['prefix'](), STORAGES['status']()
     storage = MultiDiffBaseStorage([first, second])
@@ -258,6 +341,23 @@ def test_what_is_ignored_by_any_of_several_storages_is_ignored_by_all():
         StatusDiffBaseStorage(ignored_fields=['spec.b'])])
     raw = {'spec': {'a': 1, 'b': 2, 'c': 3}}
     assert storage.build(body=Body(raw)) == {'spec': {'c': 3}}
+
+
+def test_several_storages_can_have_essences_of_other_forms():
+    class DigestStorage(AnnotationsDiffBaseStorage):
+        def build(self, *, body, extra_fields=None):
+            return {'spec': 'digest', 'data': {'digest': 1}}
+
+    storage = MultiDiffBaseStorage([DigestStorage(), AnnotationsDiffBaseStorage()])
+    raw = {'spec': {'a': 1}, 'data': 'x', 'other': 2}
+    assert storage.build(body=Body(raw)) == {'spec': {'a': 1}, 'data': 'x'}
+
+
+def test_storages_have_to_fetch_and_to_store():
+    with pytest.raises(NotImplementedError):
+        DiffBaseStorage().fetch(body=Body({}))
+    with pytest.raises(NotImplementedError):
+        DiffBaseStorage().store(body=Body({}), patch=Patch(), essence={})
 
 
 def test_storages_of_others_have_only_to_fetch_and_to_store():
