@@ -99,6 +99,11 @@ def test_json_patches_of_equal_documents_are_empty(a):
     assert make_json_patch(a, copy.deepcopy(a)) == []
 
 
+def test_json_patches_of_documents_that_were_parsed_twice_are_empty():
+    text = '{"a": 1.5, "b": [1.5, {"c": 1000000}], "d": {"e": 1000000}}'
+    assert make_json_patch(json.loads(text), json.loads(text)) == []
+
+
 @given(a=DOCUMENTS, b=DOCUMENTS)
 def test_json_patches_name_no_path_twice(a, b):
     paths = [op['path'] for op in make_json_patch(a, b)]
@@ -118,6 +123,11 @@ def test_json_patches_name_no_path_twice(a, b):
     ({'a': [1]}, {'a': [True]}, [{'op': 'replace', 'path': '/a', 'value': [True]}]),
     ({'a': [{'b': 0}]}, {'a': [{'b': False}]}, [
         {'op': 'replace', 'path': '/a', 'value': [{'b': False}]}]),
+    ({'a': [{'b': 1}]}, {'a': [{'b': 1, 'c': 2}]}, [
+        {'op': 'replace', 'path': '/a', 'value': [{'b': 1, 'c': 2}]}]),
+    ({'a': [{'b': 1}]}, {'a': [{'c': 1}]}, [
+        {'op': 'replace', 'path': '/a', 'value': [{'c': 1}]}]),
+    ({'a': 'x'}, {'a': ['x']}, [{'op': 'replace', 'path': '/a', 'value': ['x']}]),
     ({'a': {'b': 1}}, {'a': 1}, [{'op': 'replace', 'path': '/a', 'value': 1}]),
 ])
 def test_json_patches_are_as_small_as_possible_but_for_lists(a, b, ops):
@@ -189,6 +199,22 @@ def test_patches_made_of_patches_have_their_functions_and_their_body():
     assert patch.fns == [print, repr]
     assert Patch(Patch({'a': 1}, body=Body({}))).as_json_patch() == [
         {'op': 'add', 'path': '/a', 'value': 1}]
+
+
+def test_patches_made_of_patches_can_be_for_another_body():
+    patch = Patch(Patch({'a': 1}, body=Body({})), body=Body({'a': 0}))
+    assert patch.as_json_patch() == [{'op': 'replace', 'path': '/a', 'value': 1}]
+
+
+@pytest.mark.parametrize('name', [
+    'metadata', 'meta', 'spec', 'status', 'meta.labels', 'meta.annotations'])
+def test_stanzas_are_not_assigned_which_is_told(name):
+    patch = Patch()
+    *parents, attribute = name.split('.')
+    target = getattr(patch, parents[0]) if parents else patch
+    with pytest.raises(AttributeError, match=rf"^patch\.{name} cannot be assigned"):
+        setattr(target, attribute, {})
+    assert patch == {}
 
 
 def test_stanzas_are_made_when_something_is_put_into_them():

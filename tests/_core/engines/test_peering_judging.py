@@ -1,10 +1,17 @@
 import datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kopf._cogs.aiokits.clocks import Moment
-from kopf._core.engines.peering.judging import find_dead, judge, observe
+from kopf._core.engines.peering.judging import (
+    Sighting,
+    find_dead,
+    get_yielding_end,
+    judge,
+    observe,
+)
 from kopf._core.engines.peering.records import Peer
 
 WALL = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
@@ -70,6 +77,11 @@ def test_waiting_ends_when_the_first_of_the_peers_would_die():
     assert not ask(roster, 20).paused
 
 
+def test_waiting_does_not_end_when_a_peer_of_a_lower_priority_would_die():
+    roster = see(make('a', priority=1, lifetime=20), make('b', priority=-1, lifetime=10))
+    assert ask(roster, 0).until == 20
+
+
 def test_record_that_was_there_before_counts_by_its_own_time():
     roster = see(make(at=-7, priority=1), now=0)
     assert ask(roster, 2.9).paused
@@ -84,6 +96,13 @@ def test_record_without_time_counts_since_it_is_seen():
 
 def test_record_that_comes_in_front_of_our_eyes_counts_since_then():
     roster = see(make(at=5, skew=-3600, priority=1), now=5, live=True)
+    assert ask(roster, 14.9).paused
+    assert not ask(roster, 15).paused
+
+
+def test_record_that_has_changed_from_one_list_to_another_counts_since_then():
+    roster = see(make(skew=-3600, priority=1), now=0)
+    roster = see(make(at=5, skew=-3600, priority=1), now=5, roster=roster)
     assert ask(roster, 14.9).paused
     assert not ask(roster, 15).paused
 
@@ -141,3 +160,34 @@ def test_of_those_who_see_each_other_exactly_the_highest_one_works_if_it_is_alon
     assert working == ([highest] if priorities.count(highest) == 1 else [])
 
 
+def weaker(paused, *, identity='peer', priority=-1, until=200.0):
+    peer = Peer(identity=identity, priority=priority, lifetime=100, paused=paused)
+    return {identity: Sighting(peer, since=50.0, until=until)}
+
+
+@pytest.mark.parametrize(('roster', 'now', 'expected'), [
+    ({}, 100, None),
+    # Peers of lower priorities are waited for while they live and handle, and not for ever.
+    (weaker(False), 100, 160),
+    (weaker(False), 159.9, 160),
+    (weaker(False), 160, None),
+    (weaker(False, until=110), 100, 110),
+    (weaker(False, until=110), 110, None),
+    (weaker(True), 100, None),
+    # Those that never tell it are waited for a moment.
+    (weaker(None), 100, 103),
+    (weaker(None), 103, None),
+    (weaker(None, until=101), 100, 101),
+    # The last one ends the waiting.
+    (weaker(None) | weaker(False, identity='other'), 100, 160),
+    (weaker(None, until=101) | weaker(None, identity='other'), 100, 103),
+    (weaker(None, until=101) | weaker(None, identity='other'), 102, 103),
+    # Nobody else is waited for.
+    (weaker(False, priority=0), 100, None),
+    (weaker(False, priority=1), 100, None),
+    (weaker(False, identity='me'), 100, None),
+])
+def test_peers_of_lower_priorities_are_waited_for_until_they_pause(roster, now, expected):
+    end = get_yielding_end(
+        roster, identity='me', priority=0, since=100.0, patience=60.0, now=now)
+    assert end == expected

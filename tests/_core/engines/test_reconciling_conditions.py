@@ -109,6 +109,29 @@ def test_the_generation_is_not_observed_if_each_write_of_the_status_is_a_new_one
     assert 'observedGeneration' not in apply(patch)['Ready']
 
 
+def test_the_generation_is_not_observed_if_the_status_is_no_subresource(patch):
+    token = invocation.kwargs_var.set({'resource': WITHOUT_STATUS})
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    invocation.kwargs_var.reset(token)
+    assert 'observedGeneration' not in apply(patch)['Ready']
+
+
+@pytest.mark.usefixtures('in_handler')
+def test_the_generation_is_not_observed_if_there_is_none(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    body = {'metadata': {}}
+    patch.fns[0](body)
+    assert 'observedGeneration' not in body['status']['conditions'][0]
+
+
+@pytest.mark.usefixtures('in_handler')
+def test_each_state_of_an_object_gets_the_condition_as_if_it_were_the_first(patch):
+    kopf.set_condition(patch, 'Ready', True, 'Fine')
+    expected = apply(patch)
+    assert apply(patch, make(observedGeneration=6))['Ready']['lastTransitionTime'] == LONG_AGO
+    assert apply(patch) == expected
+
+
 def test_others_conditions_and_others_fields_remain(patch):
     body = make(custom='kept')
     body['status']['conditions'].insert(0, {'type': 'Other', 'status': 'Odd'})

@@ -53,3 +53,30 @@ def test_shard_that_was_taken_again_is_another_grant(own):
     assert own.covers(later)
     assert not own.covers(former)
     assert own.leaving == frozenset()
+
+
+def test_a_replica_has_settled_when_it_is_told_so(own):
+    assert not own.is_settled
+    own.settle()
+    assert own.is_settled
+
+
+def test_shards_are_held_and_left_and_removed_one_by_one(own):
+    grants = {shard: Grant(shard, 1) for shard in range(3)}
+    for grant in grants.values():
+        own.add(grant)
+    assert own.grants == grants
+    own.leave([0])
+    own.leave([1])
+    assert (own.leaving, own.grants) == ({0, 1}, grants)
+    own.remove([1])
+    assert (own.leaving, own.grants) == ({0}, {0: grants[0], 2: grants[2]})
+
+
+def test_nothing_is_held_nor_left_after_clearing(own):
+    grant = Grant(3, 1)
+    own.add(grant)
+    own.leave([3])
+    own.clear()
+    assert (own.grants, own.leaving) == ({}, frozenset())
+    assert not own.covers(grant)
