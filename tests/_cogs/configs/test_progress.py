@@ -62,6 +62,17 @@ BODIES = st.fixed_dictionaries(
 storages = pytest.mark.parametrize('make', STORAGES.values(), ids=STORAGES)
 
 
+def annotate(annotations, **meta):
+    return {'metadata': {**meta, 'annotations': annotations}}
+
+
+def without_values(value):
+    """What is left when what is put there was removed again."""
+    if isinstance(value, dict):
+        return {key: without_values(val) for key, val in value.items() if val != 'x'}
+    return value
+
+
 @storages
 @given(raw=BODIES, key=IDS, record=RECORDS)
 def test_what_is_stored_is_fetched(make, raw, key, record):
@@ -183,6 +194,136 @@ def test_bodies_and_essences_are_not_changed_in_place(make, raw, key, record):
     assert raw == before
 
 
+@storages
+def test_the_record_of_the_cycle_is_there_until_it_is_removed(make):
+    storage, raw = make(), {'spec': {'a': 1}, 'status': {'a': 1}, 'metadata': {'annotations': {}}}
+    recorded = store_cycle(storage, store_cycle(storage, raw, 'x'), 'y')
+    assert storage.fetch_cycle(body=Body(recorded)) == 'y'
+    assert storage.clear(essence=recorded)['spec'] == raw['spec']
+    assert storage.clear(essence=recorded)['status'] == raw['status']
+    removed = store_cycle(storage, recorded, None)
+    assert storage.fetch_cycle(body=Body(removed)) is None
+    assert storage.fetch_cycle(body=Body(raw)) is None
+    assert store_cycle(storage, {}, None) == {}
+
+
+NAMES = {'name': 'mine', 'field': 'status.{name}.f', 'touch_field': 'status.{name}.t'}
+
+
+@pytest.mark.parametrize(('storage', 'touched', 'recorded'), [
+    (AnnotationsProgressStorage(),
+     annotate({'kopf.zalando.org/touch-dummy': 'x'}),
+     annotate({'kopf.zalando.org/handling-cycle': 'x'})),
+    (AnnotationsProgressStorage(touch_key='t'),
+     annotate({'kopf.zalando.org/t': 'x'}),
+     annotate({'kopf.zalando.org/handling-cycle': 'x'})),
+    (AnnotationsProgressStorage(prefix='my.dev'),
+     annotate({'my.dev/touch-dummy': 'x', 'my.dev/kopf-managed': 'yes'}),
+     annotate({'my.dev/handling-cycle': 'x', 'my.dev/kopf-managed': 'yes'})),
+    (StatusProgressStorage(),
+     {'status': {'kopf': {'dummy': 'x'}}}, {'status': {'kopf': {'handling-cycle': 'x'}}}),
+    (StatusProgressStorage(**NAMES),
+     {'status': {'mine': {'t': 'x'}}}, {'status': {'mine': {'handling-cycle': 'x'}}}),
+    (SmartProgressStorage(touch_key='t', **NAMES),
+     annotate({'kopf.zalando.org/t': 'x'}),
+     annotate({'kopf.zalando.org/handling-cycle': 'x'})),
+])
+def test_touches_and_records_of_cycles_are_next_to_those_of_handlers(storage, touched, recorded):
+    assert touch(storage, {}, 'x') == touched
+    assert store_cycle(storage, {}, 'x') == recorded
+    assert touch(storage, touched, None) == without_values(touched)
+    assert store_cycle(storage, recorded, None) == without_values(recorded)
+
+
+@pytest.mark.parametrize('value', [1, {}, ['x'], True])
+def test_touches_and_records_of_cycles_in_the_status_are_ignored_if_they_are_no_strings(value):
+    body = Body({'status': {'kopf': {'dummy': value, 'handling-cycle': value}}})
+    storage = StatusProgressStorage()
+    assert (storage.touched(body=body), storage.fetch_cycle(body=body)) == (None, None)
+
+
+@pytest.mark.parametrize(('options', 'count'), [({}, 2), ({'v1': True}, 2), ({'v1': False}, 1)])
+@pytest.mark.parametrize('cls', [AnnotationsProgressStorage, SmartProgressStorage])
+def test_very_old_names_are_used_too_unless_disabled(cls, options, count):
+    raw = store(cls(**options), {}, 'k' * 60, RECORD)
+    assert len(raw['metadata']['annotations']) == count
+
+
+def test_the_default_storage_has_the_options_of_both_of_its_parts():
+    storage = SmartProgressStorage(prefix='my.dev', verbose=True, **NAMES)
+    raw = store(storage, {}, 'fn', RECORD)
+    assert json.loads(raw['metadata']['annotations']['my.dev/fn']) == RECORD
+    old = StatusProgressStorage(**NAMES)
+    raw = touch(old, store(old, {}, 'fn', RECORD), 'x')
+    assert storage.fetch(key='fn', body=Body(raw)) == without_nones(RECORD)
+    assert storage.touched(body=Body(raw)) == 'x'
+
+
+def test_what_deployments_copy_to_their_replica_sets_is_not_their_progress():
+    storage = AnnotationsProgressStorage()
+    deployment = store_cycle(storage, touch(storage, store(storage, {}, 'fn', RECORD), 'x'), 'y')
+    raw = merge(deployment, {
+        'kind': 'ReplicaSet', 'metadata': {'ownerReferences': [{'kind': 'Deployment'}]}})
+    assert storage.fetch(key='fn', body=Body(raw)) is None
+    assert storage.touched(body=Body(raw)) is None
+    assert storage.fetch_cycle(body=Body(raw)) is None
+    own = store_cycle(storage, touch(storage, store(storage, raw, 'fn', RECORD), 'x'), 'y')
+    assert storage.fetch(key='fn', body=Body(own)) == without_nones(RECORD)
+    assert (storage.touched(body=Body(own)), storage.fetch_cycle(body=Body(own))) == ('x', 'y')
+    assert store_cycle(storage, touch(storage, purge(storage, own, 'fn'), None), None) == raw
+
+
+def test_what_is_purged_does_not_take_along_what_is_stored_at_once():
+    storage, patch = AnnotationsProgressStorage(), Patch()
+    storage.store(key='fn', record=RECORD, body=Body({}), patch=patch)
+    storage.purge(key='other', body=Body({}), patch=patch)
+    assert storage.fetch(key='fn', body=Body(merge({}, patch))) == without_nones(RECORD)
+
+
+def test_the_stored_record_is_another_one_than_the_given():
+    patch, record = Patch(), dict(RECORD)
+    StatusProgressStorage().store(key='fn', record=record, body=Body({}), patch=patch)
+    patch['status']['kopf']['progress']['fn']['retries'] = 9
+    assert record == RECORD
+
+
+@pytest.mark.parametrize(('essence', 'cleared'), [
+    ({'spec': 1}, {'spec': 1}),
+    (annotate({'a': 'b', 'my.dev.x/fn': 'c'}), annotate({'a': 'b', 'my.dev.x/fn': 'c'})),
+    ({'spec': 1, **annotate({'my.dev/fn': 'x'})}, {'spec': 1}),
+    ({'spec': 1, **annotate({'my.dev/fn': 'x', 'a': 'b'}, labels={'l': 'm'})},
+     {'spec': 1, **annotate({'a': 'b'}, labels={'l': 'm'})}),
+    (annotate({'my.dev/fn': 'x'}, labels={'l': 'm'}), {'metadata': {'labels': {'l': 'm'}}}),
+])
+def test_own_annotations_are_cleared_from_the_essence(essence, cleared):
+    result = AnnotationsProgressStorage(prefix='my.dev').clear(essence=essence)
+    assert result == cleared
+    assert (result is essence) == (essence == cleared)
+
+
+@pytest.mark.parametrize(('essence', 'cleared'), [
+    ({'spec': 1}, {'spec': 1}),
+    ({'status': {}}, {}),
+    ({'status': {'kopf': {}}}, {}),
+    ({'status': None}, {'status': None}),
+    ({'status': 'text'}, {'status': 'text'}),
+    ({'status': {'a': 1}}, {'status': {'a': 1}}),
+    ({'status': {'kopf': 1}}, {'status': {'kopf': 1}}),
+    ({'status': {'kopf': {'a': 1}}}, {'status': {'kopf': {'a': 1}}}),
+    ({'spec': 1, 'status': {'kopf': {'progress': {'fn': {}}}}}, {'spec': 1}),
+    ({'status': {'kopf': {'progress': 'text'}}}, {}),
+    ({'status': {'kopf': {'progress': None}}}, {}),
+    ({'status': {'kopf': {'dummy': 'x', 'handling-cycle': 'y', 'a': 1}, 'b': 2}},
+     {'status': {'kopf': {'a': 1}, 'b': 2}}),
+    ({'status': {'kopf': {'progress': {}}, 'b': 2}}, {'status': {'b': 2}}),
+])
+def test_own_fields_are_cleared_from_the_essence(essence, cleared):
+    result = StatusProgressStorage().clear(essence=essence)
+    assert result == cleared
+    assert (result is essence) == (essence == cleared)
+    assert SmartProgressStorage().clear(essence=essence) == cleared
+
+
 def test_only_what_is_set_is_written_to_annotations():
     raw = store(AnnotationsProgressStorage(), {}, 'fn', RECORD)
     assert raw == {'metadata': {'annotations': {'kopf.zalando.org/fn': (
@@ -251,6 +392,16 @@ def test_several_storages_are_flushed_together():
     assert [member.flushed for member in members] == [True, True]
 
 
+def test_storages_have_to_fetch_and_to_store_and_to_purge():
+    storage = ProgressStorage()
+    with pytest.raises(NotImplementedError):
+        storage.fetch(key='fn', body=Body({}))
+    with pytest.raises(NotImplementedError):
+        storage.store(key='fn', record=RECORD, body=Body({}), patch=Patch())
+    with pytest.raises(NotImplementedError):
+        storage.purge(key='fn', body=Body({}), patch=Patch())
+
+
 def test_storages_of_others_need_not_know_how_to_touch_or_clean():
     storage = ProgressStorage()
     assert storage.touched(body=Body({})) is None
@@ -273,6 +424,12 @@ def purge(storage, raw, key):
 def touch(storage, raw, value):
     patch = Patch()
     storage.touch(body=Body(raw), patch=patch, value=value)
+    return merge(raw, patch)
+
+
+def store_cycle(storage, raw, value):
+    patch = Patch()
+    storage.store_cycle(body=Body(raw), patch=patch, value=value)
     return merge(raw, patch)
 
 
