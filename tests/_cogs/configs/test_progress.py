@@ -224,6 +224,9 @@ NAMES = {'name': 'mine', 'field': 'status.{name}.f', 'touch_field': 'status.{nam
      {'status': {'kopf': {'dummy': 'x'}}}, {'status': {'kopf': {'handling-cycle': 'x'}}}),
     (StatusProgressStorage(**NAMES),
      {'status': {'mine': {'t': 'x'}}}, {'status': {'mine': {'handling-cycle': 'x'}}}),
+    (SmartProgressStorage(),
+     annotate({'kopf.zalando.org/touch-dummy': 'x'}),
+     annotate({'kopf.zalando.org/handling-cycle': 'x'})),
     (SmartProgressStorage(touch_key='t', **NAMES),
      annotate({'kopf.zalando.org/t': 'x'}),
      annotate({'kopf.zalando.org/handling-cycle': 'x'})),
@@ -257,6 +260,14 @@ def test_the_default_storage_has_the_options_of_both_of_its_parts():
     raw = touch(old, store(old, {}, 'fn', RECORD), 'x')
     assert storage.fetch(key='fn', body=Body(raw)) == without_nones(RECORD)
     assert storage.touched(body=Body(raw)) == 'x'
+
+
+def test_the_first_of_several_storages_that_knows_a_cycle_is_right():
+    first, second = STORAGES['prefix'](), STORAGES['status']()
+    storage = MultiProgressStorage([first, second])
+    raw = store_cycle(second, {}, 'y')
+    assert storage.fetch_cycle(body=Body(raw)) == 'y'
+    assert storage.fetch_cycle(body=Body(store_cycle(first, raw, 'x'))) == 'x'
 
 
 def test_what_deployments_copy_to_their_replica_sets_is_not_their_progress():
@@ -316,16 +327,19 @@ def test_own_annotations_are_cleared_from_the_essence(essence, cleared):
     ({'status': {'kopf': {'dummy': 'x', 'handling-cycle': 'y', 'a': 1}, 'b': 2}},
      {'status': {'kopf': {'a': 1}, 'b': 2}}),
     ({'status': {'kopf': {'progress': {}}, 'b': 2}}, {'status': {'b': 2}}),
+    ({'status': {'kopf': {'progress': {}}, 'b': 2}, 'spec': 1}, {'status': {'b': 2}, 'spec': 1}),
 ])
 def test_own_fields_are_cleared_from_the_essence(essence, cleared):
     result = StatusProgressStorage().clear(essence=essence)
     assert result == cleared
+    assert [*result] == [*cleared]
     assert (result is essence) == (essence == cleared)
     assert SmartProgressStorage().clear(essence=essence) == cleared
 
 
-def test_only_what_is_set_is_written_to_annotations():
-    raw = store(AnnotationsProgressStorage(), {}, 'fn', RECORD)
+@pytest.mark.parametrize('make', [STORAGES['annotations'], STORAGES['smart']])
+def test_only_what_is_set_is_written_to_annotations(make):
+    raw = store(make(), {}, 'fn', RECORD)
     assert raw == {'metadata': {'annotations': {'kopf.zalando.org/fn': (
         '{"started":"2020-01-01T00:00:00+00:00","purpose":"create","retries":0,'
         '"success":false,"failure":false}')}}}

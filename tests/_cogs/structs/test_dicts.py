@@ -58,6 +58,7 @@ def test_no_field_is_the_whole_object(d):
     ({'a': {'b': None}}, 'a.b', None),
     ({'a': {'b': False}}, ('a', 'b'), False),
     ({'a.b': 1}, ['a.b'], 1),
+    (MappingView({'a': MappingView({'b': 1})}), 'a.b', 1),
 ])
 def test_present_fields_are_resolved_to_their_values(d, path, value):
     assert resolve(d, path) is value
@@ -75,6 +76,47 @@ def test_absent_fields_are_resolved_to_the_default_if_there_is_one(d):
 def test_absent_fields_without_a_default_are_errors_with_their_names(d):
     with pytest.raises(KeyError, match=r'a\.b'):
         resolve(d, 'a.b')
+
+
+@pytest.mark.parametrize(('d', 'path', 'expected'), [
+    ({}, 'a', {'a': 9}),
+    ({'a': 1}, 'a', {'a': 9}),
+    ({}, 'a.b', {'a': {'b': 9}}),
+    ({'a': {'b': 1}}, 'a.c', {'a': {'b': 1, 'c': 9}}),
+    ({'a': 1}, 'a.b', {'a': {'b': 9}}),
+    ({'a': None}, 'a.b', {'a': {'b': 9}}),
+    ({'a': ['b']}, 'a.b', {'a': {'b': 9}}),
+])
+def test_what_is_put_in_replaces_only_what_is_no_dict(d, path, expected):
+    ensure(d, path, 9)
+    assert d == expected
+
+
+def test_what_is_put_into_a_mutable_view_is_put_to_where_it_looks():
+    source = {'x': {'y': 1}}
+    d = {'a': MutableMappingView(source, 'x')}
+    ensure(d, 'a.z', 9)
+    assert source == {'x': {'y': 1, 'z': 9}}
+    remove(d, 'a.y')
+    assert source == {'x': {'z': 9}}
+    MutableMappingView(d, 'a')['w'] = 8
+    assert source == {'x': {'z': 9, 'w': 8}}
+
+
+@pytest.mark.parametrize(('d', 'path', 'expected'), [
+    ({'a': 1, 'b': 2}, 'a', {'b': 2}),
+    ({'a': {'b': {'c': 1}}}, 'a.b.c', {}),
+    ({'a': {'b': {'c': 1}}}, 'a.b', {}),
+    ({'a': {'b': {'c': 1, 'd': 2}}}, 'a.b.c', {'a': {'b': {'d': 2}}}),
+    ({'a': {'b': {'c': 1}, 'd': 2}}, 'a.b.c', {'a': {'d': 2}}),
+    ({'a': {'b': {'c': 1}}, 'd': 2}, 'a.b.c', {'d': 2}),
+    ({'a': {'b': {'c': 1}}}, 'a.b.x', {'a': {'b': {'c': 1}}}),
+    ({'a': {}}, 'a.b', {'a': {}}),
+    ({'a': 1}, 'a.b', {'a': 1}),
+])
+def test_parents_that_become_empty_are_removed_and_no_others(d, path, expected):
+    remove(d, path)
+    assert d == expected
 
 
 @given(d=DICTS, path=PATHS, value=VALUES)
@@ -144,6 +186,19 @@ def test_views_of_views_show_what_is_there_now():
     view = MappingView(MappingView(d, 'spec'), 'field')
     d['spec'] = {'field': {'a': 1}}
     assert dict(view) == {'a': 1}
+
+
+def test_views_show_what_is_in_views():
+    view = MappingView({'a': MappingView({'b': 1})}, 'a')
+    assert dict(view) == {'b': 1}
+    assert 'b' in view
+    assert 'c' not in view
+
+
+def test_views_are_shown_as_dicts():
+    assert repr(MappingView({'a': {'b': 1}}, 'a')) == "{'b': 1}"
+    assert repr(MappingView(MappingView({'a': {'b': 1}}), 'a')) == "{'b': 1}"
+    assert repr(MappingView({'a': MappingView({'b': 1})}, 'a')) == "{'b': 1}"
 
 
 def test_missing_keys_of_views_are_errors():

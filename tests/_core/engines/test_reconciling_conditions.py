@@ -127,7 +127,7 @@ def test_the_generation_is_not_observed_if_there_is_none(patch):
 @pytest.mark.usefixtures('in_handler')
 def test_each_state_of_an_object_gets_the_condition_as_if_it_were_the_first(patch):
     kopf.set_condition(patch, 'Ready', True, 'Fine')
-    expected = apply(patch)
+    expected = copy.deepcopy(apply(patch))
     assert apply(patch, make(observedGeneration=6))['Ready']['lastTransitionTime'] == LONG_AGO
     assert apply(patch) == expected
 

@@ -36,11 +36,35 @@ async def test_threads_wait_until_the_flag_is_set():
     setter = DaemonStopper()
     waiter = setter.sync_waiter
     results = []
-    thread = threading.Thread(target=lambda: results.append(waiter.wait()))
+    thread = threading.Thread(target=lambda: results.append(bool(waiter.wait())))
     thread.start()
     setter.set(DaemonStoppingReason.DONE)
     await asyncio.to_thread(thread.join)
-    assert results == [waiter]
+    assert results == [True]
+
+
+@pytest.mark.parametrize('name', ['sync_event', 'async_event'])
+async def test_all_wait_for_the_same_event_whenever_they_begin_to_wait(name):
+    setter = DaemonStopper()
+    event = getattr(setter, name)
+    assert not event.is_set()
+    setter.set(DaemonStoppingReason.DONE)
+    assert event.is_set()
+    assert getattr(setter, name) is event
+
+
+@pytest.mark.parametrize('name', ['sync_event', 'async_event'])
+async def test_who_begins_to_wait_when_the_flag_is_set_does_not_wait(name):
+    setter = DaemonStopper()
+    setter.set(DaemonStoppingReason.DONE)
+    assert getattr(setter, name).is_set()
+
+
+def test_waiters_return_themselves():
+    setter = DaemonStopper()
+    setter.set(DaemonStoppingReason.DONE)
+    waiter = setter.sync_waiter
+    assert waiter.wait() is waiter
 
 
 def test_threads_wait_no_longer_than_the_timeout():
