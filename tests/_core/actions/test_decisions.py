@@ -333,7 +333,7 @@ def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(blocked, accomp
         view=make_view(essence(0), deleting=True, blocked=blocked), accompanied=accompanied)
     assert decide(situation).step == Save(because)
     clean = cycle._replace(unsaved=frozenset())
-    assert decide(situation._replace(cycle=clean)) == (Nothing(because), clean)
+    assert decide(situation._replace(cycle=clean)) == (Nothing(because, told=False), clean)
 
 
 def test_a_handled_deletion_releases_the_object():
