@@ -56,7 +56,7 @@ class HandlerState(NamedTuple):
     """
     started: datetime.datetime
     began: float
-    """When the first attempt was due (monotonic time)."""
+    """When the first attempt began (monotonic time); before that, when it could be due."""
     due: float = float('-inf')
     """When the next attempt can start (monotonic time)."""
     delayed: datetime.datetime | None = None
@@ -71,6 +71,11 @@ class HandlerState(NamedTuple):
     @property
     def finished(self) -> bool:
         return self.success or self.failure
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no attempt has ended yet, not even one that waits for its sub-handlers."""
+        return not self.retries and self.message is None and not self.subrefs and not self.finished
 
     @classmethod
     def new(cls, *, now: clocks.Moment, purpose: causes.Reason | None = None) -> 'HandlerState':
@@ -134,7 +139,7 @@ class HandlerState(NamedTuple):
         )
 
     def age(self, mono: float) -> float:
-        """How many seconds have passed since the first attempt was due."""
+        """How many seconds have passed since the first attempt began."""
         return max(0.0, mono - self.began)
 
 

@@ -439,19 +439,21 @@ class Reconciliation:
         before = self.saver.raw
         self.saver.arm()
         outer = self.item.phase
-        began = self.env.clock.mono()
+        now = self.env.clock.now()
+        cycle = self.item.get_cycle().begin(handler.id, now=now)
+        self.item.proceed(cycle)
         self.item.enter(items.Phase.CALLING)
         try:
             outcome = await execution.execute(
-                handler, cause, context=self.env, state=self.item.get_cycle().states[handler.id],
-                family=family, filter_error=self._selection.failing.get(handler))
+                handler, cause, context=self.env, state=cycle.states[handler.id], family=family,
+                filter_error=self._selection.failing.get(handler))
         finally:
             self.item.enter(outer)
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
         if outcome.is_immediate:
-            await asyncio.sleep(max(0.0, began + progression.MIN_PAUSE - self._now.mono))
+            await asyncio.sleep(max(0.0, now.mono + progression.MIN_PAUSE - self._now.mono))
             self._now = self.env.clock.now()
         if self.saver.is_busy:
             await self.saver.settle()

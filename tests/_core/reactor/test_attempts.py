@@ -72,6 +72,26 @@ def test_sync_handlers_are_not_interrupted_by_their_timeouts():
     assert live(declare).objects['obj']['status'] == {'fn': 'result'}
 
 
+def test_the_time_of_a_handler_begins_with_its_own_first_attempt():
+    calls, starts = [], []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def slow(started, **_):
+            starts.append(started)
+            await asyncio.sleep(10)
+
+        @kopf.on.create('kopfexamples', timeout=5, registry=registry)
+        async def limited(started, runtime, **_):
+            starts.append(started)
+            calls.append((now(), round(runtime.total_seconds(), 1)))
+            raise kopf.TemporaryError("boo", delay=2)
+
+    live(declare, lasts=30)
+    assert calls == [(10, 0), (12, 2), (14, 4)]
+    assert [round((start - starts[0]).total_seconds(), 1) for start in starts] == [0, 10, 10, 10]
+
+
 def test_handlers_whose_filters_fail_are_tried_again_as_if_they_had_failed():
     calls = []
 
