@@ -258,7 +258,8 @@ async def exchange(
     was not, the object has changed: decide again on the newest state.
 
     :raises errors.APIConflictError: if the API server says that the object has changed, but still
-        shows the given state: e.g. a replica of the API server is behind. Try again later.
+        shows the given state, or an older one: e.g. a replica of the API server is behind. Try
+        again later.
     :raises errors.APIError: if the API server refuses the patch for other reasons.
     """
     version = raw['metadata'].get('resourceVersion')
@@ -269,7 +270,8 @@ async def exchange(
         return await target.send(raw, [test, *ops], subresource=subresource), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw)
-        if newest is None or newest['metadata'].get('resourceVersion') != version:
+        if newest is None or bodies.is_newer(
+                bodies.parse_version(newest), bodies.parse_version(raw)):
             target.logger.debug("Not patched: the object has changed meanwhile.")
             return newest, False
         if e.message == FAILED_TEST:

@@ -44,19 +44,27 @@ def look(
     :raises ValueError: if the object has a last-handled state that is not readable.
     """
     body = bodies.Body(raw)
-    persistence = settings.persistence
-    essence = build_essence(body, settings=settings, extra_fields=extra_fields)
-    old = persistence.diffbase_storage.fetch(body=body)
-    if old is not None:
-        old = persistence.progress_storage.clear(essence=old)
     return View(
         raw=raw,
         body=body,
-        essence=essence,
-        old=old,
+        essence=build_essence(body, settings=settings, extra_fields=extra_fields),
+        old=fetch_old(body, settings),
         deleting=is_deleting(raw),
         blocked=is_blocked(raw, settings.persistence.finalizer),
     )
+
+
+def fetch_old(
+        body: bodies.Body, settings: configuration.OperatorSettings,
+) -> bodies.BodyEssence | None:
+    """
+    Read the last-handled state; None if the object was never handled.
+
+    :raises ValueError: if it is not readable.
+    """
+    persistence = settings.persistence
+    old = persistence.diffbase_storage.fetch(body=body)
+    return None if old is None else persistence.progress_storage.clear(essence=old)
 
 
 def build_essence(

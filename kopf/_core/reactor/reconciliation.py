@@ -201,8 +201,21 @@ class Reconciliation:
             or self.saver.build_essence(raw) != self.saver.expected)
 
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
-        """Whether others have changed the essence of the object, or have deleted the object."""
-        return self._is_changed(raw, self.view.essence)
+        """
+        Whether others have changed the essence of the object, or have deleted or handled it.
+
+        Others have handled the object if this process has begun with a state that was outdated:
+        e.g. the last PATCH of a killed process has come late, or an API server was behind.
+        """
+        return self._is_changed(raw, self.view.essence) or self._is_handled_by_others(raw)
+
+    def _is_handled_by_others(self, raw: bodies.RawBody) -> bool:
+        if self.item.inbox.is_expecting:
+            return False  # it can be an older state
+        try:
+            return self.view.old != decisions.fetch_old(bodies.Body(raw), self.env.settings)
+        except ValueError:
+            return True  # it is not readable: the next look says so
 
     # Deciding.
 

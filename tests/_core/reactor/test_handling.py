@@ -299,6 +299,23 @@ def test_conflicts_on_finalizers_are_tried_again_and_are_no_errors(
     assert not [text for text in caplog.messages if "Throttling" in text]
 
 
+def test_a_list_that_is_older_than_the_known_state_is_not_taken_after_a_conflict(
+        registry, journal):
+    """Otherwise, the object would be handled again, as it was never handled in that state."""
+    journal.declare(registry, kopf.on.create, 'c')
+    kopf.on.delete('kopfexamples', labels={'on': 'yes'}, registry=registry)(lambda **_: None)
+
+    def label(api):
+        api.faults = ['stale', 'older']
+        api.edit({'metadata': {'labels': {'on': 'yes'}}})
+
+    api = Api()
+    run_virtually(handle(registry, (10, label), api=api))
+    assert journal.done == [('c', 'create', 0)]
+    assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+    assert not api.faults
+
+
 @pytest.mark.parametrize('number, told', [(10, 0), (11, 1)])
 def test_only_so_many_conflicts_in_a_row_are_usual(registry, journal, caplog, number, told):
     caplog.set_level(logging.DEBUG)

@@ -8,7 +8,7 @@ import pytest
 
 import kopf
 from kopf._core.intents.registries import OperatorRegistry
-from tests._core.reactor.worlds import Api, Operator, run_virtually
+from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually
 
 HANDLED = 'kopf.zalando.org/last-handled-configuration'
 CYCLE = 'kopf.zalando.org/handling-cycle'
@@ -136,6 +136,38 @@ def test_an_object_is_resumed_once_if_the_response_to_its_closing_patch_is_lost(
 
 
 # What is too large to be remembered.
+
+
+def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled_the_object():
+    """The first list of the second operator comes from an API server that is behind."""
+    calls = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def one(**_):
+            calls.append('one')
+            await asyncio.sleep(1)
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def two(**_):
+            calls.append('two')
+
+    async def run():
+        api, first = await accompany(declare)
+        await first.rest()
+        await first.stop()
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry)
+        second.start(behind=len(api.history) - 1)
+        await second.rest()
+        await second.stop()
+        return api.objects['obj']
+
+    raw = run_virtually(run())
+    assert calls == ['one', 'two', 'one']
+    assert list(raw['metadata']['annotations']) == [
+        'kopf.zalando.org/last-handled-configuration']
 
 
 def test_handlers_of_too_large_objects_are_repeated_after_a_restart_and_it_is_said(caplog):

@@ -47,7 +47,8 @@ class Api:
         self.faults = []
         """
         What happens to the next requests: None; they are lost "before" or "after" the commit;
-        the response comes "late"; or it is 404, as if the resource were "absent".
+        the response comes "late"; it is 404, as if the resource were "absent"; or the list shows
+        the first state of the object, which is "older".
         """
         self.latency = 0.01
         self._watchers = []
@@ -169,8 +170,10 @@ class Client:
 
     async def fetch(self, method, path, *, params, **_):
         name = params['fieldSelector'].removeprefix('metadata.name=')
+        is_old = self.api.faults[:1] == ['older']
         items = await self._exchange(
-            lambda: [obj for key, obj in self.api.objects.items() if key == name], path)
+            lambda: [raw for _, raw in self.api.history if raw['metadata']['name'] == name][:1]
+            if is_old else [obj for key, obj in self.api.objects.items() if key == name], path)
         return json.dumps({'kind': 'KopfExampleList', 'metadata': {
             'resourceVersion': str(self.api.version)}, 'items': items}).encode()
 
@@ -248,11 +251,15 @@ class Operator:
         self._seen = 0
         self._watching = None
 
-    def start(self):
+    def start(self, *, behind=0):
+        """The list can lack so many of the latest changes (no deletions); the watch shows them."""
+        self._seen = len(self.api.history) - behind
+        shown = dict(self.api.objects)
+        if behind:
+            shown = {raw['metadata']['name']: raw for _, raw in self.api.history[:self._seen]}
         self.informer.begin(restored=False)
-        for raw in self.api.objects.values():
+        for raw in shown.values():
             self.informer.listed(copy.deepcopy(raw))
-        self._seen = len(self.api.history)
         self.informer.end()
         self._watching = asyncio.get_running_loop().create_task(self._watch())
 
