@@ -20,6 +20,10 @@ PEER = "Only the operator with the highest priority works."
 LEAD = "Only the replica that holds the Lease works."
 ADMIT = "Kopf calls admission handlers before the API server stores an object."
 WEBHOOKS = "At shutdown, the operator removes its webhooks, except for persistent webhooks."
+STALE = "What others have handled is not handled again, and no old state releases an object."
+TIME = "The timeout is how long a handler has from the beginning of its first attempt."
+RETURN = "Kopf cannot interrupt a sync handler: its outcome is what it returns."
+THREAD = "Sync handlers run in threads, so they can block."
 CONTEXT = "Functions that find the current object implicitly work in threads, too."
 ECHO = "Event handlers see the newest state, and the states in their order."
 
@@ -179,6 +183,31 @@ FAULTS = (
     Fault('daemons occupy the threads of handlers',
           '_core.engines.daemons.spawning:Spawner.daemons_executor',
           "self._threads if own.has_default_executor else own.executor", "own.executor", SEEN),
+
+    Fault('admission handlers run in the event loop', '_core.actions.invocation:invoke',
+          "return await _invoke_in_thread(handler, kwargs, executor, call)",
+          "return handler.fn(**kwargs) if type(handler).__name__ == 'WebhookHandler' else (\n"
+          "            await _invoke_in_thread(handler, kwargs, executor, call))", THREAD),
+
+    # Limits.
+    Fault('the time of a handler runs while others are called', '_core.actions.cycles:Cycle.begin',
+          "if not state.is_new or", "if True or", TIME),
+    Fault('the timeout of a sync handler is ignored', '_core.actions.execution:_attempt',
+          "left = None if handler.timeout is None else",
+          "left = None if handler.timeout is None or not handler.is_async else", TIME),
+    Fault('a timeout replaces the outcome of a sync handler', '_core.actions.execution:_attempt',
+          "if left is not None and handler.is_async:", "if left is not None:", RETURN),
+
+    # Older states after a restart.
+    Fault('what others have handled meanwhile is not noticed',
+          '_core.reactor.reconciliation:Reconciliation._is_handled_by_others',
+          "return self.view.old != decisions.fetch_old(bodies.Body(raw), self.env.settings)",
+          "return False", STALE, is_stale=True),
+    Fault('an old list is trusted for a release', '_core.actions.application:exchange',
+          "if e.message == FAILED_TEST:",
+          "if e.message == FAILED_TEST:\n"
+          "            return await target.send(raw, ops, subresource=subresource), True\n"
+          "        if False:", STALE, is_stale=True),
 
     # Owned resources.
     Fault('changed children are left', '_core.engines.reconciling.planning:plan',

@@ -20,11 +20,24 @@ SYNC = {
     'others': ['others'], 'children': ['children']}
 """The ids of the handlers that can be sync ones, by their features."""
 
+LIMITED = (
+    'main', 'patching', 'field/spec.f', 'parent/one', 'parent/two', 'deletion', 'resuming')
+"""The ids of the handlers that can have limits."""
+
 THREADS = 0.3
 """In how many of the plans some handlers are sync ones."""
 
+LIMITS = 0.5
+"""In how many of the plans with sync handlers some of these have limits of attempts and time."""
+
+STALENESS = 1.0
+"""In how many plans an API server is behind after some restarts, if such plans are wanted."""
+
 ADMISSION = 0.12
 """How many of the plans without replicas have admission handlers, too."""
+
+SYNC_ADMISSION = 0.5
+"""In how many of the plans with admission handlers some of these are sync ones."""
 
 ELECTION = 0.4
 """How many of the plans with replicas have a Lease instead of a peering."""
@@ -32,7 +45,7 @@ ELECTION = 0.4
 DIRECTED, DIRECTED_PEERS = 0.25, 0.45
 """How many of the plans have steps for what rarely happens by chance; of those with replicas."""
 
-TROUBLES = ('fault', 'cut', 'blind', 'exhaust', 'gone')
+TROUBLES = ('fault', 'cut', 'blind', 'exhaust', 'gone', 'stale')
 """The steps after which requests can fail, or be late."""
 
 DURATION = 60.0
@@ -70,6 +83,8 @@ class Plan:
     steps: tuple[Step, ...]
     threads: int = 1
     """How many sync handlers run at a time, in each process."""
+    is_stale: bool = False
+    """Whether the API server is behind after some restarts of the operator."""
 
     @property
     def is_calm(self) -> bool:
@@ -83,7 +98,7 @@ class Plan:
             self, steps=tuple(self.steps[i] for i in sorted(numbers)))
 
 
-def make(seed: int) -> Plan:
+def make(seed: int, *, is_stale: bool = False) -> Plan:
     rng = random.Random(seed)
     features = frozenset(name for name in FEATURES if rng.random() < 0.6) or frozenset({'main'})
     replicas = 2 if rng.random() < 0.15 else 1
@@ -118,7 +133,16 @@ def make(seed: int) -> Plan:
     if replicas == 1 and entry.random() < ADMISSION:
         plan = _admit(entry, plan)
     spool = random.Random(f'threads {seed}')
-    return _thread(spool, plan) if spool.random() < THREADS else plan
+    if spool.random() < THREADS:
+        plan = _thread(spool, plan)
+    bounds = random.Random(f'limits {seed}')
+    if bounds.random() < LIMITS:
+        plan = _limit(bounds, plan)
+    gate = random.Random(f'sync admission {seed}')
+    if 'admission' in plan.features and gate.random() < SYNC_ADMISSION:
+        plan = _admit_in_threads(gate, plan)
+    past = random.Random(f'stale {seed}')
+    return _age(past, plan) if is_stale and past.random() < STALENESS else plan
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:
@@ -306,6 +330,56 @@ def _thread(rng: random.Random, plan: Plan) -> Plan:
     return dataclasses.replace(
         plan, features=plan.features | chosen, threads=1 if stops else rng.choice((1, 3, 10)),
         steps=_sort(steps))
+
+
+def _limit(rng: random.Random, plan: Plan) -> Plan:
+    """Let some of the sync handlers of changes have a timeout, and a number of attempts."""
+    chosen = {f'limited {id}' for id in LIMITED
+              if f'sync {id}' in plan.features and rng.random() < 0.6}
+    return dataclasses.replace(plan, features=plan.features | chosen)
+
+
+def _admit_in_threads(rng: random.Random, plan: Plan) -> Plan:
+    """Let some of the admission handlers be sync ones; they share the threads with the others."""
+    chosen = rng.choice((['mutating'], ['validating'], ['mutating', 'validating']))
+    return dataclasses.replace(
+        plan, features=plan.features | {f'sync {id}' for id in chosen},
+        threads=plan.threads if any(key.startswith('sync ') for key in plan.features) else (
+            rng.choice((1, 3, 10))))
+
+
+def _age(rng: random.Random, plan: Plan) -> Plan:
+    """
+    Let the operator be served older states after some of its restarts.
+
+    Around these restarts, the objects change, so that the older states are not the newest ones.
+    """
+    steps, numbers = list(plan.steps), iter(range(4000, 5000))
+    steps += [_make_stale(rng, step.at, step.args['who']) for step in plan.steps
+              if step.action in ('kill', 'snipe', 'stop', 'exhaust') and rng.random() < 0.5]
+    for _ in range(rng.choice((1, 2, 3))):
+        at, who = round(rng.uniform(2, DURATION), 3), rng.randrange(plan.replicas)
+        down, name = rng.choice((0.1, 1, 5)), rng.choice(NAMES[:2])
+        for _ in range(rng.choice((1, 2, 4))):
+            early, n = round(at + rng.choice((-5, -2, -0.5, down)) * rng.random(), 3), next(numbers)
+            steps.append(rng.choice((
+                Step(early, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
+                Step(early, 'edit', {'name': name, 'n': rng.randrange(4)}),  # it can return
+                Step(early, 'label', {'name': name, 'on': rng.random() < 0.5}),
+                Step(early, 'delete', {'name': name, 'n': n}),
+                Step(early, 'recreate', _make_object(rng, name, n)))))
+        steps.append(_make_stale(rng, at, who))
+        steps.append(rng.choice((
+            Step(at, 'kill', {'who': who, 'lossy': False, 'down': down}),
+            Step(at, 'stop', {'who': who, 'down': down}),
+            Step(at, 'snipe', {'who': who, 'writes': rng.choice((1, 2, 3)), 'down': down}))))
+    return dataclasses.replace(plan, steps=_sort(steps), is_stale=True)
+
+
+def _make_stale(rng: random.Random, at: float, who: int) -> Step:
+    return Step(at, 'stale', {
+        'who': who, 'versions': rng.choice((1, 2, 3, 5, 8, 13)),
+        'seconds': rng.choice((0.5, 3, 10))})
 
 
 def _choose_sync(rng: random.Random, features: frozenset[str]) -> set[str]:

@@ -20,6 +20,8 @@ class Fault:
     new: str
     breaks: str
     """The guarantee that it breaks, in the words of the documentation."""
+    is_stale: bool = False
+    """Whether only older states after restarts show it."""
 
 
 @contextlib.contextmanager

@@ -54,13 +54,21 @@ class Call:
     old: Any
     new: Any
     """The spec and the labels, before and after the change."""
+    version: int = 0
+    """The version of the object that the handler sees."""
+    started: float = 0.0
+    """When its first attempt began, as it is told."""
     ended: float | None = None
     outcome: str = ''
     delay: float = 0.0
     """When the next attempt may begin, in seconds after the end of this one."""
     handled: Any = None
-    """The last-handled state of the object when the call began."""
+    """The last-handled state of the object when the call began; of the one that is seen."""
     persisted: bool = False
+    persisted_in: int = 0
+    """The version of the object that was the first one with the outcome."""
+    is_obscured: bool = False
+    """Whether an operator has written that has not known the outcome, though it was stored."""
     patch: Any = None
     """What a timer wants to be in the status."""
     stopped: Any = None
@@ -82,6 +90,21 @@ class Call:
             f", retry {self.retry}" if self.retry else '')
 
 
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """How long (seconds) all attempts of a handler may take together, and how many there are."""
+    timeout: float | None = None
+    retries: int | None = None
+
+
+def get_limits(seed: int, id: str, features: frozenset[str]) -> Limits:
+    if f'limited {id}' not in features:
+        return Limits()
+    rng = random.Random(f'{seed} limits of {id}')
+    timeout, retries = rng.choice((1.0, 2.5, 5.0)), rng.choice((None, None, 1, 2, 3))
+    return Limits(timeout if retries is None or rng.random() < 0.5 else None, retries)
+
+
 def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) -> Any:
     """Make the registry of one process. The recorder is notified of the calls."""
     registry = kopf.OperatorRegistry()
@@ -96,13 +119,13 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
                 try:
                     result = await fn(call=call, **kwargs)
                 except kopf.TemporaryError as e:
-                    recorder.end(call, 'retry', e.delay or 0.0)
+                    recorder.end(call, *get_retry(call, e.delay or 0.0))
                     raise
                 except kopf.PermanentError:
                     recorder.end(call, 'failed')
                     raise
                 except Unexpected:
-                    recorder.end(call, 'retry', BACKOFF)
+                    recorder.end(call, *get_retry(call, BACKOFF))
                     raise
                 except asyncio.CancelledError:
                     recorder.end(call, 'interrupted')
@@ -114,6 +137,13 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
                 return result
             return colored(id)(wrapper)
         return decorate
+
+    def get_retry(call: Call, delay: float) -> tuple[str, float]:
+        retries = get_limits(seed, call.id, features).retries
+        return ('failed', 0.0) if retries == call.retry + 1 else ('retry', delay)
+
+    def limited(id: str) -> dict[str, Any]:
+        return {**common, **dataclasses.asdict(get_limits(seed, id, features))}
 
     def colored(id: str) -> Callable[[Any], Any]:
         return threads.make_sync if f'sync {id}' in features else lambda fn: fn
@@ -133,6 +163,13 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         if is_hopeless:
             raise kopf.PermanentError("never")
 
+    async def consider(id: str, n: Any) -> None:
+        if f'sync {id}' in features:  # others make no pauses: they would block nobody else
+            await threads.pause(random.Random(f'{seed} {id} {n}').choice((0, 0, 0.01, 0.3, 1.2)))
+
+    def of_sub(id: str) -> dict[str, Any]:
+        return dataclasses.asdict(get_limits(seed, id, features))
+
     def mark(call: Call, n: Any) -> dict[str, Any]:
         return {'uid': call.uid, 'n': n}
 
@@ -143,23 +180,23 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             pass
 
     if 'main' in features:
-        @kopf.on.create(KIND, id='main', **common)
-        @kopf.on.update(KIND, id='main', **common)
+        @kopf.on.create(KIND, id='main', **limited('main'))
+        @kopf.on.update(KIND, id='main', **limited('main'))
         @recorded('main', 'change')
         async def main(call: Call, spec: Any, **_: Any) -> Any:
             await behave(call, spec['n'])
             return mark(call, spec['n'])
 
     if 'patching' in features:
-        @kopf.on.create(KIND, id='patching', **common)
-        @kopf.on.update(KIND, id='patching', **common)
+        @kopf.on.create(KIND, id='patching', **limited('patching'))
+        @kopf.on.update(KIND, id='patching', **limited('patching'))
         @recorded('patching', 'change')
         async def patching(call: Call, spec: Any, patch: Any, **_: Any) -> None:
             await behave(call, spec['n'])
             patch.spec['own'] = spec['n']
 
     if 'field' in features:
-        @kopf.on.field(KIND, id='field', field='spec.f', **common)
+        @kopf.on.field(KIND, id='field', field='spec.f', **limited('field/spec.f'))
         @recorded('field/spec.f', 'change')
         async def field(call: Call, spec: Any, **_: Any) -> None:
             await behave(call, spec['n'])
@@ -169,25 +206,25 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         @kopf.on.update(KIND, id='parent', **common)
         @recorded('parent', 'parent')
         async def parent(**_: Any) -> None:
-            @kopf.subhandler(id='one')
+            @kopf.subhandler(id='one', **of_sub('parent/one'))
             @recorded('parent/one', 'change')
             async def one(call: Call, spec: Any, **_: Any) -> Any:
                 await behave(call, spec['n'])
                 return mark(call, spec['n'])
 
-            @kopf.subhandler(id='two')
+            @kopf.subhandler(id='two', **of_sub('parent/two'))
             @recorded('parent/two', 'change')
             async def two(call: Call, spec: Any, **_: Any) -> None:
                 await behave(call, spec['n'])
 
     if 'deletion' in features:
-        @kopf.on.delete(KIND, id='deletion', **on)
+        @kopf.on.delete(KIND, id='deletion', labels=ON, **limited('deletion'))
         @recorded('deletion', 'change')
         async def deletion(call: Call, spec: Any, **_: Any) -> None:
             await behave(call, spec['n'])
 
     if 'resuming' in features:
-        @kopf.on.resume(KIND, id='resuming', **common)
+        @kopf.on.resume(KIND, id='resuming', **limited('resuming'))
         @recorded('resuming', 'change')
         async def resuming(call: Call, spec: Any, **_: Any) -> None:
             await behave(call, 'resuming')
@@ -240,14 +277,18 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             **common}
 
         @kopf.on.mutate(KIND, id='mutating', operations={'CREATE', 'UPDATE'}, **webhook)
+        @colored('mutating')
         async def mutating(spec: Any, patch: Any, dryrun: bool, **_: Any) -> None:
-            recorder.review(process, spec['n'], is_dry=dryrun)
+            recorder.review(process, 'mutating', spec['n'], is_dry=dryrun)
+            await consider('mutating', spec['n'])
             if spec.get('stamp') != spec['n']:
                 patch.spec['stamp'] = spec['n']
 
         @kopf.on.validate(KIND, id='validating', **webhook)
+        @colored('validating')
         async def validating(spec: Any, old: Any, dryrun: bool, **_: Any) -> None:
-            recorder.review(process, spec['n'], is_dry=dryrun)
+            recorder.review(process, 'validating', spec['n'], is_dry=dryrun)
+            await consider('validating', spec['n'])
             if is_bad(spec['n']) and (old is None or old.spec['n'] != spec['n']):
                 raise kopf.AdmissionError(REFUSAL, code=422)
 

@@ -40,6 +40,14 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed)).violation is None, fault
 
 
+@pytest.mark.parametrize('seed, fault', [
+    (710003, "handlers are called again, though the object is known to be handled by others"),
+    (711146, "a list that is older than the response to the last write is taken as the newest"),
+])
+def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
+    assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault
+
+
 PRINT = """
 import sys
 from tests.simulation import plans, worlds

@@ -6,11 +6,13 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
+import datetime
 import gc
 import hashlib
 import itertools
 import logging
 import random
+import threading
 import traceback
 import uuid
 import warnings
@@ -22,14 +24,15 @@ from unittest import mock
 import kopf
 from kopf._cogs.clients import errors, vaults
 from kopf._cogs.structs import credentials
-from kopf._core.actions import invocation
+from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
 from kopf._core.engines.leadership import electors
 from kopf._core.intents import handlererrors, stopping
 from kopf._core.reactor import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
-from kopf._kits.sandbox.faults import Fault, Target
+from kopf._kits.sandbox.faults import Fault, Faults, Target
+from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
 from tests.simulation import elections, plans, specimens, threads
@@ -93,7 +96,7 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
     def make_loop() -> processes.SeededLoop:
         return processes.SeededLoop(plan.seed)  # the order and latencies: see `World.live`
 
-    with _seeded(plan.seed), _logging(world), warnings.catch_warnings():
+    with _seeded(plan.seed), _overhearing(world), _logging(world), warnings.catch_warnings():
         warnings.simplefilter('ignore', ResourceWarning)  # of abandoned daemons
         with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(world.live())
@@ -121,6 +124,23 @@ def _seeded(seed: int) -> Iterator[None]:
         companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
+
+
+@contextlib.contextmanager
+def _overhearing(world: 'World') -> Iterator[None]:
+    """Hear of the handlers that have failed without a call, because their time is over."""
+    known = execution.execute
+
+    async def execute(handler: Any, cause: Any, **options: Any) -> Any:
+        outcome = await known(handler, cause, **options)
+        process = processes.current.get()
+        if isinstance(outcome.exception, handlererrors.HandlerTimeoutError) and (
+                isinstance(process, Life)):
+            world.give_up(process, handler.id, cause)
+        return outcome
+
+    with mock.patch.object(execution, 'execute', execute):
+        yield
 
 
 @contextlib.contextmanager
@@ -169,6 +189,8 @@ class Life(threads.Host):
         """Whether it has lost its Lease, and does not lead again yet."""
         self.has_left_work = False
         """Whether it has said that there was no time to write everything before its exit."""
+        self.lag: Lag | None = None
+        """How far the API server is behind that serves its lists and watches."""
         self.started = loop.time()
         self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
         self.stop_flag = asyncio.Event()
@@ -256,6 +278,25 @@ class _Gone(Fault):
         return super().hit(target)
 
 
+class _Faults(Faults):
+    """The faults of a plan; a server that is behind can serve the lists and watches of a life."""
+
+    def __init__(self, world: 'World') -> None:
+        super().__init__()
+        self._world = world
+
+    def get_lag(self, target: Target) -> Lag | None:
+        process = processes.peer.get()
+        is_read = target.verb in ('list', 'watch')
+        return process.lag if is_read and isinstance(process, Life) else None
+
+    def hitting(self, target: Target, *actions: Any) -> list[Fault]:
+        found = super().hitting(target, *actions)
+        if any(fault.action == 'compact' for fault in found):
+            self._world.catch_up()  # before the history is gone that it needs
+        return found
+
+
 class World:
     """Carries out a plan, notes the story, and lets the guarantees be checked."""
 
@@ -276,6 +317,9 @@ class World:
         self._numbers = [itertools.count(1) for _ in range(plan.replicas)]
         self._latest = 0.0
         self._due: list[asyncio.Task[None]] = []
+        self._staleness: dict[int, tuple[int, float]] = {}
+        """How many versions behind, and for how long, the next lives are served."""
+        self._origin = 0
         self._failed = asyncio.Event()
         self._uids: dict[str, str] = {}
         self._is_over = False
@@ -340,7 +384,9 @@ class World:
             id=id, kind=kind, process=process, uid=body['metadata']['uid'],
             name=body['metadata']['name'], began=now, retry=kwargs.get('retry') or 0,
             reason=str(kwargs.get('reason') or kind),
-            old=reduce(old) if isinstance(old, Mapping) else old, new=reduce(body))
+            old=reduce(old) if isinstance(old, Mapping) else old, new=reduce(body),
+            version=int(body['metadata']['resourceVersion']),
+            started=self._find_start(kwargs))
         if process.alive and not self._is_over:
             if kind != 'timer':
                 self.touch()
@@ -348,6 +394,7 @@ class World:
             if self.is_electing:
                 self._check(lambda: self.elections.act(process.name, f"calls {call}"))
             self._check(lambda: self.guarantees.begin(call, kwargs, now))
+            self._check_thread(id)
             if invocation.kwargs_var.get({}).get('body') is not body:
                 self.fail(Violation('context', f"{call} begins without its context"))
         return call
@@ -363,8 +410,32 @@ class World:
                 self.note(f"{call}: {outcome}", who=call.process)
         self._check(lambda: self.guarantees.end(call, now))
 
-    def review(self, process: Life, n: int, *, is_dry: bool) -> None:
+    def _find_start(self, kwargs: dict[str, Any]) -> float:
+        started: datetime.datetime | None = kwargs.get('started')
+        return 0.0 if started is None else (started - processes.ORIGIN).total_seconds()
+
+    def _check_thread(self, id: str) -> None:
+        is_in_thread = isinstance(threading.current_thread(), threads.Thread)
+        if is_in_thread != (f'sync {id}' in self.plan.features):
+            self.fail(Violation('threads', f"{id} is called in {threading.current_thread()}"))
+
+    def give_up(self, process: Life, id: str, cause: Any) -> None:
+        """Note that a handler has failed, as its time is over."""
+        if not process.alive or self._is_over:
+            return
+        body, old = cause.body, cause.old
+        call = Call(
+            id=id, kind='change', process=process, uid=body['metadata']['uid'],
+            name=body['metadata']['name'], began=self._now, retry=0, reason=str(cause.reason),
+            old=reduce(old) if isinstance(old, Mapping) else old, new=reduce(body),
+            version=int(body['metadata']['resourceVersion']), ended=self._now, outcome='failed')
+        self.touch()
+        self.note(f"{call} is given up", who=process)
+        self._check(lambda: self.guarantees.give_up(call, body, self._now))
+
+    def review(self, process: Life, id: str, n: int, *, is_dry: bool) -> None:
         if process.alive and not self._is_over:
+            self._check_thread(id)
             self._check(lambda: self.admissions.review(n, is_dry=is_dry))
 
     def _check(self, check: Any) -> None:
@@ -416,8 +487,9 @@ class World:
         assert isinstance(loop, processes.SeededLoop)
         self._loop = loop
         loop.set_exception_handler(self.handle_exception)
-        async with Sandbox() as sandbox:
-            self.sandbox = sandbox
+        self.sandbox = sandbox = Sandbox()
+        sandbox.faults = _Faults(self)
+        async with sandbox:
             numbers = itertools.count(1)
             sandbox._cluster.new_uid = lambda: f'u{next(numbers)}'
             await sandbox.load(_make_crd(KIND, 'KopfExample', separate=self.plan.separate))
@@ -430,6 +502,7 @@ class World:
                         'apiVersion': 'kopf.dev/v1', 'kind': 'KopfOther',
                         'metadata': {'name': name}})
                     self.guarantees.others.add(name)
+            self._origin = sandbox._cluster.store.revision
             sandbox._cluster.store.listeners.append(self.hear)
             self.credentials = read_sandbox(sandbox)
             loop.disorder, loop.latency = self.plan.disorder, self.plan.latency
@@ -489,11 +562,31 @@ class World:
     def _start(self, who: int) -> None:
         life = self.lives[who] = Life(
             self, who, next(self._numbers[who]), asyncio.get_running_loop())
-        self.guarantees.start(life)
+        store, (versions, seconds) = (
+            self.sandbox._cluster.store, self._staleness.pop(who, (0, 0.0)))
+        revision = max(store.revision - versions, store.compacted, self._origin)
+        if revision < store.revision:
+            life.lag = Lag(revision)
+            life.loop.call_later(seconds, self._catch_up, life)
+        served = None if life.lag is None else [
+            entry.decode() for entry in store.select_at(revision, RESOURCE)]
+        self.guarantees.start(life, served)
         life.start()
-        self.note("starts", who=life)
+        self.note("starts" if life.lag is None else f"starts, and is served v{revision}", who=life)
         assert life.task is not None
         life.task.add_done_callback(lambda task: self._ended(life, task))
+
+    def catch_up(self) -> None:
+        """Let all be served the newest states."""
+        for life in [*self.lives, *self._past]:
+            if life is not None:
+                self._catch_up(life)
+
+    def _catch_up(self, life: Life) -> None:
+        if life.lag is not None and not life.lag.is_over:
+            if life.alive:
+                self.note("is served the newest states", who=life)
+            life.lag.end()
 
     def _ended(self, life: Life, task: asyncio.Task[None]) -> None:
         if life.stopping or self._is_over or not life.alive:
@@ -610,10 +703,15 @@ class World:
 
         async def end() -> None:
             await asyncio.sleep(seconds)
+            self.catch_up()
             self.sandbox._cluster.store.compact()
             self.sandbox.faults.remove(fault)
 
         self._due.append(asyncio.create_task(end()))
+
+    async def _do_stale(self, who: int, versions: int, seconds: float) -> None:
+        """The next start of the operator is served by an API server that is behind."""
+        self._staleness[who] = versions, seconds
 
     async def _do_kill(self, who: int, lossy: bool, down: float | None) -> None:
         life = self.lives[who]
@@ -717,7 +815,8 @@ class World:
 
     def _is_disturbed(self, life: Life) -> bool:
         """Whether writes can fail now."""
-        return life.cut_until > 0 or self.admissions.can_refuse(life) or any(
+        is_behind = life.lag is not None and not life.lag.is_over
+        return is_behind or life.cut_until > 0 or self.admissions.can_refuse(life) or any(
             fault.verb != 'watch' and (fault.count is None or fault.hits < fault.count)
             for fault in self.sandbox.faults)
 
@@ -747,6 +846,8 @@ class World:
         for fault in self.sandbox.faults:
             self.faults[fault.action] += fault.hits
         self.sandbox.faults.clear()
+        self._staleness.clear()
+        self.catch_up()
         for fault in gone:  # only a list ends it
             self.sandbox.faults.add(fault)
         self.note("all faults have ended")
