@@ -373,8 +373,10 @@ class Processor:
                 called.add(handler.key)
                 item.notice()
                 item.enter(items.Phase.CALLING)
-                outcome = await execution.execute(handler, cause, context=self.env)
-                item.enter(items.Phase.WORKING)
+                try:
+                    outcome = await execution.execute(handler, cause, context=self.env)
+                finally:  # if it is interrupted by an exit, the outcomes of others are written
+                    item.enter(items.Phase.WORKING)
                 if outcome.result is not None:
                     dicts.ensure(patch, ('status', handler.id), outcome.result)
         if not patch or event['type'] == 'DELETED':

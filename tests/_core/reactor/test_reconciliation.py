@@ -138,6 +138,28 @@ def test_an_object_is_resumed_once_if_the_response_to_its_closing_patch_is_lost(
 # What is too large to be remembered.
 
 
+def test_what_is_done_is_written_at_exit_also_if_an_event_handler_is_interrupted():
+    def declare(registry):
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def event(status, **_):
+            await asyncio.sleep(1000 if status else 0)
+
+        @kopf.on.create('kopfexamples', id='fn', registry=registry)
+        async def fn(**_):
+            pass
+
+    async def run():
+        api, operator = await accompany(declare)
+        api.faults.append('before')  # what is done is not written, and so the object has to wait
+        await asyncio.sleep(0.5)
+        api.edit({'status': {'touched': True}})
+        await asyncio.sleep(1)
+        await operator.stop()
+        return api.objects['obj']['metadata'].get('annotations') or {}
+
+    assert 'kopf.zalando.org/fn' in run_virtually(run())
+
+
 def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled_the_object():
     """The first list of the second operator comes from an API server that is behind."""
     calls = []
