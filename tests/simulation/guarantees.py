@@ -8,6 +8,9 @@ They are the same for sync handlers, with these limits, because a thread cannot 
 * When a leader loses its Lease, the running handlers go on. But it begins no others, and writes
   nothing.
 * A process ends only after its threads have ended, unless it is killed.
+* Sync admission handlers have the same threads. The API server calls them also for the writes of
+  their own operator, which then wait until a thread is free. If that is too late for the exit, what
+  is done can be lost, but only if the operator says so.
 * A timeout does not end a running call: its outcome is what it returns. It only prevents the next
   attempts. The handler has then failed for the state that is there at that time.
 
@@ -42,7 +45,7 @@ from typing import Any
 
 from kopf._kits.testing import processes
 from tests.simulation import threads
-from tests.simulation.plans import Plan
+from tests.simulation.plans import NAMES, Plan
 from tests.simulation.specimens import CHANGING, Call, get_limits, make_children
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
@@ -52,6 +55,12 @@ SERIAL = ('change', 'event', 'parent')
 """The kinds of handlers of which only one runs at a time for an object."""
 
 TOLERANCE = 0.01
+
+MANY_THREADS = 10
+"""With so many threads, sync admission handlers never wait for one."""
+
+LONGEST = 4.5
+"""How long (seconds) a sync handler can take; see `specimens`."""
 
 TRIPS = 8
 """How many times data can be on its way until an outcome is stored, also by the second PATCH."""
@@ -112,6 +121,8 @@ class Guarantees:
             step.args['seconds'] for step in plan.steps
             if step.action == 'fault' and step.args['action'] in ('slow', 'delay')), default=0.0)
         """How long (seconds) the writing of an outcome can take if the API is only slow."""
+        if plan.features & {'sync mutating', 'sync validating'} and plan.threads < MANY_THREADS:
+            self.writing += LONGEST * len(NAMES)
         self.period = plan.flush_delay + 0.1 + trips
         if any(feature.startswith('sync ') for feature in plan.features):
             self.period += max(threads.DELAYS)
