@@ -41,7 +41,6 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
 
 
 @pytest.mark.parametrize('seed, fault', [
-    (710003, "handlers are called again, though the object is known to be handled by others"),
     (711146, "a list that is older than the response to the last write is taken as the newest"),
     (730015, "what is done is not written at exit, if an event handler has to be interrupted"),
 ])
