@@ -25,7 +25,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--rounds', type=int, default=3, help="of which the medians are taken")
     parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
     parser.add_argument('--subjects', default='bare,release,this',
-                        help="some of bare, release, this, metered, traced, "
+                        help="some of bare, release, this, uvloop, metered, traced, "
                              f"{', '.join(subjects.PEERS)}")
     parser.add_argument('--peers', action='store_true',
                         help="also measure operators in Go and Rust, if these can be built here")

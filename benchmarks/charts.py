@@ -12,8 +12,8 @@ from matplotlib import figure
 from benchmarks import sampling, subjects, tables
 
 COLORS = {
-    'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'metered': '#7aa7e6',
-    'traced': '#8a7ae6', 'go': '#2ba3a8', 'rust': '#b5532b'}
+    'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'uvloop': '#1f4f94',
+    'metered': '#7aa7e6', 'traced': '#8a7ae6', 'go': '#2ba3a8', 'rust': '#b5532b'}
 
 CALM, SERIOUS = '#b8b8b8', '#c0392b'
 RESTARTS = ('SIGTERM', 'SIGKILL')

@@ -334,7 +334,7 @@ async def measure_import(bench: Bench) -> Figures:
     return {'time, s': statistics.median(times), MEMORY: statistics.median(sizes)}
 
 
-KOPFS = frozenset({'release', 'this'})
+KOPFS = frozenset({'release', 'this', 'uvloop'})
 PYTHONS = KOPFS | {'bare'}
 FRAMEWORKS = KOPFS.union(subjects.PEERS)
 ALL = FRAMEWORKS | {'bare'}
@@ -388,7 +388,7 @@ def make_rows() -> dict[str, Row]:
             "a start with 4,000 handled objects", creation(measure_resuming, kinds=resumed),
             quick=True, patches=0),
         'small': Row(
-            "a small operator, from the start of its process to the first call", measure_small,
+            "a small operator, from its start to the first call", measure_small,
             subjects=FRAMEWORKS),
         'ticks': Row(
             "a tick of a timer, 400 timers of a second",

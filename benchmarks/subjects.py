@@ -1,9 +1,10 @@
 """
-What is measured: this Kopf, also while it serves metrics or makes traces; the release on PyPI, and
-the bare client; and the peers in other languages: controller-runtime in Go, kube-rs in Rust.
+What is measured: this Kopf, also with uvloop, and while it serves metrics or makes traces; the
+release on PyPI, and the bare client; and the peers in other languages: controller-runtime in Go,
+kube-rs in Rust.
 
 The environments and programs are made outside of the project. The environments have no extras in
-them: neither uvloop nor the libraries for logging in.
+them but those of their names: neither uvloop nor the libraries for logging in.
 """
 
 import dataclasses
@@ -64,7 +65,8 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     """
     requirements = {
         'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
-        'metered': f'--editable={ROOT}[metrics]', 'traced': f'--editable={ROOT}[tracing]'}
+        'uvloop': f'--editable={ROOT}[uvloop]', 'metered': f'--editable={ROOT}[metrics]',
+        'traced': f'--editable={ROOT}[tracing]'}
     folders = {'bare': 'release'}
     subjects = []
     for name in names:
