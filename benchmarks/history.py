@@ -57,13 +57,14 @@ def make_ratios(
 
 
 def save(results: tables.Results, *, kubernetes: str) -> None:
+    today = datetime.date.today()
     entry = make_entry(
-        results, version=importlib.metadata.version('kopf'), today=datetime.date.today(),
+        results, version=importlib.metadata.version('kopf'), today=today,
         machine=f'{platform.system()} {platform.machine()}, Python {platform.python_version()}')
     lines = PATH.read_text().splitlines() if PATH.exists() else []
     PATH.write_text(''.join(f'{line}\n' for line in add(lines, entry)))
     ratios = make_ratios(
-        results, today=datetime.date.today(), where=(
+        results, today=today, where=(
             f'one machine with {os.cpu_count()} cores, Kubernetes {kubernetes}, '
             f'CPython {platform.python_version()}'))
     RATIOS.write_text(json.dumps(ratios, indent=1) + '\n')

@@ -4,7 +4,7 @@ release on PyPI, and the bare client; and the peers in other languages: controll
 kube-rs in Rust.
 
 The environments and programs are made outside of the project. The environments have no extras in
-them but those of their names: neither uvloop nor the libraries for logging in.
+them, apart from what their names say: neither uvloop nor the libraries for logging in.
 """
 
 import dataclasses
@@ -24,7 +24,10 @@ PEERS = {'go': 'go', 'rust': 'cargo'}
 """The peers, and the tools that build them."""
 
 OTHERS = {
-    'release': 'Kopf 1.45.2 on PyPI', 'go': 'controller-runtime 0.25', 'rust': 'kube-rs 5.0'}
+    'release': f"Kopf {RELEASE.partition('==')[2]} on PyPI",
+    'go': 'controller-runtime 0.25',
+    'rust': 'kube-rs 5.0',
+}
 """With whom this Kopf is compared, and their versions."""
 
 

@@ -153,7 +153,7 @@ async def test_objects_that_are_gone_leave_no_memory_behind(history):
     names = map('bad-{}'.format, itertools.count())
 
     async def storm():
-        for name in itertools.islice(names, 20):
+        for name in itertools.islice(names, 12):
             await play(world, history[0], new=True, name=name)
             for part in history[1:]:
                 await play(world, part, name=name)

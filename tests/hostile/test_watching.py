@@ -131,7 +131,7 @@ async def test_strange_lists_until_they_are_right(answer):
 @virtual_time
 async def test_strange_lines_leave_no_memory_behind(line):
     async def storm():
-        for _ in range(20):
+        for _ in range(12):
             await world.create('good')
             await world.rest(10)
             await world.api.sandbox.delete('kopfexamples', 'good')

@@ -73,7 +73,7 @@ def test_the_same_seed_is_the_same_story():
 
 
 def test_an_operator_does_not_grow_in_some_hours():
-    assert worlds.run(plans.make_night(0, hours=3, busy=900)).violation is None
+    assert worlds.run(plans.make_night(0, hours=3, busy=450)).violation is None
 
 
 def test_what_grows_after_the_first_hours_is_a_violation():

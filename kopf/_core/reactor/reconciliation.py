@@ -203,15 +203,14 @@ class Reconciliation:
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
         """
         Whether others have changed the essence of the object, have deleted or handled it, or have
-        removed the finalizer.
+        added or removed the finalizer.
 
         Others have handled the object if this process has begun with a state that was outdated:
         e.g. the last PATCH of a killed process has come late, or an API server was behind.
         """
         return (
-            self._is_changed(raw, self.view.essence) or self._is_handled_by_others(raw)
-            or decisions.is_blocked(raw, self.env.settings.persistence.finalizer)
-            != self.view.blocked)
+            decisions.is_blocked(raw, self.env.settings.persistence.finalizer) != self.view.blocked
+            or self._is_changed(raw, self.view.essence) or self._is_handled_by_others(raw))
 
     def _is_handled_by_others(self, raw: bodies.RawBody) -> bool:
         if self.item.inbox.is_expecting:

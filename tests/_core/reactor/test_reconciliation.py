@@ -160,6 +160,33 @@ def test_what_is_done_is_written_at_exit_also_if_an_event_handler_is_interrupted
     assert 'kopf.zalando.org/fn' in run_virtually(run())
 
 
+def test_no_handler_is_called_without_the_finalizer_if_others_remove_it_meanwhile():
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def one(**_):
+            await asyncio.sleep(2)
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def two(meta, **_):
+            seen.append(meta.get('finalizers'))
+
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def deleted(**_):
+            pass
+
+    async def run():
+        api, operator = await accompany(declare)
+        await asyncio.sleep(1)
+        api.edit({'metadata': {'finalizers': None}})
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(run())
+    assert seen == [['kopf.zalando.org/KopfFinalizerMarker']]
+
+
 def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled_the_object():
     """The first list of the second operator comes from an API server that is behind."""
     calls = []
