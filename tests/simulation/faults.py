@@ -119,9 +119,6 @@ FAULTS = (
           "if subrefs == state.subrefs:", "if True:", SEEN),
 
     # Writing.
-    Fault('a state that an overtaken write has met is forgotten',
-          '_core.reactor.processing:Processor._reconcile',
-          "found.saver.take(e.newest)", "pass", PEER),
     Fault('a namesake is patched', '_core.actions.application:_merge',
           "guard = {key: meta[key]} if key in meta else {}", "guard = {}", OWN),
     Fault('a JSON patch does not test the version', '_core.actions.application:exchange',
@@ -199,10 +196,19 @@ FAULTS = (
           "if left is not None and handler.is_async:", "if left is not None:", RETURN),
 
     # Older states after a restart.
-    Fault('what others have handled meanwhile is not noticed',
-          '_core.reactor.reconciliation:Reconciliation._is_handled_by_others',
-          "return self.view.old != decisions.fetch_old(bodies.Body(raw), self.env.settings)",
-          "return False", STALE, is_stale=True),
+    Fault('newer records of the previous process are not noticed',
+          '_core.reactor.reconciliation:Reconciliation._is_overtaken',
+          "if self.item.trust is not items.Trust.NONE:", "if True:", STALE, is_stale=True),
+    Fault('newer records of the previous process are written over',
+          '_core.reactor.saving:Saver._is_doubtful',
+          "self.item.trust is not items.Trust.CONFIRMED or", "", STALE, is_stale=True),
+    Fault('a call for an outdated state counts for the newest one',
+          '_core.reactor.reconciliation:Reconciliation._begin_anew',
+          "if not cycle.unsaved or known is None:", "if True:", STALE, is_stale=True),
+    Fault('an own PATCH without a response is taken for one of others',
+          '_core.actions.application:_merge',
+          "if is_fenced and target.is_applied(part, expected, newest):", "if False:", ONCE,
+          is_stale=True),
     Fault('an old list is trusted for a release', '_core.actions.application:exchange',
           "if e.message == FAILED_TEST:",
           "if e.message == FAILED_TEST:\n"

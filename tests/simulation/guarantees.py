@@ -20,22 +20,16 @@ last-handled state. So, these repetitions cannot be avoided, and are allowed:
 
 * It calls handlers for a state that is older than the newest one, though they have finished for it:
   if the state that it sees does not show that. If the state shows it, they are not called.
-* When it has written on such an object, its records have replaced newer ones. So, what earlier
-  processes have finished does not count any more, and the newest state is handled once again.
+* What it has done for such a state is not written: its first PATCH of an object is refused if the
+  records have changed. So, the handlers' outcomes and delays for such a state do not count. If the
+  newest state differs, these handlers see it, too; the resuming handlers see it in any case.
 * Objects which the older list lacks are new ones: they are not resumed, and not in the indices.
 * Before it has caught up, a stop is like a kill: the server refuses writes that test the version,
   and shows no newer one.
 
 All else has to hold: it never writes over the work of others, never releases an object by an older
 state, calls no handler of the same process again for the same, and goes on from the newest state
-after its first write. At rest, all has to be as without the older states.
-
-Not all of this holds yet, so such plans are not usual ones:
-
-* Records of two histories can be mixed on an object. A PATCH of the progress tests the uid only, so
-  it merges what an older state has led to with newer records. After one more restart, handlers
-  count as finished that have not seen the newest state.
-* A newer state of the same essence is adopted between two handlers without its progress.
+as soon as it knows that state. At rest, all has to be as without the older states.
 """
 import collections
 import datetime
@@ -274,9 +268,9 @@ class Guarantees:
             if earlier.finished and earlier.reason == call.reason:
                 if self._is_shown(earlier, call):
                     raise Violation('not repeated', f"{call} begins again, its end is stored")
-                if earlier.process is call.process:
+                if earlier.process is call.process and not self.is_stale(earlier):
                     raise Violation('not repeated', f"{call} begins again, it has finished")
-                if is_stale or earlier.is_obscured:
+                if is_stale or earlier.is_obscured or self.is_stale(earlier):
                     continue
                 if self.is_calm and earlier.ended is not None and (
                         earlier.ended + self.period < earlier.process.gone_at):
@@ -320,6 +314,8 @@ class Guarantees:
             return  # it does not know of later attempts
         if last is None or last.reason != call.reason or last.ended is None:
             return
+        if self.is_stale(last) and not self.is_stale(call):
+            return  # what was done for an outdated state is not written
         if last.outcome == 'retry' and call.retry == last.retry + 1 and (
                 now < last.ended + last.delay - TOLERANCE):
             raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
@@ -550,8 +546,9 @@ class Guarantees:
                         if call.id == 'resuming' and call.process is process and call.finished]
                 if is_old and not done and uid not in self.resumed[process]:
                     raise Violation('resuming', f"{uid} is not resumed")
-                if len(done) > 1:
-                    raise Violation('resuming', f"{uid} is resumed {len(done)} times")
+                current = [call for call in done if not self.is_stale(call)]
+                if len(current) > 1:
+                    raise Violation('resuming', f"{uid} is resumed {len(current)} times")
 
     def created_before(self, raw: Any, process: Any) -> bool:
         return bool(raw['metadata']['creationTimestamp'] < process.started_at)

@@ -3,11 +3,13 @@ Applying patches to objects.
 
 A patch is applied to exactly the object that it was made for, never to another object of the same
 name. For this, merge patches contain the ``uid``. JSON patches and patches of the status
-subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`.
+subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`:
+while other operators can handle the object, and until the first response to a write of this
+process.
 """
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from kopf._cogs.clients import api, errors, listing, patching
 from kopf._cogs.structs import bodies, diffs, nesting, patches, references
@@ -46,14 +48,16 @@ class OvertakenError(Exception):
 
 class Fence(NamedTuple):
     """
-    Protects what another operator writes to the object after it has taken over.
+    Protects what another operator or the previous process has written to the object.
 
-    While the fence is up, a patch is applied only to a state that no other operator has handled.
+    While the fence is up, a patch is applied only to a state that nobody else has handled since.
     """
     is_up: Callable[[], bool]
-    """Whether another operator could have taken over."""
+    """Whether others could have handled the object since the known state."""
     is_overtaken: Callable[[bodies.RawBody, bodies.RawBody], bool]
     """Whether another operator has handled the object between the two states."""
+    confirm: Callable[[], None]
+    """Note that nobody has handled the object until the newest state, which was just read."""
 
 
 class Target(NamedTuple):
@@ -74,9 +78,20 @@ class Target(NamedTuple):
 
         :raises OvertakenError: if another operator has handled the object meanwhile.
         """
-        if self.fence is not None and self.fence.is_up() and (
-                self.fence.is_overtaken(expected, actual)):
+        if self.fence is None or not self.fence.is_up():
+            return
+        if self.fence.is_overtaken(expected, actual):
             raise OvertakenError(actual)
+        if bodies.is_newer(bodies.parse_version(actual), bodies.parse_version(expected)):
+            self.fence.confirm()
+
+    def is_applied(
+            self, patch: Mapping[str, Any], expected: bodies.RawBody, actual: bodies.RawBody,
+    ) -> bool:
+        """Whether the newest state has the patch, and no other operator has handled it since."""
+        return _is_reflected(patch, actual) and self.fence is not None and (
+            not self.fence.is_overtaken(
+                cast(bodies.RawBody, patches.merge(expected, patch)), actual))
 
     async def send(
             self,
@@ -201,6 +216,8 @@ async def _merge(
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise
+            if is_fenced and target.is_applied(part, expected, newest):
+                return newest  # the response to a former attempt was lost
             target.verify(expected, newest)
             continue
         except api.REPEATABLE:

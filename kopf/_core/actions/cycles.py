@@ -289,12 +289,18 @@ class Cycle(NamedTuple):
         The caller does so when the states that they have seen are too large for a record. The
         progress of their sub-handlers is reset too, including the progress on the object.
         """
-        finished = {id_: state for id_, state in self.states.items() if state.finished}
-        forgotten = {*finished, *(id_ for state in finished.values() for id_ in state.subrefs)}
+        finished = [id_ for id_, state in self.states.items() if state.finished]
+        return self._replace(base=None, divergent=None).forget(finished, now=now)
+
+    def forget(self, handler_ids: Collection[ids.HandlerId], *, now: clocks.Moment) -> 'Cycle':
+        """Reset these handlers, their sub-handlers, and their parents that have finished."""
+        parents = {id_ for id_, state in self.states.items()
+                   if state.finished and not state.subrefs.isdisjoint(handler_ids)}
+        known = parents.union(id_ for id_ in handler_ids if id_ in self.states)
+        forgotten = known.union(*(self.states[id_].subrefs for id_ in known))
         new = progression.HandlerState.new(now=now, purpose=self.reason)
         return self._replace(
-            base=None, divergent=None, states=self._with(dict.fromkeys(forgotten, new)),
-            unsaved=self.unsaved | forgotten)
+            states=self._with(dict.fromkeys(forgotten, new)), unsaved=self.unsaved | forgotten)
 
     def _with(
             self, states: Mapping[ids.HandlerId, progression.HandlerState],

@@ -64,6 +64,23 @@ for _phase, _successors in TRANSITIONS.items():
 AT_WORK = (Phase.WORKING, Phase.CALLING)
 
 
+class Trust(enum.Enum):
+    """
+    Whether the known state of an object can be older than what the previous process has written.
+
+    It can, if the API server is behind, or if the last PATCH of that process has come late.
+    """
+
+    NONE = enum.auto()
+    """It can: this process has not written to the object."""
+
+    ATTEMPTED = enum.auto()
+    """It can, or newer records are of this process: the result of its PATCH is not known."""
+
+    CONFIRMED = enum.auto()
+    """It cannot: the API has shown the newest state, e.g. in response to a PATCH."""
+
+
 class Source(Protocol):
     """The informer of an item: it has the items of one resource in one namespace."""
 
@@ -97,7 +114,7 @@ class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
         'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo', 'name',
-        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'uid', 'vanished')
+        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'trust', 'uid', 'vanished')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -113,6 +130,7 @@ class Item:
         """Whether the object no longer exists, or is no longer served."""
         self.vanished = False
         """Whether the object is gone by a response, though the watch does not show that yet."""
+        self.trust = Trust.NONE
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None
@@ -218,11 +236,21 @@ class Item:
         """Take the response to an own write; false if a newer state is known."""
         now = asyncio.get_running_loop().time()
         is_newest = self.inbox.accept(raw, patience=now + self.source.consistency_timeout)
+        self.confirm()
         if is_newest:
             self.show(raw)
             if raw['metadata'].get('deletionTimestamp') and not raw['metadata'].get('finalizers'):
                 self.vanish()  # a late watch can still bring the former state, of this version
         return is_newest
+
+    def attempt(self) -> None:
+        """Note that a PATCH is about to be sent."""
+        if self.trust is Trust.NONE:
+            self.trust = Trust.ATTEMPTED
+
+    def confirm(self) -> None:
+        """Note that the API has shown the newest state."""
+        self.trust = Trust.CONFIRMED
 
     def take_over(self, raw: bodies.RawBody) -> None:
         """Take the response to a write of a daemon or a timer, and queue the item."""

@@ -237,9 +237,9 @@ class Processor:
             await self._settle_at_exit(item, found.saver)
             raise
         except application.OvertakenError as e:
-            found.logger.info(f"{e} What this operator has done is not written.")
-            item.proceed(None)
-            found.saver.take(e.newest)  # the list after the pause can be older than this state
+            found.give_way(e)
+            if not found.is_stopped:
+                return
         except Exception:
             item.keep(found.saver.raw)
             raise

@@ -7,9 +7,10 @@ daemons have to stop first, or when the operator stops. No tasks of a reconcilia
 its end. Outcomes that are not written stay in the cycle.
 """
 import asyncio
+import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import wakeups
@@ -120,6 +121,8 @@ class Reconciliation:
         :raises ValueError: if the object has unreadable records of the framework.
         """
         env, item = self.env, self.item
+        if not self._end_if_closed(raw) and item.cycle is not None and self._is_overtaken(raw):
+            item.proceed(self._begin_anew(item.cycle, raw))
         item.keep(raw)
         item.inbox.begin()
         self._known = raw
@@ -129,11 +132,6 @@ class Reconciliation:
         self.view = decisions.look(
             raw, settings=env.settings, extra_fields=self.handlers.extra_fields)
         cycle = item.cycle
-        if cycle is not None and cycle.commit is not None and recording.is_committed(
-                cycle.commit, old=self.view.old, body=self.view.body, settings=env.settings):
-            if cycle.commit.resumes:
-                item.resume()
-            cycle = None
         if cycle is None:
             cycle = recording.restore(
                 self.handlers.changing, body=self.view.body, settings=env.settings,
@@ -147,6 +145,57 @@ class Reconciliation:
         self._selection = filters.select(self.handlers.changing, self._get_cause())
         if self._selection.in_scope or (self.view.deleting and self.view.blocked):
             item.notice()
+
+    def give_way(self, overtaken: application.OvertakenError) -> None:
+        """Go on from what another operator has left, as nothing can be written over that."""
+        item, newest = self.item, overtaken.newest
+        if not (self.is_stopped and self._end_if_closed(newest)):
+            self.logger.info(f"{overtaken} What this operator has done is not written.")
+            item.proceed(
+                None if item.cycle is None or self.is_stopped
+                else self._begin_anew(item.cycle, newest))
+        self.saver.take(newest)  # the list after a pause can be older than this state
+        if not self.is_stopped:
+            item.inbox.put(newest)
+
+    def _end_if_closed(self, raw: bodies.RawBody) -> bool:
+        """
+        End the cycle if this state shows that it is closed; return whether that was so.
+
+        The response to the closing PATCH was lost: otherwise, the cycle would have ended with it.
+        """
+        item, settings = self.item, self.env.settings
+        commit = None if item.cycle is None else item.cycle.commit
+        if commit is None:
+            return False
+        body = bodies.Body(raw)
+        if not recording.is_committed(
+                commit, old=decisions.fetch_old(body, settings), body=body, settings=settings):
+            return False
+        item.proceed(None)
+        if commit.resumes:
+            item.resume()
+        return True
+
+    def _begin_anew(self, cycle: cycles.Cycle, raw: bodies.RawBody) -> cycles.Cycle | None:
+        """
+        Restore the cycle from newer records than those that it was restored from.
+
+        The handlers that were called meanwhile have seen an outdated state. If the newest one
+        differs, they are called again, even if a previous process has called them for it.
+        """
+        now = self.env.clock.now()
+        restored = recording.restore(
+            self.handlers.changing, body=bodies.Body(raw), settings=self.env.settings, now=now)
+        known = self._known if self._known is not None else self.item.recall()
+        if not cycle.unsaved or known is None:
+            return restored
+        seen = cycle.base if cycle.base is not None else self.saver.build_essence(known)
+        if seen == self.saver.build_essence(raw):
+            return restored
+        if restored is None:  # it is closed: only a difference lets the handlers be called
+            return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=seen)
+        return restored.forget(cycle.unsaved, now=now)
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""
@@ -210,15 +259,15 @@ class Reconciliation:
         """
         return (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer) != self.view.blocked
-            or self._is_changed(raw, self.view.essence) or self._is_handled_by_others(raw))
+            or self._is_changed(raw, self.view.essence) or self._is_overtaken(raw))
 
-    def _is_handled_by_others(self, raw: bodies.RawBody) -> bool:
-        if self.item.inbox.is_expecting:
-            return False  # it can be an older state
-        try:
-            return self.view.old != decisions.fetch_old(bodies.Body(raw), self.env.settings)
-        except ValueError:
-            return True  # it is not readable: the next look says so
+    def _is_overtaken(self, raw: bodies.RawBody) -> bool:
+        """Whether the known state was so old that the previous process has handled newer ones."""
+        if self.item.trust is not items.Trust.NONE:
+            return False
+        known = self._known if self._known is not None else self.item.recall()
+        return known is not None and saving.is_overtaken(
+            self.item, self.env.settings, known, raw)
 
     # Deciding.
 
@@ -509,7 +558,8 @@ class Reconciliation:
             self._check_interrupted()
             for handler in self._choose(lifecycle, due, own):
                 self._check_interrupted()
-                await self._execute(handler, own, field=field)
+                with _retrying_outside():
+                    await self._execute(handler, own, field=field)
                 if self.item.get_cycle().must_be_saved(
                         now=env.clock.mono(), delay=env.settings.persistence.flush_delay,
                         is_status_essential=self.handlers.is_status_essential):
@@ -525,16 +575,11 @@ class Reconciliation:
         self._absorb()
 
     async def _save_in_between(self) -> None:
-        """
-        Write between two sub-handlers; the next ones see the state that the server returns.
-
-        An error of the write is not one of the parent handler: it is tried again outside of it.
-        """
+        """Write between two sub-handlers; the next ones see the state that the server returns."""
         self.item.enter(items.Phase.WORKING)
         try:
-            newest = await self.saver.save()
-        except (errors.APIError, application.PatchError, application.OvertakenError):
-            raise handlererrors.HandlerChildrenRetry(delay=None) from None
+            with _retrying_outside():
+                newest = await self.saver.save()
         finally:
             self.item.enter(items.Phase.CALLING)
         if newest is None:
@@ -543,6 +588,19 @@ class Reconciliation:
             newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields)
         self._diff = diffs.diff(self.view.old, self.view.essence)
         self._cause = None
+
+
+@contextlib.contextmanager
+def _retrying_outside() -> Iterator[None]:
+    """
+    Stop the parent handler, without an error, if a write fails between its sub-handlers.
+
+    An error of the write is not one of the parent handler: it is tried again outside of it.
+    """
+    try:
+        yield
+    except (errors.APIError, application.PatchError, application.OvertakenError):
+        raise handlererrors.HandlerChildrenRetry(delay=None) from None
 
 
 def get_memo(env: saving.Environment, item: items.Item) -> Any:

@@ -65,7 +65,13 @@ class Saver:
         env, item = self.env, self.item
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
-            application.Fence(self.is_shared, functools.partial(is_overtaken, item, env.settings)))
+            application.Fence(
+                self._is_doubtful, functools.partial(is_overtaken, item, env.settings),
+                item.confirm))
+
+    def _is_doubtful(self) -> bool:
+        """Whether another process could have handled the object since the known state."""
+        return self.item.trust is not items.Trust.CONFIRMED or self.is_shared()
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
@@ -198,7 +204,11 @@ class Saver:
 
     async def _exchange(self, wanted: bodies.RawBody) -> tuple[bodies.RawBody | None, bool]:
         ops = patches.make_json_patch(self.raw, wanted)
-        newest, applied = await application.exchange(self.target, self.raw, ops)
+        self.item.attempt()
+        target = self.target
+        newest, applied = await application.exchange(target, self.raw, ops)
+        if newest is not None and not applied:
+            target.verify(self.raw, newest)
         self._accept(newest)
         return newest, applied
 
@@ -231,6 +241,7 @@ class Saver:
     async def _apply(
             self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
     ) -> bodies.RawBody | None:
+        self.item.attempt()
         newest = await application.apply(
             self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
         self._accept(newest)

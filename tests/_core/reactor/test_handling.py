@@ -724,7 +724,7 @@ def test_an_object_that_changes_during_each_write_pauses_for_the_batch_window():
 
     run_virtually(run())
     pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
-    assert max(pauses[:2]) < 0.1
+    assert max(pauses[:2]) < 0.2  # a conflict with the first PATCH takes two more requests
     assert min(pauses[2:]) > 1.9
 
 

@@ -3,6 +3,7 @@ What handlers see of an object that others edit between them. The time is virtua
 """
 import asyncio
 import json
+import logging
 
 import pytest
 
@@ -217,6 +218,115 @@ def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled
     assert calls == ['one', 'two', 'one']
     assert list(raw['metadata']['annotations']) == [
         'kopf.zalando.org/last-handled-configuration']
+
+
+class Retold:
+    """An object that one operator has handled, and that another one sees as it was before."""
+
+    def __init__(self, *, retried_after):
+        self.calls = []
+        self.retried_after = retried_after
+
+    def declare(self, registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def one(**_):
+            self.calls.append('one')
+            await asyncio.sleep(2)
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def two(**_):
+            self.calls.append('two')
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def three(retry, **_):
+            self.calls.append('three')
+            if not retry:
+                raise kopf.TemporaryError("not yet", delay=self.retried_after)
+
+    async def live(self, *, lasts, watch_delay):
+        """Return what the second operator has called, and what it has written."""
+        api, first = await accompany(self.declare)
+        await asyncio.sleep(lasts)
+        await first.stop()
+        self.calls.clear()
+        number = len(api.history)
+        registry = kopf.OperatorRegistry()
+        self.declare(registry)
+        second = Operator(api, registry, watch_delay=watch_delay)
+        second.start(behind=number - 1)
+        await asyncio.sleep(lasts)
+        await second.stop()
+        return self.calls, [raw for _, raw in api.history[number:]]
+
+
+def test_nothing_is_written_over_what_the_previous_process_has_written_since(caplog):
+    caplog.set_level(logging.INFO)
+    story = Retold(retried_after=1)
+    calls, written = run_virtually(story.live(lasts=20, watch_delay=60))
+    assert calls == ['one', 'two', 'three']
+    assert not written
+    assert "Another operator has handled the object meanwhile" in caplog.text
+
+
+def test_no_handler_is_called_again_as_soon_as_it_is_known_that_it_has_finished():
+    story = Retold(retried_after=1000)
+    calls, written = run_virtually(story.live(lasts=20, watch_delay=1))
+    assert calls == ['one']
+    assert not written
+
+
+@pytest.mark.parametrize('delay', [1, 1000], ids=['closed', 'open'])
+def test_who_was_called_for_an_outdated_state_sees_the_newest_one(delay):
+    """Also if the previous process has called this handler for the newest state, at last."""
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', id='one', registry=registry)
+        @kopf.on.update('kopfexamples', id='one', registry=registry)
+        async def one(spec, **_):
+            seen.append(spec['number'])
+
+        @kopf.on.update('kopfexamples', id='two', registry=registry)
+        async def two(retry, **_):
+            if not retry:
+                raise kopf.TemporaryError("not yet", delay=delay)
+
+    async def run():
+        api, first = await accompany(declare, spec={'number': 0})
+        await asyncio.sleep(5)
+        api.edit({'spec': {'number': 1}})
+        await asyncio.sleep(5)
+        await first.stop()
+        assert seen == [0, 1]
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry, watch_delay=60)
+        second.start(behind=len(api.history) - 1)
+        await asyncio.sleep(20)
+        await second.stop()
+
+    run_virtually(run())
+    assert seen[2:] == [0, 1]
+
+
+def test_an_object_that_others_edit_meanwhile_is_written_to_with_the_second_patch():
+    """The first PATCH of a process is for the version that the process has seen."""
+    def declare(registry):
+        @kopf.on.create('kopfexamples', id='fn', registry=registry)
+        async def fn(**_):
+            return 'done'
+
+    async def run():
+        api, operator = await accompany(declare)
+        operator.watch_delay = 5
+        api.edit({'metadata': {'labels': {'of': 'others'}}})
+        await operator.rest()
+        await operator.stop()
+        return api.objects['obj']
+
+    raw = run_virtually(run())
+    assert raw['status'] == {'fn': 'done'}
+    assert raw['metadata']['labels'] == {'of': 'others'}
 
 
 def test_handlers_of_too_large_objects_are_repeated_after_a_restart_and_it_is_said(caplog):
