@@ -486,13 +486,18 @@ async def selected_replicas(selecting_cluster, operator, tmp_path):
 
 
 def find_selectors(replicas, kind, cluster):
-    """Find the selectors of all lists and watches of each replica, by the audit log if any."""
+    """
+    Find the selectors of all lists and watches of each replica, by the audit log if any.
+
+    Single objects are listed by their names: e.g. after a conflict.
+    """
     found = collections.defaultdict(list)
     audit = pathlib.Path(cluster).with_name('audit.log')
     if not audit.exists():
         for who, proxy in replicas.proxies.items():
             for request in list(proxy.requests):
-                if request.method == 'GET' and kind.plural in request.path:
+                if request.method == 'GET' and kind.plural in request.path and (
+                        'fieldSelector' not in request.query):
                     found[who].append(request.query.get('shardSelector'))
         return found
     for entry in read_audit(audit, replicas.lease):
@@ -501,7 +506,8 @@ def find_selectors(replicas, kind, cluster):
         if of and name == replicas.lease and kind.plural in url.path and (
                 entry['verb'] in ('list', 'watch') and entry['stage'] == 'ResponseComplete'):
             query = dict(urllib.parse.parse_qsl(url.query))
-            found[who].append(query.get('shardSelector'))
+            if 'fieldSelector' not in query:
+                found[who].append(query.get('shardSelector'))
     return found
 
 
