@@ -23,6 +23,8 @@ last-handled state. So, these repetitions cannot be avoided, and are allowed:
 * What it has done for such a state is not written: its first PATCH of an object is refused if the
   records have changed. So, the handlers' outcomes and delays for such a state do not count. If the
   newest state differs, these handlers see it, too; the resuming handlers see it in any case.
+* If the newest state was handled, only a difference lets these handlers be called: all handlers see
+  it. So, what earlier processes have finished does not count any more after the first write.
 * Objects which the older list lacks are new ones: they are not resumed, and not in the indices.
 * Before it has caught up, a stop is like a kill: the server refuses writes that test the version,
   and shows no newer one.

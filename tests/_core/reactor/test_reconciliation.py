@@ -243,7 +243,7 @@ class Retold:
             if not retry:
                 raise kopf.TemporaryError("not yet", delay=self.retried_after)
 
-    async def live(self, *, lasts, watch_delay):
+    async def live(self, *, lasts, watch_delay, watch_step=None):
         """Return what the second operator has called, and what it has written."""
         api, first = await accompany(self.declare)
         await asyncio.sleep(lasts)
@@ -252,7 +252,7 @@ class Retold:
         number = len(api.history)
         registry = kopf.OperatorRegistry()
         self.declare(registry)
-        second = Operator(api, registry, watch_delay=watch_delay)
+        second = Operator(api, registry, watch_delay=watch_delay, watch_step=watch_step)
         second.start(behind=number - 1)
         await asyncio.sleep(lasts)
         await second.stop()
@@ -266,6 +266,13 @@ def test_nothing_is_written_over_what_the_previous_process_has_written_since(cap
     assert calls == ['one', 'two', 'three']
     assert not written
     assert "Another operator has handled the object meanwhile" in caplog.text
+
+
+def test_states_older_than_the_one_that_a_refused_patch_has_met_are_ignored():
+    story = Retold(retried_after=1)
+    calls, written = run_virtually(story.live(lasts=60, watch_delay=10, watch_step=1))
+    assert calls == ['one', 'two', 'three']
+    assert not written
 
 
 def test_no_handler_is_called_again_as_soon_as_it_is_known_that_it_has_finished():
@@ -309,7 +316,7 @@ def test_who_was_called_for_an_outdated_state_sees_the_newest_one(delay):
     assert seen[2:] == [0, 1]
 
 
-def test_an_object_that_others_edit_meanwhile_is_written_to_with_the_second_patch():
+def test_an_object_that_others_edit_meanwhile_is_written_to_with_the_second_patch(monkeypatch):
     """The first PATCH of a process is for the version that the process has seen."""
     def declare(registry):
         @kopf.on.create('kopfexamples', id='fn', registry=registry)
@@ -319,14 +326,22 @@ def test_an_object_that_others_edit_meanwhile_is_written_to_with_the_second_patc
     async def run():
         api, operator = await accompany(declare)
         operator.watch_delay = 5
-        api.edit({'metadata': {'labels': {'of': 'others'}}})
+        plain_patch = api.patch
+
+        def patch(*args):
+            patches.append(args)
+            return plain_patch(*args)
+
+        monkeypatch.setattr(api, 'patch', patch)
+        api.edit({'status': {'of': 'others'}})
         await operator.rest()
         await operator.stop()
         return api.objects['obj']
 
+    patches = []
     raw = run_virtually(run())
-    assert raw['status'] == {'fn': 'done'}
-    assert raw['metadata']['labels'] == {'of': 'others'}
+    assert len(patches) == 2
+    assert raw['status'] == {'fn': 'done', 'of': 'others'}
 
 
 def test_handlers_of_too_large_objects_are_repeated_after_a_restart_and_it_is_said(caplog):
