@@ -21,6 +21,11 @@ from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import causes, filters, handlers, stopping
 from kopf._core.reactor import items, reconciliation, saving, switches
 
+HOT_ROUNDS = 3
+"""
+When to begin to batch changes: after so many in a row, each while the previous one was handled.
+"""
+
 LATE_SAVING = 1.0
 """How long (seconds) the outcomes are written if a handler ends after the deadline of an exit."""
 
@@ -162,13 +167,20 @@ class Processor:
             self, item: items.Item, first: bodies.RawBody,
             found: reconciliation.Reconciliation | None,
     ) -> None:
-        """Call the event handlers, then reconcile the newest state; repeat if there is news."""
-        inbox = item.inbox
+        """
+        Call the event handlers, then reconcile the newest state; repeat if there is news.
+
+        An object can change all the time, faster than it is handled: no handlers must starve.
+        """
+        inbox, rounds = item.inbox, 0
         while True:
             while inbox.has_events and (item.gone or not self._switch.check_paused()):
                 event = inbox.take_event()
                 assert event is not None
                 await self._watch(item, event)
+            if not item.gone and self._switch.is_paused:
+                inbox.remind()
+                return
             is_news = inbox.pending is not None
             raw = inbox.take(first)
             if item.gone:
@@ -183,21 +195,31 @@ class Processor:
             if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
-                if found is None or raw is not first:
+                if found is None or found.saver.raw is not raw:
                     found = self._make_reconciliation(item, raw)
                 await self._reconcile(item, found)
-                found = None
             if item.handlers.reconciling:
-                await self._run_reconcilers(item, raw, is_news=is_news)
+                await self._run_reconcilers(
+                    item, raw, is_news=is_news, is_hot=rounds >= HOT_ROUNDS)
                 item.inbox.pack()  # after a start, thousands of objects rest at once
+            if inbox.pending is not None:
+                rounds += 1
+                is_response = found is not None and found.saver.raw is inbox.pending
+                if rounds >= HOT_ROUNDS and not is_response and not decisions.is_deleting(
+                        inbox.pending):
+                    await asyncio.sleep(self.env.settings.queueing._batch_window)
             if self._switch.is_stopping or self._switch.is_paused or not (
                     inbox.pending is not None or inbox.has_events):
                 return
 
     async def _run_reconcilers(
-            self, item: items.Item, raw: bodies.RawBody, *, is_news: bool,
+            self, item: items.Item, raw: bodies.RawBody, *, is_news: bool, is_hot: bool,
     ) -> None:
-        """Call the reconciling handlers, and schedule their next calls."""
+        """
+        Call the reconciling handlers, and schedule their next calls.
+
+        They wait for a newer state that is there already, unless the object ``is_hot``.
+        """
         member = item.reconcilers
         if member is None or item.gone or item.vanished:
             return
@@ -207,7 +229,7 @@ class Processor:
         # The own writes of this pass have no echoes, but they are changes of the object.
         if is_news or bodies.parse_version(newest) != bodies.parse_version(raw):
             member.note_change()
-        if item.inbox.pending is not None or self._switch.is_stopping:
+        if self._switch.is_stopping or (item.inbox.pending is not None and not is_hot):
             return
         if self._switch.check_paused() or not item.is_indexed:
             item.inbox.remind()  # the item is released when it is resumed or indexed

@@ -30,11 +30,6 @@ from kopf._core.actions import (
 from kopf._core.intents import causes, filters, handlererrors, handlers
 from kopf._core.reactor import items, saving, switches
 
-HOT_ROUNDS = 3
-"""
-When to begin to batch changes: after so many in a row, each while the previous one was handled.
-"""
-
 
 class Reconciliation:
     """
@@ -83,24 +78,30 @@ class Reconciliation:
         self._announced: causes.Reason | None = None
 
     async def run(self) -> None:
-        """Reconcile the given state, and then the newer states that arrive meanwhile."""
-        item, rounds = self.item, 0
+        """
+        Reconcile the given state until the object rests, or until others have changed it.
+
+        What they have made of it is left in the inbox. If it is given again, `run` goes on.
+        """
+        item = self.item
         newest: bodies.RawBody | None = self.saver.raw
         try:
             while newest is not None:
-                if newest is not self._known:
-                    self.look(newest)
-                newest = await self._proceed()
-                if item.gone or self.is_stopped:
+                if newest is not self._known and self._look_again(newest):
+                    item.inbox.put(newest)
                     return
-                pending = item.inbox.pending
-                if pending is not None:
-                    rounds += 1
-                    if rounds >= HOT_ROUNDS and not decisions.is_deleting(pending):
-                        await asyncio.sleep(self.env.settings.queueing._batch_window)
-                    newest = item.inbox.take()
+                newest = await self._proceed()
+                if item.gone or self.is_stopped or item.inbox.pending is not None:
+                    return
         finally:
             self.saver.disarm()
+
+    def _look_again(self, raw: bodies.RawBody) -> bool:
+        """Look at a newer state; return whether the object has changed, by others or by patches."""
+        former = self.view if self._known is not None else None
+        self.look(raw)
+        return former is not None and (
+            self.view.essence != former.essence or self.view.deleting != former.deleting)
 
     def prepare(self) -> decisions.Step:
         """

@@ -516,3 +516,31 @@ async def test_write_that_outlasts_the_freeze_is_followed_by_the_newest_state(re
     await operator.rest()
     assert calls == [1, 2]
     await operator.stop()
+
+
+@testing.virtual_time
+async def test_nothing_is_handled_after_an_event_handler_during_which_the_operator_was_frozen(
+        registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def show(**_):
+        calls.append('shown')
+        await asyncio.sleep(10)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(**_):
+        calls.append('created')
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(5)
+    await operator.freeze()
+    requests = len(api.requests)
+    await asyncio.sleep(100)
+    assert calls == ['shown']
+    assert len(api.requests) == requests
+    operator.thaw()
+    await operator.rest()
+    assert calls.count('created') == 1
+    await operator.stop()

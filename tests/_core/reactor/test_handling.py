@@ -756,3 +756,30 @@ def test_an_object_is_indexed_then_shown_then_accompanied_then_handled():
 
     run_virtually(run())
     assert list(dict.fromkeys(order)) == ['indexed', 'shown', 'accompanied', 'handled']
+
+
+@pytest.mark.parametrize('decorator', [kopf.on.event, kopf.reconcile])
+def test_an_object_that_always_changes_while_it_is_handled_is_shown_to_all_handlers(decorator):
+    seen = []
+
+    def declare(registry):
+        @kopf.on.update('kopfexamples', field='spec', registry=registry)
+        async def update(**_):
+            await asyncio.sleep(2)
+
+        @decorator('kopfexamples', registry=registry)
+        async def show(spec, **_):
+            seen.append((now(), spec.get('number', 0)))
+
+    async def run():
+        api, operator = await accompany(declare)
+        for number in range(100):
+            await asyncio.sleep(1)
+            api.edit({'spec': {'number': number}})
+            if number > 10:
+                when, last = seen[-1]
+                assert now() - when <= 5
+                assert number - last <= 5
+        await operator.stop()
+
+    run_virtually(run())
