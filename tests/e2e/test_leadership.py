@@ -135,6 +135,25 @@ def keep(settings, **_):
     assert time.monotonic() - stopped > DURATION - PERIOD - 1
 
 
+async def test_lease_expires_if_the_thread_of_a_daemon_goes_on(kube, kind, replicas, lease):
+    a, b = await replicas.start_both('''
+@kopf.daemon(*KIND)
+def accompany(name, **_):
+    print(f'DAEMON {name} BY {WHO}')
+    time.sleep(15)  # it does not look whether to stop
+    print(f'ENDED {name} BY {WHO}')
+''')
+    await kube.create(kind, 'obj', spec={})
+    await a.wait_for('DAEMON obj')
+    a.send(signal.SIGTERM)
+    await a.wait_for('Daemons go on in threads')
+    left = time.monotonic()
+    await b.wait_for(LEADING)
+    assert time.monotonic() - left > DURATION - PERIOD - 1
+    assert await a.wait() == 0
+    assert a.find('ENDED obj')
+
+
 async def test_process_that_was_stopped_writes_nothing_when_it_goes_on(kube, kind, replicas):
     a, b = await replicas.start_both()
     for i in range(5):

@@ -170,6 +170,27 @@ async def test_record_is_gone_when_the_operator_is_stopped(kube, member, peering
     assert await get_records(kube, peering) == {}
 
 
+async def test_record_is_left_to_expire_if_the_thread_of_a_daemon_goes_on(
+        kube, kind, member, peering):
+    op = member('me', text='''
+import time
+
+@kopf.daemon(*KIND)
+def daemon(**_):
+    print('DAEMON')
+    time.sleep(12)  # it does not look whether to stop
+    print('ENDED')
+''')
+    await op.wait_for(ACTIVE)
+    await kube.create(kind, 'obj', spec={})
+    await op.wait_for('DAEMON')
+    op.send(signal.SIGTERM)
+    await op.wait_for('Daemons go on in threads')
+    assert await op.wait() == 0
+    assert op.find('ENDED')
+    assert 'me' in await get_records(kube, peering)
+
+
 async def test_record_of_a_killed_operator_is_removed_by_others_after_its_lifetime(
         kube, member, peering):
     first = member('first', 1, lifetime=2)

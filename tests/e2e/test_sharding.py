@@ -25,7 +25,16 @@ from kopf._core.engines.sharding import hashing
 from tests.e2e.clusters import run_cluster
 from tests.e2e.kubes import CONFIGMAPS, NAMESPACES, Kind, Kube
 from tests.e2e.ports import find_free_ports
-from tests.e2e.replicas import LEASES, SETTINGS, Replicas, is_lease, is_write, read_audit
+from tests.e2e.replicas import (
+    DURATION,
+    LEASES,
+    PERIOD,
+    SETTINGS,
+    Replicas,
+    is_lease,
+    is_write,
+    read_audit,
+)
 from tests.e2e.rounds import CallLog, Load, find_repeats
 
 ROUNDS = int(os.environ.get('KOPF_SHARDING_ROUNDS', '6'))
@@ -443,6 +452,27 @@ async def test_replica_that_exits_during_a_handover_does_not_wait_for_it(kube, k
     await b.wait_for("Gained the shards")
     assert not await replicas.journal.find_lost({f'obj{i}': 0 for i in range(20)}, timeout=30)
     assert not find_overlaps(replicas.journal.read(), {})
+
+
+async def test_shards_are_left_to_expire_if_the_thread_of_a_daemon_goes_on(kube, kind, replicas):
+    a = replicas.begin('a', text='''
+@kopf.daemon(*KIND)
+def accompany(**_):
+    print('DAEMON')
+    time.sleep(15)  # it does not look whether to stop
+    print('ENDED')
+''')
+    await replicas.wait_fair('a')
+    await kube.create(kind, 'obj', spec={'n': 0})
+    await a.wait_for('DAEMON')
+    a.send(signal.SIGTERM)
+    await a.wait_for('Daemons go on in threads')
+    left = time.monotonic()
+    replicas.begin('b')
+    await replicas.wait_fair('b')
+    assert time.monotonic() - left > DURATION - PERIOD - 1
+    assert await a.wait() == 0
+    assert a.find('ENDED')
 
 
 LOWER_HALF = "shardRange(object.metadata.uid, '0x0000000000000000', '0x8000000000000000')"

@@ -34,6 +34,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (3957, "a finalizer stays, as a timer has ended with a patch while handlers of updates ran"),
     (702379, "deletion handlers are called again after the release, for an older state"),
     (700879, "an object is resumed twice, as the response to its closing patch was lost"),
+    (720973, "another operator begins a daemon while the thread of that daemon goes on at exit"),
     (712425, "a handler is called without the finalizer, which others have removed meanwhile"),
     (299, "after a takeover, event handlers are shown an old state, and not the newest one"),
 ])

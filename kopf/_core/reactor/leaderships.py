@@ -127,14 +127,15 @@ class Leadership(api.Tenure):
             else:
                 await self._changed.wait()
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, *, is_released: bool) -> None:
         """
         Release the Lease by the deadline, which is a time of the event loop.
 
         Call this after all other writes of the operator: from then on, other replicas take over.
+        If any work goes on, the Lease must not be released but expire.
         """
         left = deadline - asyncio.get_running_loop().time()
-        is_released = self._settings.leadership.release_on_exit
+        is_released = is_released and self._settings.leadership.release_on_exit
         await self._elector.stop(
             release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
 

@@ -265,11 +265,23 @@ class Operator:
                 deadline += loop.time() - begun
         finally:
             leadership, sharding = self._leadership, self._sharding
+            is_released = not self._is_left_behind()
+            if not is_released:
+                logger.warning(
+                    "Daemons go on in threads, which cannot be cancelled. Other operators do not "
+                    "take over before the peering record or the Lease of this one expires.")
             await aiotasks.gather(
-                self._stop_posting(deadline), self._peers.leave(deadline),
-                *([] if leadership is None else [leadership.leave(deadline)]),
-                *([] if sharding is None else [sharding.leave(deadline)]))
+                self._stop_posting(deadline), self._peers.leave(deadline, is_released=is_released),
+                *([] if leadership is None else [
+                    leadership.leave(deadline, is_released=is_released)]),
+                *([] if sharding is None else [
+                    sharding.leave(deadline, is_released=is_released)]))
             await self._client.close()
+
+    def _is_left_behind(self) -> bool:
+        """Whether any daemons run that neither have stopped in time nor are abandoned."""
+        spawners = [self._spawner] if self._sharding is None else self._sharding.spawners
+        return any(spawner.alive for spawner in spawners)
 
     def _stand_for_election(self) -> None:
         """Begin as a standby; the Lease decides who leads."""

@@ -152,17 +152,19 @@ class Peerings:
             for membership in watch.memberships.values():
                 membership.confirm()
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, *, is_released: bool = True) -> None:
         """
         Leave all peerings by the deadline, which is a time of the event loop.
 
         Call this after all other writes of the operator: from then on, other operators take over.
+        If any work goes on, the records must not be removed but expire.
         """
         self._left = True
         if self._resting is not None:
             await tasks.cancel([self._resting])
         watches, self._watches = self._watches, {}
-        await asyncio.gather(*(watch.leave(deadline) for watch in watches.values()))
+        await asyncio.gather(*(
+            watch.leave(deadline, is_released=is_released) for watch in watches.values()))
 
     def _note_change(self) -> None:
         if self._left:

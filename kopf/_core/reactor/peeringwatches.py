@@ -70,9 +70,10 @@ class PeeringWatch(watching.Sink):
         if self._task.done() and not self._task.cancelled():
             self._task.result()
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, *, is_released: bool = True) -> None:
         await tasks.cancel([self._task])
-        await asyncio.gather(*(item.leave(deadline) for item in self.memberships.values()))
+        await asyncio.gather(*(
+            item.leave(deadline, is_released=is_released) for item in self.memberships.values()))
 
     def begin(self, *, restored: bool) -> None:
         self._listed = set()

@@ -10,7 +10,7 @@ import contextvars
 import logging
 import random
 import string
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import tasks, tenures
@@ -18,6 +18,7 @@ from kopf._cogs.clients import api, outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
+from kopf._core.engines.daemons import spawning
 from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
@@ -173,6 +174,12 @@ class Sharding:
         assert participation is not None
         self._outpost.call(lambda: participation.surrender(grant))
 
+    @property
+    def spawners(self) -> Sequence[spawning.Spawner]:
+        """Who runs the daemons of the shards, also of those that are being released."""
+        ending = [item for item, _ in self._ending.values()]
+        return [item.spawner for item in [*self.division.works.values(), *ending]]
+
     async def stop(self, patience: float) -> None:
         """End the works of all shards in that time (seconds), as the operator exits."""
         await tasks.gather(
@@ -180,14 +187,16 @@ class Sharding:
             *[_hurry(item, task, patience) for item, task in self._ending.values()])
         await self.division.stop(asyncio.get_running_loop().time())
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, *, is_released: bool) -> None:
         """
         Leave the sharding by the deadline, which is a time of the event loop.
 
         Call this after all other writes of the operator: from then on, others take its shards.
+        If any work goes on, the Leases must not be released but expire.
         """
         left = deadline - asyncio.get_running_loop().time()
-        await self._outpost.stop(release_in=max(left, MIN_RELEASE_TIME))
+        await self._outpost.stop(
+            release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
         await tasks.cancel([task for _, task in self._ending.values()])
 
 

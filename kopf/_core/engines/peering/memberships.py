@@ -204,11 +204,12 @@ class Membership:
                            f"{self._title}: other operators cannot be known.")
         self.miss()
 
-    async def leave(self, deadline: float) -> None:
+    async def leave(self, deadline: float, *, is_released: bool = True) -> None:
         """
         Remove the own record, so that the others need not wait until it expires.
 
-        The deadline is a time of the event loop. Errors are logged, not raised.
+        If it is not to be ``is_released``, the record is only not renewed any more. The deadline is
+        a time of the event loop. Errors are logged, not raised.
         """
         self._leaving.set()
         self._due.set()
@@ -220,7 +221,7 @@ class Membership:
         left = deadline - asyncio.get_running_loop().time()
         await asyncio.wait([self._task], timeout=max(0.0, left / 2))
         await tasks.cancel([self._task])
-        if not self._written or not self._present:
+        if not self._written or not self._present or not is_released:
             return
         try:
             async with asyncio.timeout_at(deadline):
