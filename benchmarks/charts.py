@@ -8,6 +8,7 @@ import platform
 
 import matplotlib as mpl
 from matplotlib import figure
+from matplotlib.axes import Axes
 
 from benchmarks import sampling, subjects, tables
 
@@ -61,7 +62,23 @@ def draw_curve(
         title: str, field: str, samples: list[sampling.Sample], faults: list[tuple[float, str]],
 ) -> str:
     drawing = figure.Figure(figsize=(8, 2), layout='constrained')
-    axes = drawing.subplots()
+    _plot(drawing.subplots(), title, field, samples, faults)
+    return _render(drawing)
+
+
+def draw_curves(samples: list[sampling.Sample], faults: list[tuple[float, str]]) -> str:
+    """Draw all curves of a long run as one picture."""
+    drawing = figure.Figure(figsize=(8, 1.5 * len(sampling.SAMPLED)), layout='constrained')
+    all_axes = drawing.subplots(len(sampling.SAMPLED), sharex=True)
+    for axes, (title, field) in zip(all_axes, sampling.SAMPLED.items(), strict=True):
+        _plot(axes, title, field, samples, faults)
+    return _render(drawing)
+
+
+def _plot(
+        axes: Axes, title: str, field: str, samples: list[sampling.Sample],
+        faults: list[tuple[float, str]],
+) -> None:
     for at, kind in faults:
         is_restart = kind in RESTARTS
         axes.axvline(at / 60, color=SERIOUS if is_restart else CALM, linewidth=0.8)
@@ -72,7 +89,6 @@ def draw_curve(
     axes.set_ylim(bottom=0)
     axes.set_title(f'{title}, by minutes', loc='left', fontsize=11)
     axes.spines[['top', 'right']].set_visible(False)
-    return _render(drawing)
 
 
 def draw(line: tables.Line) -> str:
@@ -96,5 +112,5 @@ def draw(line: tables.Line) -> str:
 def _render(drawing: figure.Figure) -> str:
     mpl.rcParams['svg.fonttype'] = 'none'
     text = io.StringIO()
-    drawing.savefig(text, format='svg')
+    drawing.savefig(text, format='svg', metadata={'Date': None, 'Creator': None})
     return text.getvalue().partition('?>')[2]

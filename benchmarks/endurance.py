@@ -53,6 +53,8 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--json', type=pathlib.Path, help="where to write all samples")
     parser.add_argument('--html', type=pathlib.Path,
                         help="where to write a page with the curves; it needs matplotlib")
+    parser.add_argument('--svg', type=pathlib.Path,
+                        help="where to write the curves as one picture; it needs matplotlib")
     return parser.parse_args()
 
 
@@ -314,9 +316,12 @@ def main() -> None:
     minutes = max(sample.at for sample in result.samples) / 60
     print(f"\n{result.changes} changes in {minutes:.1f} minutes, {result.reactions} reactions, "
           f"{len(result.faults)} faults; {len(result.problems) or 'no'} problems.")
-    if args.html:
+    if args.html or args.svg:
         from benchmarks import charts  # its library is not needed otherwise
-        args.html.write_text(charts.make_curves_page(result.samples, result.faults))
+        if args.html:
+            args.html.write_text(charts.make_curves_page(result.samples, result.faults))
+        if args.svg:
+            args.svg.write_text(charts.draw_curves(result.samples, result.faults))
     if args.json:
         args.json.write_text(json.dumps({
             'samples': [dataclasses.asdict(sample) for sample in result.samples],
