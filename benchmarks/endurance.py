@@ -226,7 +226,8 @@ class Run:
                 at=at, life=life, age=time.monotonic() - self._started,
                 is_calm=not any(
                     begun <= at <= begun + FAULT_LENGTH + RECOVERY for begun, _ in self.faults),
-                memory=figures['memory'], threads=int(figures['threads']),
+                memory=figures['memory'], blocks=metrics['endurance_blocks'] / 1000,
+                threads=int(figures['threads']),
                 descriptors=int(figures['descriptors']),
                 tasks=metrics['endurance_tasks'], scheduled=metrics['endurance_scheduled'],
                 reactions=len(reactions), p50=sampling.get_quantile(reactions, 0.5),

@@ -10,9 +10,9 @@ import statistics
 from collections.abc import Iterable
 
 SAMPLED = {
-    'memory, MB': 'memory', 'threads': 'threads', 'file descriptors': 'descriptors',
-    'tasks': 'tasks', 'timers of the loop': 'scheduled', 'reaction p50, ms': 'p50',
-    'reaction p99, ms': 'p99'}
+    'memory, MB': 'memory', 'allocated blocks, thousands': 'blocks', 'threads': 'threads',
+    'file descriptors': 'descriptors', 'tasks': 'tasks', 'timers of the loop': 'scheduled',
+    'reaction p50, ms': 'p50', 'reaction p99, ms': 'p99'}
 """The curves, by their titles."""
 
 WARM_UP = 60.0
@@ -32,6 +32,9 @@ class Sample:
     is_calm: bool
     """Whether no fault has been in effect since the previous sample."""
     memory: float
+    """It includes the memory that was free again, but is not given back to the system."""
+    blocks: float
+    """In thousands. If they do not grow, nothing leaks, whatever the memory does."""
     threads: int
     descriptors: int
     tasks: float

@@ -5,6 +5,7 @@ owned resources. The journal says what the handlers have seen: ``C`` for changes
 
 import asyncio
 import os
+import sys
 import time
 from typing import Any
 
@@ -15,6 +16,7 @@ import kopf
 KIND = (os.environ['BENCH_GROUP'], 'v1', os.environ['BENCH_PLURAL'])
 JOURNAL = open(os.environ['BENCH_JOURNAL'], 'a', buffering=1, encoding='utf-8')  # noqa: SIM115
 TASKS = prometheus_client.Gauge('endurance_tasks', "The tasks of the event loop")
+BLOCKS = prometheus_client.Gauge('endurance_blocks', "The allocated blocks of memory")
 SCHEDULED = prometheus_client.Gauge('endurance_scheduled', "The timers of the event loop")
 
 _shown: dict[str, int] = {}
@@ -25,6 +27,7 @@ async def configure(settings: kopf.OperatorSettings, **_: Any) -> None:
     settings.posting.loggers = False
     loop: Any = asyncio.get_running_loop()
     TASKS.set_function(lambda: len(asyncio.all_tasks(loop)))
+    BLOCKS.set_function(sys.getallocatedblocks)
     SCHEDULED.set_function(
         lambda: sum(not handle.cancelled() for handle in loop._scheduled))
 
