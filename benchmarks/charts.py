@@ -3,6 +3,7 @@
 import datetime
 import html
 import io
+import math
 import os
 import platform
 
@@ -79,9 +80,11 @@ def _plot(
         axes: Axes, title: str, field: str, samples: list[sampling.Sample],
         faults: list[tuple[float, str]],
 ) -> None:
-    for at, kind in faults:
-        is_restart = kind in RESTARTS
-        axes.axvline(at / 60, color=SERIOUS if is_restart else CALM, linewidth=0.8)
+    for color, is_restart in (CALM, False), (SERIOUS, True):  # one line of each color is smaller
+        moments = [at / 60 for at, kind in faults if (kind in RESTARTS) == is_restart]
+        axes.plot(
+            [x for at in moments for x in (at, at, math.nan)], [0, 1, math.nan] * len(moments),
+            color=color, linewidth=0.8, transform=axes.get_xaxis_transform())
     for life in sorted({sample.life for sample in samples}):
         points = [(sample.at / 60, value) for sample in samples if sample.life == life
                   and (value := getattr(sample, field)) is not None]
