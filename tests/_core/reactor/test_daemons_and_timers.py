@@ -9,6 +9,7 @@ import threading
 import pytest
 
 import kopf
+from kopf._core.actions import application
 from tests._core.reactor.worlds import accompany, live, now, run_virtually
 
 SORTS = pytest.mark.parametrize('decorate', [kopf.daemon, kopf.timer])
@@ -398,3 +399,23 @@ def test_the_kwargs_are_complete(is_async):
         assert kwargs['name'] == 'obj'
         assert isinstance(kwargs['memo'], kopf.Memo)
         assert kwargs['spec'] == {'field': 'value'}
+
+
+@SORTS
+def test_conflicts_in_a_row_are_no_errors_but_many_times_more_are(decorate, caplog):
+    counts = {}
+
+    for rounds in (10, 11):
+        def declare(registry):
+            @decorate('kopfexamples', initial_delay=5, registry=registry)
+            async def fn(patch, **_):
+                patch.status['done'] = True
+
+        def obstruct(api, rounds=rounds):
+            api.faults = ['conflict', None] * application.MAX_CONFLICTS * rounds
+
+        caplog.clear()
+        api = live(declare, (1, obstruct), lasts=10_000)
+        assert api.objects['obj']['status'] == {'done': True}
+        counts[rounds] = len([r for r in caplog.records if r.levelno >= logging.WARNING])
+    assert counts == {10: 0, 11: 1}
