@@ -201,7 +201,8 @@ class Processor:
             if item.handlers.reconciling:
                 await self._run_reconcilers(
                     item, raw, is_news=is_news, is_hot=rounds >= HOT_ROUNDS)
-                item.inbox.pack()  # after a start, thousands of objects rest at once
+                if inbox.pending is None:
+                    inbox.pack()  # after a start, thousands of objects rest at once
             if inbox.pending is not None:
                 rounds += 1
                 is_response = found is not None and found.saver.raw is inbox.pending
