@@ -5,6 +5,7 @@ They are as real as any other process: with a pid, with signals, with exit codes
 start hundreds of them.
 """
 
+import atexit
 import contextlib
 import io
 import multiprocessing
@@ -77,4 +78,7 @@ def run(args: Sequence[str], env: Mapping[str, str], output: connection.Connecti
     for stream in (sys.stdout, sys.stderr):
         assert isinstance(stream, io.TextIOWrapper)
         stream.reconfigure(line_buffering=True)
-    cli.main(args)
+    try:
+        cli.main(args)
+    finally:
+        atexit._run_exitfuncs()  # these processes do not do so: e.g. client libraries leave files
