@@ -219,7 +219,8 @@ class Processor:
         """
         Call the reconciling handlers, and schedule their next calls.
 
-        They wait for a newer state that is there already, unless the object ``is_hot``.
+        They wait for a newer state that is there already, and for its indexing, unless the object
+        ``is_hot``.
         """
         member = item.reconcilers
         if member is None or item.gone or item.vanished:
@@ -232,7 +233,7 @@ class Processor:
             member.note_change()
         if self._switch.is_stopping or (item.inbox.pending is not None and not is_hot):
             return
-        if self._switch.check_paused() or not item.is_indexed:
+        if self._switch.check_paused() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed
             return
         item.notice()

@@ -759,10 +759,16 @@ def test_an_object_is_indexed_then_shown_then_accompanied_then_handled():
 
 
 @pytest.mark.parametrize('decorator', [kopf.on.event, kopf.reconcile])
-def test_an_object_that_always_changes_while_it_is_handled_is_shown_to_all_handlers(decorator):
+@pytest.mark.parametrize('delay', [0, 0.5])
+def test_an_object_that_always_changes_while_it_is_handled_is_shown_to_all_handlers(
+        decorator, delay):
     seen = []
 
     def declare(registry):
+        @kopf.index('kopfexamples', registry=registry)
+        async def index(**_):
+            await asyncio.sleep(delay)  # often, it is under way
+
         @kopf.on.update('kopfexamples', field='spec', registry=registry)
         async def update(**_):
             await asyncio.sleep(2)
