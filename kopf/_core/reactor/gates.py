@@ -46,8 +46,8 @@ class Gate:
         Make a closed gate.
 
         ``index`` calls the indexing handlers; ``discard`` removes an object from all indices.
-        ``release`` puts an item back into the work queue, with its urgency, when the gate opens for
-        the item, or when its newest state has been indexed.
+        ``release`` puts a resting item into the work queue, with its urgency, when the gate opens
+        for the item, or when its newest state has been indexed. It leaves other items as they are.
         """
         super().__init__()
         self._switch = switch
@@ -124,6 +124,8 @@ class Gate:
         if self._is_open:
             detained, self._detained = self._detained, []
             for item, urgent in detained:
+                if item.phase is items.Phase.QUEUED:
+                    item.enter(items.Phase.RESTING)
                 self._release(item, urgent)
             openers, self._openers = self._openers, []
             for fn in openers:

@@ -139,9 +139,11 @@ class WorkQueue:
         self.pump()
 
     def _release(self, item: Item, urgent: bool) -> None:
-        """Take an item from the gate: the indices are filled, or the item is just indexed."""
-        if item.phase is Phase.QUEUED:
-            item.enter(Phase.RESTING)
+        """
+        Take an item from the gate: the indices are filled, or the item is just indexed.
+
+        It can be queued already: then, it must not be queued twice, and so be processed twice.
+        """
         item.source.schedule(item) if urgent else self.add(item, urgent=False)
 
     def pause(self) -> None:

@@ -1,9 +1,11 @@
 import asyncio
 import functools
 import itertools
+import logging
 
 import pytest
 
+import kopf
 from kopf._cogs.aiokits.wakeups import Wakeups
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.references import Resource
@@ -14,6 +16,7 @@ from kopf._core.reactor.informers import InformerFactory
 from kopf._core.reactor.items import Phase
 from kopf._core.reactor.queueing import WorkQueue
 from kopf._core.reactor.switches import Switch
+from tests._core.reactor.worlds import accompany, run_virtually
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
 
@@ -619,3 +622,37 @@ async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, pass
     await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
     assert ('u99', '200') in passes.seen and ('u99', '99') not in passes.seen
     assert len(passes.seen) == 99
+
+
+def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(caplog):
+    running, most, seen = 0, 0, []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', registry=registry)
+        async def index(**_):
+            pass
+
+        @kopf.reconcile('kopfexamples', registry=registry)
+        async def show(spec, **_):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            seen.append(spec.get('n'))
+            await asyncio.sleep(1)
+            running -= 1
+
+    async def run():
+        api, operator = await accompany(declare)
+        await operator.rest()
+        operator.client.congested = True  # so, the object waits in the queue
+        for n in range(3):
+            api.edit({'spec': {'n': n}})
+            await asyncio.sleep(1)
+        operator.client.congested = False
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(run())
+    assert seen == [None, 2]
+    assert most == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
