@@ -152,7 +152,7 @@ class Peerings:
             for membership in watch.memberships.values():
                 membership.confirm()
 
-    async def leave(self, deadline: float, *, is_released: bool = True) -> None:
+    async def leave(self, deadline: float, *, is_released: bool) -> None:
         """
         Leave all peerings by the deadline, which is a time of the event loop.
 
