@@ -81,6 +81,16 @@ def test_a_json_patch_can_replace_what_is_not_there(api, free):
     assert api.patch(free, ops, JSONPATCH).ok['spec']['absent'] == 1
 
 
+@pytest.mark.parametrize('path', ['/metadata/finalizers', '/data/absent'])
+def test_an_absent_field_is_tested_as_null(api, one, path):
+    test = {'op': 'test', 'path': path, 'value': None}
+    added = ['example.com/one'] if path.startswith('/metadata/') else 'text'
+    ops = [test, {'op': 'add', 'path': path, 'value': added}]
+    api.patch(one, ops, JSONPATCH).ok
+    assert api.patch(one, ops, JSONPATCH).error == (422, 'Invalid')
+    api.patch(one, [{'op': 'remove', 'path': path}], JSONPATCH).ok
+
+
 def test_operations_are_done_all_or_none(api, free):
     old = api.get(free).ok
     api.patch(free, [{'op': 'add', 'path': '/spec/new', 'value': 1},

@@ -59,6 +59,10 @@ FAULTS = (
     # The queue, the throttling, and the wake-ups.
     Fault('two passes at once', '_core.reactor.queueing:WorkQueue.add',
           "item.phase is not Phase.RESTING", "item.phase is Phase.QUEUED", ONE),
+    Fault('what is indexed is queued again', '_core.reactor.queueing:WorkQueue._release',
+          "    item.source.schedule(item) if", "    if item.phase is Phase.QUEUED:\n"
+          "        item.enter(Phase.RESTING)\n"
+          "    item.source.schedule(item) if", ONE),
     Fault('a wake-up is lost', '_cogs.aiokits.wakeups:Wakeups._wake_up',
           "        if self._heap:\n", "        if False:\n", SEEN),
     Fault('a throttled object is not tried again', '_core.reactor.processing:Processor._throttle',
@@ -122,7 +126,9 @@ FAULTS = (
     Fault('a namesake is patched', '_core.actions.application:_merge',
           "guard = {key: meta[key]} if key in meta else {}", "guard = {}", OWN),
     Fault('a JSON patch does not test the version', '_core.actions.application:exchange',
-          "raw, [test, *ops],", "raw, ops,", OWN),
+          "raw, [*tests, *ops],", "raw, ops,", OWN),
+    Fault('the finalizer replaces those of others', '_core.reactor.saving:Saver.add_finalizer',
+          "else application.FINALIZERS", "else application.FINALIZERS[:1]", OWN),
     Fault('the closing is sent before the patches', '_core.actions.application:apply',
           "parts = [status, rest] if rest else [status]",
           "parts = [rest, status] if rest else [status]", SEEN),

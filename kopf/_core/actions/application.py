@@ -5,15 +5,22 @@ A patch is applied to exactly the object that it was made for, never to another 
 name. For this, merge patches contain the ``uid``. JSON patches and patches of the status
 subresource check the ``resourceVersion`` instead. So do merge patches behind a raised `Fence`:
 while other operators can handle the object, and until the first response to a write of this
-process.
+process. Only the finalizer is added to any newer state with the same finalizers: otherwise, this
+would never succeed for an object that others change more often than a request takes.
 """
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from kopf._cogs.clients import api, errors, listing, patching
-from kopf._cogs.structs import bodies, diffs, nesting, patches, references
+from kopf._cogs.structs import bodies, dicts, diffs, nesting, patches, references
 from kopf._core.actions import observers
+
+VERSION: Sequence[dicts.FieldPath] = [('metadata', 'resourceVersion')]
+"""The field that tells whether anything in the object has changed."""
+
+FINALIZERS: Sequence[dicts.FieldPath] = [('metadata', 'uid'), ('metadata', 'finalizers')]
+"""The fields that tell whether the finalizers of the object have changed."""
 
 MAX_CONFLICTS = 10
 """How many conflicts (HTTP 409) in a row are tolerated; each is retried on a newer state."""
@@ -267,24 +274,29 @@ async def exchange(
         ops: patches.JSONPatch,
         *,
         subresource: str | None = None,
+        guards: Sequence[dicts.FieldPath] = VERSION,
+        retry: api.Retry = True,
 ) -> tuple[bodies.RawBody | None, bool]:
     """
-    Apply a JSON patch if the object has not changed since the given state.
+    Apply a JSON patch if the fields ``guards`` of the object are as in the given state.
 
     Returns the newest state (None if the object is gone), and whether the patch was applied. If it
     was not, the object has changed: decide again on the newest state.
+
+    A field that is absent is tested as null: it must still be absent.
 
     :raises errors.APIConflictError: if the API server says that the object has changed, but still
         shows the given state, or an older one: e.g. a replica of the API server is behind. Try
         again later.
     :raises errors.APIError: if the API server refuses the patch for other reasons.
     """
-    version = raw['metadata'].get('resourceVersion')
-    test = {'op': 'test', 'path': '/metadata/resourceVersion', 'value': version}
+    tests = [{'op': 'test', 'path': f"/{'/'.join(field)}", 'value': dicts.resolve(raw, field, None)}
+             for field in guards]
     if target.logger.isEnabledFor(logging.DEBUG):
         target.logger.debug(f"Patching with: {ops!r}")
     try:
-        return await target.send(raw, [test, *ops], subresource=subresource), True
+        return await target.send(
+            raw, [*tests, *ops], subresource=subresource, retry=retry), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw)
         if newest is None or bodies.is_newer(
@@ -293,7 +305,8 @@ async def exchange(
             return newest, False
         if e.message == FAILED_TEST:
             raise errors.APIConflictError(
-                f"the object has changed since the version {version}, but the API server shows no "
+                f"the object has changed since the version "
+                f"{raw['metadata'].get('resourceVersion')}, but the API server shows no "
                 f"newer one", status=409) from e
         raise
 

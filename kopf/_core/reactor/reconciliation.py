@@ -354,6 +354,8 @@ class Reconciliation:
     ) -> bodies.RawBody | None:
         persistence = self.env.settings.persistence
         self.logger.debug(step.because)
+        if isinstance(step, decisions.AddFinalizer) and step.handled is None:
+            return await self.saver.add_finalizer()
         switch = (decisions.with_finalizer if isinstance(step, decisions.AddFinalizer) else
                   decisions.without_finalizer)
         patch = patches.Patch()

@@ -202,12 +202,29 @@ class Saver:
         newest, _ = await self._exchange(patches.merge(wanted, patch))  # type: ignore[arg-type]
         return newest
 
-    async def _exchange(self, wanted: bodies.RawBody) -> tuple[bodies.RawBody | None, bool]:
+    async def add_finalizer(self) -> bodies.RawBody | None:
+        """
+        Add the finalizer; return the newest state, or None if the object is gone.
+
+        If the finalizers have changed on the server, nothing is written. Other fields can change:
+        nothing is decided by them before the newest state is looked at.
+        """
+        wanted = decisions.with_finalizer(self.raw, self.settings.persistence.finalizer)
+        guards = application.VERSION if self.is_shared() else application.FINALIZERS
+        newest, _ = await self._exchange(wanted, guards)
+        return newest
+
+    async def _exchange(
+            self, wanted: bodies.RawBody,
+            guards: Sequence[dicts.FieldPath] = application.VERSION,
+    ) -> tuple[bodies.RawBody | None, bool]:
         ops = patches.make_json_patch(self.raw, wanted)
         self.item.attempt()
-        target = self.target
-        newest, applied = await application.exchange(target, self.raw, ops)
-        if newest is not None and not applied:
+        target, is_exact = self.target, guards is application.VERSION
+        newest, applied = await application.exchange(
+            target, self.raw, ops, guards=guards,
+            retry=True if is_exact else lambda: not self.is_shared())
+        if newest is not None and not (applied and is_exact):
             target.verify(self.raw, newest)
         self._accept(newest)
         return newest, applied

@@ -188,6 +188,84 @@ def test_no_handler_is_called_without_the_finalizer_if_others_remove_it_meanwhil
     assert seen == [['kopf.zalando.org/KopfFinalizerMarker']]
 
 
+@pytest.mark.parametrize('others', [None, ['other/finalizer']])
+def test_the_finalizer_is_added_though_the_object_changes_more_often_than_a_request_takes(others):
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def created(meta, **_):
+            seen.append(meta['finalizers'])
+
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def deleted(**_):
+            pass
+
+    async def run():
+        api, operator = await accompany(declare, metadata={'finalizers': others})
+        for number in range(100):
+            await asyncio.sleep(api.latency / 3)
+            api.edit({'spec': {'number': number}})
+        await operator.stop()
+
+    run_virtually(run())
+    assert seen == [[*(others or []), 'kopf.zalando.org/KopfFinalizerMarker']]
+
+
+@pytest.mark.parametrize('latency', [0.01, 0.02, 0.03])
+def test_the_finalizer_replaces_no_finalizers_of_others(latency):
+    def declare(registry):
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def deleted(**_):
+            pass
+
+    async def run():
+        api, operator = await accompany(declare)
+        api.latency = 0.02
+        await asyncio.sleep(latency)  # before the PATCH arrives, or after that
+        present = api.objects['obj']['metadata'].get('finalizers') or []
+        api.edit({'metadata': {'finalizers': [*present, 'other/finalizer']}})
+        await operator.rest()
+        await operator.stop()
+        return api.objects['obj']['metadata']['finalizers']
+
+    assert sorted(run_virtually(run())) == [
+        'kopf.zalando.org/KopfFinalizerMarker', 'other/finalizer']
+
+
+def test_a_finalizer_that_only_an_outdated_state_needs_is_removed_again():
+    """The first list of the second operator comes from an API server that is behind."""
+    calls = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def created(**_):
+            calls.append('created')
+
+        @kopf.on.delete('kopfexamples', labels={'on': 'yes'}, registry=registry)
+        async def deleted(**_):
+            pass
+
+    async def run():
+        api, first = await accompany(declare, metadata={'labels': {'on': 'yes'}})
+        await first.rest()
+        api.edit({'metadata': {'labels': {'on': 'no'}}})
+        await first.rest()
+        await first.stop()
+        assert not api.objects['obj']['metadata'].get('finalizers')
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry)
+        second.start(behind=len(api.history) - 1)
+        await second.rest()
+        await second.stop()
+        return api.objects['obj']['metadata']
+
+    meta = run_virtually(run())
+    assert calls == ['created']
+    assert not meta.get('finalizers')
+
+
 def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled_the_object():
     """The first list of the second operator comes from an API server that is behind."""
     calls = []
