@@ -81,11 +81,14 @@ class Reconciliation:
         """
         Reconcile the given state until the object rests, or until others have changed it.
 
-        What they have made of it is left in the inbox. If it is given again, `run` goes on.
+        What they have made of it is left in the inbox. If it is given again, `run` looks at it
+        again: meanwhile, the time has passed, and daemons can have ended.
         """
         item = self.item
         newest: bodies.RawBody | None = self.saver.raw
         try:
+            if self._prepared is None:
+                self.look(self.saver.raw)
             while newest is not None:
                 if newest is not self._known and self._look_again(newest):
                     item.inbox.put(newest)
@@ -98,10 +101,9 @@ class Reconciliation:
 
     def _look_again(self, raw: bodies.RawBody) -> bool:
         """Look at a newer state; return whether the object has changed, by others or by patches."""
-        former = self.view if self._known is not None else None
+        former = self.view
         self.look(raw)
-        return former is not None and (
-            self.view.essence != former.essence or self.view.deleting != former.deleting)
+        return self.view.essence != former.essence or self.view.deleting != former.deleting
 
     def prepare(self) -> decisions.Step:
         """

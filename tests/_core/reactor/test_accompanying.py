@@ -775,6 +775,44 @@ def test_finalizers_are_removed_if_daemons_end_while_handlers_of_the_same_change
     assert 'finalizers' not in obj['metadata']
 
 
+def test_finalizers_are_removed_if_daemons_end_while_reconcilers_run():
+    """The same state is reconciled again then, in the same pass: an event has come meanwhile."""
+    def declare(registry):
+        @kopf.daemon('kopfexamples', labels={'on': 'yes'}, registry=registry)
+        async def fn(stopped, **_):
+            await stopped.wait()
+            await asyncio.sleep(1)
+
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def update(**_):
+            pass
+
+        @kopf.index('kopfexamples', registry=registry)
+        async def index(**_):
+            pass
+
+        @kopf.reconcile('kopfexamples', registry=registry)
+        async def slow(**_):
+            await asyncio.sleep(3)
+
+        @kopf.on.event('kopfexamples', registry=registry)
+        async def event(**_):
+            pass
+
+    async def live():
+        api, operator = await accompany(declare)
+        operator.watch_delay = 0.5  # the responses to writes come before their echoes
+        api.edit({'metadata': {'labels': {'on': 'yes'}}})
+        await asyncio.sleep(20)
+        assert api.objects['obj']['metadata']['finalizers'] == [FINALIZER]
+        api.edit({'metadata': {'labels': {'on': 'no'}}})
+        await asyncio.sleep(20)
+        await operator.stop()
+        return api.objects['obj']
+
+    assert 'finalizers' not in run_virtually(live())['metadata']
+
+
 def test_newer_patches_of_a_daemon_are_not_overtaken_by_older_ones():
     def declare(registry):
         @kopf.daemon('kopfexamples', registry=registry)
