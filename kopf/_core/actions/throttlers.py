@@ -5,6 +5,10 @@ Errors of handlers are not throttled: handlers have their own backoffs.
 """
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
+
+from kopf._cogs.clients import errors
+from kopf._core.actions import application
 
 
 @dataclasses.dataclass(slots=True)
@@ -16,13 +20,17 @@ class Throttler:
     is_told: bool = False
     """Whether the log says that the object is throttled."""
 
-    def tolerate(self, conflicts: int) -> bool:
-        """Count a conflict (HTTP 409); return whether there were not more than so many."""
-        self._conflicts += 1
-        return self._conflicts <= conflicts
-
-    def note_telling(self) -> None:
+    def tell(self, e: Exception, delay: float, logger: Any) -> None:
+        """Log an error, and the delay (seconds) after it. A few conflicts in a row are no error."""
+        if isinstance(e, errors.APIConflictError):
+            self._conflicts += 1
+            if self._conflicts <= application.MAX_CONFLICTS:
+                logger.debug(
+                    f"A conflict; trying again in {delay} seconds on the newest state: {e}")
+                return
         self.is_told = True
+        logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
+                     exc_info=(type(e), e, e.__traceback__))
 
     def next_delay(self, delays: Iterable[float] | float) -> float | None:
         """Get the pause (seconds) after one more error; None if ``delays`` are empty."""

@@ -360,19 +360,13 @@ class Processor:
     def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
         throttler = item.back_off()
         delay = throttler.next_delay(self.env.settings.queueing.error_delays)
-        exc_info = (type(e), e, e.__traceback__)
         if delay is None:
             item.recover()
             logger.error(f"An unexpected error: {e!r}. The object is left alone until its next "
-                         f"change, as no throttling is configured.", exc_info=exc_info)
+                         f"change, as no throttling is configured.",
+                         exc_info=(type(e), e, e.__traceback__))
             return
-        if isinstance(e, apierrors.APIConflictError) and (
-                throttler.tolerate(application.MAX_CONFLICTS)):
-            logger.debug(f"A conflict; trying again in {delay} seconds on the newest state: {e}")
-        else:
-            throttler.note_telling()
-            logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}",
-                         exc_info=exc_info)
+        throttler.tell(e, delay, logger)
         if not item.gone and not self._switch.is_stopping:
             self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)
 

@@ -1,9 +1,14 @@
 import itertools
+import logging
 
 import pytest
 
 import kopf
+from kopf._cogs.clients import errors
+from kopf._core.actions.application import MAX_CONFLICTS
 from kopf._core.actions.throttlers import Throttler
+
+logger = logging.getLogger('throttled')
 
 
 def take(delays, count=5):
@@ -41,18 +46,24 @@ def test_delays_are_fibonacci_numbers_from_a_second_to_ten_minutes_by_default():
     assert all(a + b == c for a, b, c in zip(delays, delays[1:], delays[2:], strict=False))
 
 
-@pytest.mark.parametrize(('conflicts', 'tolerated'), [
-    (0, [False, False, False]),
-    (1, [True, False, False]),
-    (2, [True, True, False]),
-])
-def test_so_many_conflicts_are_tolerated_and_no_more(conflicts, tolerated):
+def test_a_few_conflicts_in_a_row_are_no_errors(caplog):
+    caplog.set_level(logging.DEBUG)
     throttler = Throttler()
-    assert [throttler.tolerate(conflicts) for _ in range(3)] == tolerated
-
-
-def test_a_throttled_object_is_told_of_when_that_is_noted():
-    throttler = Throttler()
-    assert not throttler.is_told
-    throttler.note_telling()
+    for _ in range(MAX_CONFLICTS):
+        throttler.tell(errors.APIConflictError("changed", status=409), 2, logger)
+        assert not throttler.is_told
+    throttler.tell(errors.APIConflictError("changed", status=409), 2, logger)
     assert throttler.is_told
+    assert caplog.messages == [
+        *["A conflict; trying again in 2 seconds on the newest state: changed"] * MAX_CONFLICTS,
+        "Throttling for 2 seconds due to an unexpected error: APIConflictError('changed', "
+        "status=409)"]
+    assert [bool(record.exc_info) for record in caplog.records] == [False] * MAX_CONFLICTS + [True]
+
+
+def test_other_errors_are_told_at_once(caplog):
+    throttler = Throttler()
+    throttler.tell(ValueError("wrong"), 2, logger)
+    assert throttler.is_told
+    assert caplog.messages == [
+        "Throttling for 2 seconds due to an unexpected error: ValueError('wrong')"]

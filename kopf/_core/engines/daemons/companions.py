@@ -284,12 +284,7 @@ class Companion:
         self._throttler = self._throttler or throttlers.Throttler()
         delay = self._throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is not None and self.spawner.stopping is None:
-            if isinstance(e, apierrors.APIConflictError) and (
-                    self._throttler.tolerate(application.MAX_CONFLICTS)):
-                logger.debug(
-                    f"A conflict; trying again in {delay} seconds on the newest state: {e}")
-            else:
-                logger.error(f"Throttling for {delay} seconds due to an unexpected error: {e!r}")
+            self._throttler.tell(e, delay, logger)
             try:
                 async with self.spawner.writing():
                     await asyncio.sleep(delay)
