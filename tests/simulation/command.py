@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument('--changes', default='{}', help="how its plan is simplified, as JSON")
     parser.add_argument('--shrink', action='store_true', help="simplify the plan of the seed")
     parser.add_argument('--stale', action='store_true',
-                        help="older states are served after restarts")
+                        help="older states are served after restarts in all plans")
     parser.add_argument('--faults', action='store_true', help="find the planted faults anew")
     parser.add_argument('--hours', type=int, metavar='N',
                         help="run one operator for so many hours of virtual time")

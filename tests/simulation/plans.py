@@ -20,18 +20,28 @@ SYNC = {
     'others': ['others'], 'children': ['children']}
 """The ids of the handlers that can be sync ones, by their features."""
 
-LIMITED = (
-    'main', 'patching', 'field/spec.f', 'parent/one', 'parent/two', 'deletion', 'resuming')
-"""The ids of the handlers that can have limits."""
+LIMITED = {
+    'main': 'main', 'patching': 'patching', 'field/spec.f': 'field', 'parent/one': 'parent',
+    'parent/two': 'parent', 'deletion': 'deletion', 'resuming': 'resuming'}
+"""The ids of the handlers that can have limits, and their features."""
 
 THREADS = 0.3
 """In how many of the plans some handlers are sync ones."""
 
-LIMITS = 0.5
-"""In how many of the plans with sync handlers some of these have limits of attempts and time."""
+LIMITS, ASYNC_LIMITS = 0.5, 0.2
+"""
+In how many of the plans some handlers of changes have limits of attempts and time: sync handlers,
+if there are any, and async ones.
+"""
 
-STALENESS = 1.0
-"""In how many plans an API server is behind after some restarts, if such plans are wanted."""
+CONTENTION = 0.1
+"""In how many of the plans others put their finalizers on objects that are just created."""
+
+CONGESTION = 0.2
+"""In how many of the plans the operators have no spare capacity at times."""
+
+STALENESS = 0.1
+"""In how many of the plans an API server is behind after some restarts, unless in all of them."""
 
 ADMISSION = 0.12
 """How many of the plans without replicas have admission handlers, too."""
@@ -137,12 +147,22 @@ def make(seed: int, *, is_stale: bool = False) -> Plan:
         plan = _thread(spool, plan)
     bounds = random.Random(f'limits {seed}')
     if bounds.random() < LIMITS:
-        plan = _limit(bounds, plan)
+        plan = _limit(bounds, plan, is_sync=True)
+    haste = random.Random(f'hasty async handlers {seed}')
+    if haste.random() < ASYNC_LIMITS:
+        plan = _limit(haste, plan, is_sync=False)
     gate = random.Random(f'sync admission {seed}')
     if 'admission' in plan.features and gate.random() < SYNC_ADMISSION:
         plan = _admit_in_threads(gate, plan)
+    claims = random.Random(f'rivals {seed}')
+    if claims.random() < CONTENTION:
+        plan = _contend(claims, plan)
+    load = random.Random(f'connections {seed}')
+    if load.random() < CONGESTION:
+        plan = _congest(load, plan)
     past = random.Random(f'stale {seed}')
-    return _age(past, plan) if is_stale and past.random() < STALENESS else plan
+    is_chosen = past.random() < STALENESS
+    return _age(past, plan) if is_stale or is_chosen else plan
 
 
 def _sort(steps: list[Step]) -> tuple[Step, ...]:
@@ -332,10 +352,10 @@ def _thread(rng: random.Random, plan: Plan) -> Plan:
         steps=_sort(steps))
 
 
-def _limit(rng: random.Random, plan: Plan) -> Plan:
-    """Let some of the sync handlers of changes have a timeout, and a number of attempts."""
-    chosen = {f'limited {id}' for id in LIMITED
-              if f'sync {id}' in plan.features and rng.random() < 0.6}
+def _limit(rng: random.Random, plan: Plan, *, is_sync: bool) -> Plan:
+    """Let some of the handlers of changes have a timeout, and a number of attempts."""
+    chosen = {f'limited {id}' for id, feature in LIMITED.items() if feature in plan.features and (
+        (f'sync {id}' in plan.features) is is_sync) and rng.random() < 0.6}
     return dataclasses.replace(plan, features=plan.features | chosen)
 
 
@@ -346,6 +366,31 @@ def _admit_in_threads(rng: random.Random, plan: Plan) -> Plan:
         plan, features=plan.features | {f'sync {id}' for id in chosen},
         threads=plan.threads if any(key.startswith('sync ') for key in plan.features) else (
             rng.choice((1, 3, 10))))
+
+
+def _contend(rng: random.Random, plan: Plan) -> Plan:
+    """Let others put their finalizers on new objects, while the operator adds its own."""
+    holds = [Step(round(max(0.0, step.at) + rng.uniform(0, 0.5), 3), 'hold',
+                  {'name': step.args['name'], 'seconds': rng.choice((1, 10))})
+             for step in plan.steps if step.action in ('create', 'recreate')]
+    return dataclasses.replace(plan, steps=_sort([*plan.steps, *holds]))
+
+
+def _congest(rng: random.Random, plan: Plan) -> Plan:
+    """Let objects wait for spare capacity: at the starts of operators, and later; some change."""
+    steps, numbers = list(plan.steps), iter(range(5000, 6000))
+    starts = [(0.0, who) for who in range(plan.replicas)] + [
+        (step.at, step.args['who']) for step in plan.steps
+        if step.action in ('kill', 'stop') and rng.random() < 0.5]
+    others = [(round(rng.uniform(0, DURATION), 3), rng.randrange(plan.replicas))
+              for _ in range(rng.choice((0, 1, 3)))]
+    for at, who in starts + others:
+        seconds = rng.choice((0.5, 3, 10))
+        steps.append(Step(at, 'congest', {'who': who, 'seconds': seconds}))
+        for _ in range(rng.choice((0, 1, 3))):
+            late = round(at + rng.uniform(0, seconds), 3)
+            steps.append(Step(late, 'edit', {'name': rng.choice(NAMES[:2]), 'n': next(numbers)}))
+    return dataclasses.replace(plan, steps=_sort(steps))
 
 
 def _age(rng: random.Random, plan: Plan) -> Plan:

@@ -22,7 +22,7 @@ from typing import Any
 from unittest import mock
 
 import kopf
-from kopf._cogs.clients import errors, vaults
+from kopf._cogs.clients import api, errors, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
@@ -117,13 +117,20 @@ def _seeded(seed: int) -> Iterator[None]:
     electors.Elector = elections.Elector
     try:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
-                spawning.threads, 'ThreadPerCall', threads.make_daemons):
+                spawning.threads, 'ThreadPerCall', threads.make_daemons), mock.patch.object(
+                api.Client, 'congested', property(_is_congested)):
             yield
     finally:
         electors.Elector = known_elector
         companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known
+
+
+def _is_congested(client: api.Client) -> bool:
+    """Whether the present process has no spare capacity, instead of the real measure."""
+    process = processes.current.get()
+    return isinstance(process, Life) and process.is_congested
 
 
 @contextlib.contextmanager
@@ -201,6 +208,10 @@ class Life(threads.Host):
     @property
     def working(self) -> bool:
         return self.alive and not self.stopping
+
+    @property
+    def is_congested(self) -> bool:
+        return self._world.is_congested(self.who)
 
     def start(self) -> None:
         context = contextvars.copy_context()
@@ -319,6 +330,7 @@ class World:
         self._due: list[asyncio.Task[None]] = []
         self._staleness: dict[int, tuple[int, float]] = {}
         """How many versions behind, and for how long, the next lives are served."""
+        self._congested_until = [0.0] * plan.replicas
         self._origin = 0
         self._failed = asyncio.Event()
         self._uids: dict[str, str] = {}
@@ -576,6 +588,9 @@ class World:
         assert life.task is not None
         life.task.add_done_callback(lambda task: self._ended(life, task))
 
+    def is_congested(self, who: int) -> bool:
+        return self._now < self._congested_until[who]
+
     def catch_up(self) -> None:
         """Let all be served the newest states."""
         for life in [*self.lives, *self._past]:
@@ -713,6 +728,10 @@ class World:
         """The next start of the operator is served by an API server that is behind."""
         self._staleness[who] = versions, seconds
 
+    async def _do_congest(self, who: int, seconds: float) -> None:
+        """An operator has no spare capacity for a while."""
+        self._congested_until[who] = self._now + seconds
+
     async def _do_kill(self, who: int, lossy: bool, down: float | None) -> None:
         life = self.lives[who]
         if life is None or not life.working:
@@ -847,6 +866,7 @@ class World:
             self.faults[fault.action] += fault.hits
         self.sandbox.faults.clear()
         self._staleness.clear()
+        self._congested_until = [0.0] * self.plan.replicas
         self.catch_up()
         for fault in gone:  # only a list ends it
             self.sandbox.faults.add(fault)
