@@ -233,6 +233,16 @@ def test_the_finalizer_replaces_no_finalizers_of_others(latency):
         'kopf.zalando.org/KopfFinalizerMarker', 'other/finalizer']
 
 
+async def handle_as_of_the_beginning(api, declare):
+    """Run another operator, whose first list shows the first state of the object."""
+    registry = kopf.OperatorRegistry()
+    declare(registry)
+    operator = Operator(api, registry)
+    operator.start(behind=len(api.history) - 1)
+    await operator.rest()
+    await operator.stop()
+
+
 def test_a_finalizer_that_only_an_outdated_state_needs_is_removed_again():
     """The first list of the second operator comes from an API server that is behind."""
     calls = []
@@ -253,12 +263,7 @@ def test_a_finalizer_that_only_an_outdated_state_needs_is_removed_again():
         await first.rest()
         await first.stop()
         assert not api.objects['obj']['metadata'].get('finalizers')
-        registry = kopf.OperatorRegistry()
-        declare(registry)
-        second = Operator(api, registry)
-        second.start(behind=len(api.history) - 1)
-        await second.rest()
-        await second.stop()
+        await handle_as_of_the_beginning(api, declare)
         return api.objects['obj']['metadata']
 
     meta = run_virtually(run())
@@ -284,12 +289,7 @@ def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled
         api, first = await accompany(declare)
         await first.rest()
         await first.stop()
-        registry = kopf.OperatorRegistry()
-        declare(registry)
-        second = Operator(api, registry)
-        second.start(behind=len(api.history) - 1)
-        await second.rest()
-        await second.stop()
+        await handle_as_of_the_beginning(api, declare)
         return api.objects['obj']
 
     raw = run_virtually(run())
