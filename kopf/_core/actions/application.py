@@ -19,9 +19,6 @@ from kopf._core.actions import observers
 VERSION: Sequence[dicts.FieldPath] = [('metadata', 'resourceVersion')]
 """The field that tells whether anything in the object has changed."""
 
-FINALIZERS: Sequence[dicts.FieldPath] = [('metadata', 'uid'), ('metadata', 'finalizers')]
-"""The fields that tell whether the finalizers of the object have changed."""
-
 MAX_CONFLICTS = 10
 """How many conflicts (HTTP 409) in a row are tolerated; each is retried on a newer state."""
 
@@ -290,8 +287,8 @@ async def exchange(
         again later.
     :raises errors.APIError: if the API server refuses the patch for other reasons.
     """
-    tests = [{'op': 'test', 'path': f"/{'/'.join(field)}", 'value': dicts.resolve(raw, field, None)}
-             for field in guards]
+    tests = [{'op': 'test', 'path': ''.join(f'/{patches.escape(key)}' for key in field),
+              'value': dicts.resolve(raw, field, None)} for field in guards]
     if target.logger.isEnabledFor(logging.DEBUG):
         target.logger.debug(f"Patching with: {ops!r}")
     try:
@@ -309,6 +306,24 @@ async def exchange(
                 f"{raw['metadata'].get('resourceVersion')}, but the API server shows no "
                 f"newer one", status=409) from e
         raise
+
+
+def guard_finalizer(
+        raw: bodies.RawBody, patch: Mapping[str, Any],
+) -> Sequence[dicts.FieldPath]:
+    """
+    Find the fields that must not change before the finalizer is added, together with a patch.
+
+    These are the finalizers, and the annotations of the patch. Other fields can change, if the
+    patch is for annotations only.
+    """
+    meta = patch.get('metadata', {})
+    if patch.keys() - {'metadata'} or meta.keys() - {'annotations'}:
+        return VERSION
+    guards = [('metadata', 'uid'), ('metadata', 'finalizers')]
+    if 'annotations' in meta and not raw['metadata'].get('annotations'):
+        return [*guards, ('metadata', 'annotations')]
+    return [*guards, *(('metadata', 'annotations', key) for key in meta.get('annotations', {}))]
 
 
 def _namespace_of(raw: bodies.RawBody) -> references.Namespace:

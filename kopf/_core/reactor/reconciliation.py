@@ -356,16 +356,14 @@ class Reconciliation:
     ) -> bodies.RawBody | None:
         persistence = self.env.settings.persistence
         self.logger.debug(step.because)
-        if isinstance(step, decisions.AddFinalizer) and step.handled is None:
-            return await self.saver.add_finalizer()
-        switch = (decisions.with_finalizer if isinstance(step, decisions.AddFinalizer) else
-                  decisions.without_finalizer)
         patch = patches.Patch()
         if step.handled is not None:
             self._announce()
             persistence.diffbase_storage.store(
                 body=self.view.body, patch=patch, essence=step.handled)
-        return await self.saver.exchange(switch(self.saver.raw, persistence.finalizer), patch)
+        if isinstance(step, decisions.AddFinalizer):
+            return await self.saver.add_finalizer(patch)
+        return await self.saver.remove_finalizer(patch)
 
     async def _close(self, step: decisions.Close) -> bodies.RawBody | None:
         """Close the cycle: store the last-handled state, and remove the progress."""

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors
@@ -191,27 +191,27 @@ class Saver:
         merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
         return decisions.without_finalizer(merged, self.settings.persistence.finalizer)
 
-    async def exchange(
-            self, wanted: bodies.RawBody, patch: dict[str, Any],
-    ) -> bodies.RawBody | None:
+    async def add_finalizer(self, patch: patches.Patch) -> bodies.RawBody | None:
         """
-        Patch the known state into the wanted one; return the newest state, or None if gone.
+        Add the finalizer, and apply the patch; return the newest state, or None if it is gone.
+
+        If the finalizers or the fields of the patch have changed on the server, nothing is written.
+        Other fields can change: they are looked at in the newest state.
+        """
+        wanted = decisions.with_finalizer(self.raw, self.settings.persistence.finalizer)
+        guards = application.VERSION if self.is_shared() else (
+            application.guard_finalizer(self.raw, patch))
+        newest, _ = await self._exchange(_merge(wanted, patch), guards)
+        return newest
+
+    async def remove_finalizer(self, patch: patches.Patch) -> bodies.RawBody | None:
+        """
+        Remove the finalizer, and apply the patch; return the newest state, or None if it is gone.
 
         If the object has changed on the server, nothing is written.
         """
-        newest, _ = await self._exchange(patches.merge(wanted, patch))  # type: ignore[arg-type]
-        return newest
-
-    async def add_finalizer(self) -> bodies.RawBody | None:
-        """
-        Add the finalizer; return the newest state, or None if the object is gone.
-
-        If the finalizers have changed on the server, nothing is written. Other fields can change:
-        nothing is decided by them before the newest state is looked at.
-        """
-        wanted = decisions.with_finalizer(self.raw, self.settings.persistence.finalizer)
-        guards = application.VERSION if self.is_shared() else application.FINALIZERS
-        newest, _ = await self._exchange(wanted, guards)
+        wanted = decisions.without_finalizer(self.raw, self.settings.persistence.finalizer)
+        newest, _ = await self._exchange(_merge(wanted, patch))
         return newest
 
     async def _exchange(
@@ -225,7 +225,7 @@ class Saver:
             target, self.raw, ops, guards=guards,
             retry=True if is_exact else lambda: not self.is_shared())
         if newest is not None and not (applied and is_exact):
-            target.verify(self.raw, newest)
+            target.verify(wanted if applied else self.raw, newest)
         self._accept(newest)
         return newest, applied
 
@@ -352,6 +352,10 @@ def _get_records(
     return persistence.diffbase_storage.fetch(body=body), [
         persistence.progress_storage.fetch(key=handler.id, body=body)
         for handler in item.handlers.changing]
+
+
+def _merge(raw: bodies.RawBody, patch: patches.Patch) -> bodies.RawBody:
+    return cast(bodies.RawBody, patches.merge(raw, patch))
 
 
 def _merge_in(patch: patches.Patch, body: Any) -> None:

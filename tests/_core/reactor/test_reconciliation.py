@@ -189,27 +189,36 @@ def test_no_handler_is_called_without_the_finalizer_if_others_remove_it_meanwhil
 
 
 @pytest.mark.parametrize('others', [None, ['other/finalizer']])
-def test_the_finalizer_is_added_though_the_object_changes_more_often_than_a_request_takes(others):
+@pytest.mark.parametrize('annotations', [None, {'other': 'text'}])
+@pytest.mark.parametrize('has_others_due', [True, False])
+def test_the_finalizer_is_added_though_the_object_changes_more_often_than_a_request_takes(
+        others, annotations, has_others_due):
     seen = []
 
     def declare(registry):
-        @kopf.on.create('kopfexamples', registry=registry)
-        async def created(meta, **_):
-            seen.append(meta['finalizers'])
+        if has_others_due:
+            @kopf.on.create('kopfexamples', registry=registry)
+            async def created(**_):
+                pass
 
         @kopf.on.delete('kopfexamples', registry=registry)
         async def deleted(**_):
             pass
 
     async def run():
-        api, operator = await accompany(declare, metadata={'finalizers': others})
+        api, operator = await accompany(
+            declare, metadata={'finalizers': others, 'annotations': annotations})
         for number in range(100):
             await asyncio.sleep(api.latency / 3)
             api.edit({'spec': {'number': number}})
+            seen.append(api.objects['obj']['metadata'].get('finalizers'))
         await operator.stop()
+        return api.objects['obj']['metadata']
 
-    run_virtually(run())
-    assert seen == [[*(others or []), 'kopf.zalando.org/KopfFinalizerMarker']]
+    meta = run_virtually(run())
+    assert seen[20] == [*(others or []), 'kopf.zalando.org/KopfFinalizerMarker']
+    assert HANDLED in meta['annotations']
+    assert (meta['annotations'].get('other') == 'text') == (annotations is not None)
 
 
 @pytest.mark.parametrize('latency', [0.01, 0.02, 0.03])
