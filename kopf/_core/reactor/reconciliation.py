@@ -397,8 +397,7 @@ class Reconciliation:
             conclusion = conclusion._replace(base=essences.advance(
                 conclusion.base, results, self.saver.build_essence(merged)))
         conclusion = conclusion._replace(
-            resumes=step.reason in causes.HANDLED_REASONS or (
-                self.reason == causes.Reason.RESUME and not self._selection.handlers))
+            resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
         is_there = recording.is_committed(
             conclusion, old=view.old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
@@ -423,6 +422,14 @@ class Reconciliation:
         item.drop()
         self.logger.debug("Handling cycle is finished, waiting for new changes.")
         return None
+
+    def _is_resumed(self, cycle: cycles.Cycle) -> bool:
+        """Whether no resuming handler is left to be called, though the cause is not handled."""
+        resuming = [handler for handler in self._selection.handlers if handler.initial]
+        if not resuming:
+            return self.reason == causes.Reason.RESUME
+        return all(handler.id in cycle.states and cycle.states[handler.id].finished
+                   for handler in resuming)
 
     def _is_changed(self, raw: bodies.RawBody, essence: bodies.BodyEssence) -> bool:
         """Whether the essence differs from what this operator has written."""

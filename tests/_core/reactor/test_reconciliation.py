@@ -307,6 +307,38 @@ def test_nothing_is_called_again_as_soon_as_it_is_known_that_others_have_handled
         'kopf.zalando.org/last-handled-configuration']
 
 
+def test_objects_are_resumed_once_though_they_return_to_their_handled_state_meanwhile():
+    calls = []
+
+    def declare(registry):
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def updated(old, new, **_):
+            calls.append(('updated', old['spec']['n'], new['spec']['n']))
+
+        @kopf.on.resume('kopfexamples', registry=registry)
+        async def resumed(**_):
+            await asyncio.sleep(2)
+            calls.append('resumed')
+
+    async def run():
+        api, first = await accompany(declare, spec={'n': 0})
+        await first.rest()
+        await first.stop()
+        calls.clear()
+        api.edit({'spec': {'n': 1}})
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry)
+        second.start()
+        await asyncio.sleep(1)
+        api.edit({'spec': {'n': 0}})
+        await second.rest()
+        await second.stop()
+
+    run_virtually(run())
+    assert calls == [('updated', 0, 1), 'resumed', ('updated', 1, 0)]
+
+
 class Retold:
     """An object that one operator has handled, and that another one sees as it was before."""
 
