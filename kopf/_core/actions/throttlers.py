@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kopf._cogs.clients import errors
+from kopf._cogs.structs import bodies
 from kopf._core.actions import application
 
 
@@ -19,6 +20,11 @@ class Throttler:
     _conflicts: int = 0
     is_told: bool = False
     """Whether the log says that the object is throttled."""
+    basis: bodies.RawBody | None = None
+    """The state that was handled when the error came, if it can be outdated."""
+
+    def note_basis(self, raw: bodies.RawBody | None) -> None:
+        self.basis = raw
 
     def tell(self, e: Exception, delay: float, logger: Any) -> None:
         """Log an error, and the delay (seconds) after it. A few conflicts in a row are no error."""

@@ -7,10 +7,12 @@ the daemons and timers, and the memo. There can be many thousands of items, so a
 has only a few references.
 """
 import asyncio
+import contextlib
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
+from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import cycles, throttlers
 from kopf._core.engines.daemons import spawning
@@ -243,10 +245,18 @@ class Item:
                 self.vanish()  # a late watch can still bring the former state, of this version
         return is_newest
 
-    def attempt(self) -> None:
-        """Note that a PATCH is about to be sent."""
-        if self.trust is Trust.NONE:
+    @contextlib.contextmanager
+    def attempting(self) -> Iterator[None]:
+        """Note that a PATCH is sent in this block. If there is a conflict, its result is known."""
+        former = self.trust
+        if former is Trust.NONE:
             self.trust = Trust.ATTEMPTED
+        try:
+            yield
+        except errors.APIConflictError:
+            if self.trust is Trust.ATTEMPTED:
+                self.trust = former
+            raise
 
     def confirm(self) -> None:
         """Note that the API has shown the newest state."""
@@ -287,6 +297,12 @@ class Item:
         return self.inbox.recall()
 
     @property
+    def basis(self) -> bodies.RawBody | None:
+        """The state that the cycle is based on; None if none is kept."""
+        basis = None if self.throttler is None else self.throttler.basis
+        return basis if basis is not None else self.recall()
+
+    @property
     def is_indexed(self) -> bool:
         """Whether the newest known state is in the indices, or there are none of its kind."""
         return not self.source.handlers.indexing or not self.source.is_indexing(self)
@@ -318,6 +334,8 @@ class Item:
     def back_off(self) -> throttlers.Throttler:
         """Get the throttler, after an error."""
         self.throttler = self.throttler or throttlers.Throttler()
+        # It is not kept if newer states are shown to event handlers meanwhile.
+        self.throttler.note_basis(self.recall() if self.trust is Trust.NONE else None)
         return self.throttler
 
     def recover(self) -> None:

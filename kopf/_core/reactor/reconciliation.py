@@ -190,7 +190,7 @@ class Reconciliation:
         now = self.env.clock.now()
         restored = recording.restore(
             self.handlers.changing, body=bodies.Body(raw), settings=self.env.settings, now=now)
-        known = self._known if self._known is not None else self.item.recall()
+        known = self._known if self._known is not None else self.item.basis
         if not cycle.unsaved or known is None:
             return restored
         seen = cycle.base if cycle.base is not None else self.saver.build_essence(known)
@@ -268,7 +268,7 @@ class Reconciliation:
         """Whether the known state was so old that the previous process has handled newer ones."""
         if self.item.trust is not items.Trust.NONE:
             return False
-        known = self._known if self._known is not None else self.item.recall()
+        known = self._known if self._known is not None else self.item.basis
         return known is not None and saving.is_overtaken(
             self.item, self.env.settings, known, raw)
 

@@ -219,11 +219,11 @@ class Saver:
             guards: Sequence[dicts.FieldPath] = application.VERSION,
     ) -> tuple[bodies.RawBody | None, bool]:
         ops = patches.make_json_patch(self.raw, wanted)
-        self.item.attempt()
         target, is_exact = self.target, guards is application.VERSION
-        newest, applied = await application.exchange(
-            target, self.raw, ops, guards=guards,
-            retry=True if is_exact else lambda: not self.is_shared())
+        with self.item.attempting():
+            newest, applied = await application.exchange(
+                target, self.raw, ops, guards=guards,
+                retry=True if is_exact else lambda: not self.is_shared())
         if newest is not None and not (applied and is_exact):
             target.verify(wanted if applied else self.raw, newest)
         self._accept(newest)
@@ -258,9 +258,9 @@ class Saver:
     async def _apply(
             self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
     ) -> bodies.RawBody | None:
-        self.item.attempt()
-        newest = await application.apply(
-            self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
+        with self.item.attempting():
+            newest = await application.apply(
+                self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
         self._accept(newest)
         return newest
 
