@@ -144,6 +144,8 @@ class Guarantees:
         """The finished calls whose outcomes are not stored: by the object and the handler."""
         self.patches: dict[tuple[Any, str], Call] = {}
         """The calls of timers whose patches are not stored: by the process and the object."""
+        self.companions: dict[tuple[Any, str, str], Call] = {}
+        """The latest calls of daemons and timers: by the process, the object, and the handler."""
 
     # At each step.
 
@@ -214,18 +216,22 @@ class Guarantees:
                 raise Violation('events', f"{call.uid} is shown as of {version} after {known[1]}")
             self.shown[call.process][call.uid] = event['type'], version
             return
-        if self.needs_finalizer(body) and call.id not in ('children', 'timer') and (
+        if self.needs_finalizer(body, call.process) and call.id not in ('children', 'timer') and (
                 FINALIZER not in (body['metadata'].get('finalizers') or ())) and (
                 call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')):
             raise Violation('finalizer first', f"{call} begins without the finalizer")
         if call.kind == 'change' and call.id != 'children':
             self._check_repetition(call, body)
             self._check_delay(call, body, now)
-            self._check_limits(call, now)
+            previous = [other for other in self.calls[call.uid] if other.id == call.id]
+            self._check_limits(call, previous[-1] if previous else None)
+            self._check_start(call)
             self.calls[call.uid].append(call)
             self.unstored.pop((call.uid, call.id), None)
         if call.kind == 'timer':
             self._check_patch(call)
+        if call.kind in ('daemon', 'timer'):
+            self._check_companion(call, now)
         if 'index' in self.features and call.id != 'children':
             self._check_index(call, kwargs['known'])
         if 'others' in self.features and call.process.is_indexed and (
@@ -287,16 +293,50 @@ class Guarantees:
         return earlier.persisted and not earlier.is_obscured and (
             not self.is_stale(call) or earlier.persisted_in <= call.version)
 
-    def _check_limits(self, call: Call, now: float) -> None:
+    def _check_companion(self, call: Call, now: float) -> None:
+        """Check that a daemon or timer goes on as its latest call has ended, or begins anew."""
+        key = call.process, call.uid, call.id
+        last = self.companions.get(key)
+        self.companions[key] = call
+        self._check_limits(call, last)
+        expected = 0
+        if last is not None and not call.continues(last):
+            if not last.stopped:  # e.g. it has ended by itself
+                raise Violation('not repeated', f"{call} begins, the former one is not stopped")
+        elif last is not None:
+            if last.is_last or last.ended is None:
+                raise Violation('not repeated', f"{call} begins again, it has ended")
+            if last.outcome == 'retry' and now < last.ended + last.delay - TOLERANCE:
+                raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
+            expected = {'retry': last.retry + 1, 'interrupted': last.retry}.get(last.outcome, 0)
+        if call.retry != expected:
+            raise Violation('retries', f"{call} is the attempt {expected}")
+
+    def end_companion(self, process: Any, uid: str, id: str, now: float) -> None:
+        """Take the failure of a daemon or timer, as its time is over."""
+        last, timeout = (
+            self.companions[process, uid, id], get_limits(self.seed, id, self.features).timeout)
+        if timeout is None or last.outcome not in ('interrupted', 'retry'):
+            raise Violation('limits', f"{last} has timed out instead of its outcome")
+        if now < last.started + timeout - TOLERANCE:
+            raise Violation('limits', f"{last} has timed out early")
+        last.outcome = 'failed'
+
+    def is_over(self, process: Any, uid: str, id: str) -> bool:
+        """Whether a daemon or timer has ended by itself for an object, in this process."""
+        last = self.companions.get((process, uid, id))
+        return last is not None and last.is_last and not last.stopped
+
+    def _check_limits(self, call: Call, last: Call | None) -> None:
         limits = get_limits(self.seed, call.id, self.features)
         if limits.retries is not None and call.retry >= limits.retries:
             raise Violation('limits', f"{call} is one attempt too many")
-        previous = [other for other in self.calls[call.uid] if other.id == call.id]
-        last = previous[-1] if previous else None
         if limits.timeout is not None and last is not None and last.ended is not None and (
                 call.retry == last.retry + 1 and call.started == last.started) and (
                 last.ended + last.delay > last.started + limits.timeout + TOLERANCE):
             raise Violation('limits', f"{call} begins when its time is over")
+
+    def _check_start(self, call: Call) -> None:
         if call.retry == 0 and self.exclusive:
             before = max((other.ended for other in self.calls[call.uid]
                           if other.process is call.process and other.ended is not None),
@@ -447,14 +487,20 @@ class Guarantees:
     def is_on(self, raw: Any) -> bool:
         return (raw['metadata'].get('labels') or {}).get('on') == 'yes'
 
-    def needs_finalizer(self, raw: Any) -> bool:
-        return self.is_on(raw) and bool(self.features & {'deletion', 'daemon', 'timer'})
+    def needs_finalizer(self, raw: Any, process: Any) -> bool:
+        """Whether the object needs the finalizer for the handlers that this process calls."""
+        uid = raw['metadata']['uid']
+        return self.is_on(raw) and ('deletion' in self.features or any(
+            id in self.features and not self.is_over(process, uid, id)
+            for id in ('daemon', 'timer')))
 
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
         for known in (self.calls, self.running, self.names, self.edited, *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]
+        for key in [key for key in self.companions if key[1] not in self.objects]:
+            del self.companions[key]
 
     @property
     def is_ticking(self) -> bool:
@@ -465,21 +511,22 @@ class Guarantees:
 
     def check_rest(self, processes: list[Any], indices: dict[Any, Any]) -> None:
         """Check what must hold when nothing happens any more; all faults have ended."""
+        working = processes[0] if processes else None
         for uid, raw in self.objects.items():
-            self._check_object(uid, raw)
-        self._check_running(processes)
+            self._check_object(uid, raw, working)
+        self._check_running(working)
         for process in processes:
             if process.working:
                 self._check_process(process, indices.get(process))
         self._check_children()
 
-    def _check_object(self, uid: str, raw: Any) -> None:
+    def _check_object(self, uid: str, raw: Any, working: Any) -> None:
         meta = raw['metadata']
         name = meta['name']
         if meta.get('deletionTimestamp'):
             raise Violation('nothing is held', f"{name} is still there: {meta['finalizers']}")
         has = FINALIZER in (meta.get('finalizers') or ())
-        if has != self.needs_finalizer(raw):
+        if has != self.needs_finalizer(raw, working):
             raise Violation('finalizers', f"{name} {'has' if has else 'lacks'} the finalizer")
         if get_progress(raw):
             raise Violation('nothing is left', f"{name} has the progress of {get_progress(raw)}")
@@ -496,7 +543,8 @@ class Guarantees:
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")
-        if 'timer' in self.features and self.is_on(raw):
+        if 'timer' in self.features and self.is_on(raw) and (
+                not self.is_over(working, uid, 'timer')):
             status = (raw.get('status') or {}).get('timer') or {}
             if status.get('n') != raw['spec']['n']:
                 raise Violation('timers', f"the timer of {name} has seen {status} last")
@@ -510,7 +558,7 @@ class Guarantees:
             if not done or done[-1].new['spec'].get('f') != raw['spec']['f']:
                 raise Violation('all is handled', f"field of {name} has missed a change")
 
-    def _check_running(self, processes: list[Any]) -> None:
+    def _check_running(self, working: Any) -> None:
         running = [call for calls in self.running.values() for call in calls
                    if call.process.alive and call.id != 'timer']
         for call in running:
@@ -518,7 +566,8 @@ class Guarantees:
                 raise Violation('rest', f"{call} still runs")
         if 'daemon' in self.features:
             daemons = sorted(call.uid for call in running if call.kind == 'daemon')
-            wanted = sorted(uid for uid, raw in self.objects.items() if self.is_on(raw))
+            wanted = sorted(uid for uid, raw in self.objects.items()
+                            if self.is_on(raw) and not self.is_over(working, uid, 'daemon'))
             if daemons != wanted:
                 raise Violation('daemons', f"they run for {daemons}, not for {wanted}")
 

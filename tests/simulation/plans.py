@@ -34,6 +34,9 @@ In how many of the plans some handlers of changes have limits of attempts and ti
 if there are any, and async ones.
 """
 
+FAILURES = 0.3
+"""In how many of the plans daemons and timers fail; most of these have limits, too."""
+
 CONTENTION = 0.1
 """In how many of the plans others put their finalizers on objects that are just created."""
 
@@ -151,6 +154,9 @@ def make(seed: int, *, is_stale: bool = False) -> Plan:
     haste = random.Random(f'hasty async handlers {seed}')
     if haste.random() < ASYNC_LIMITS:
         plan = _limit(haste, plan, is_sync=False)
+    flaws = random.Random(f'failing companions {seed}')
+    if flaws.random() < FAILURES:
+        plan = _weaken(flaws, plan)
     gate = random.Random(f'sync admission {seed}')
     if 'admission' in plan.features and gate.random() < SYNC_ADMISSION:
         plan = _admit_in_threads(gate, plan)
@@ -356,6 +362,13 @@ def _limit(rng: random.Random, plan: Plan, *, is_sync: bool) -> Plan:
     """Let some of the handlers of changes have a timeout, and a number of attempts."""
     chosen = {f'limited {id}' for id, feature in LIMITED.items() if feature in plan.features and (
         (f'sync {id}' in plan.features) is is_sync) and rng.random() < 0.6}
+    return dataclasses.replace(plan, features=plan.features | chosen)
+
+
+def _weaken(rng: random.Random, plan: Plan) -> Plan:
+    """Let daemons and timers fail, or end; let them have a timeout, and a number of attempts."""
+    chosen = {f'{flaw} {id}' for id in ('daemon', 'timer') if id in plan.features
+              for flaw in ('failing', 'limited') if rng.random() < 0.7}
     return dataclasses.replace(plan, features=plan.features | chosen)
 
 

@@ -72,11 +72,20 @@ class Call:
     patch: Any = None
     """What a timer wants to be in the status."""
     stopped: Any = None
-    """The flag of a daemon."""
+    """The flag of a daemon or a timer."""
 
     @property
     def finished(self) -> bool:
         return self.outcome in ('done', 'failed')
+
+    def continues(self, former: 'Call') -> bool:
+        """Whether the former call was one of the same daemon or timer."""
+        return self.stopped._setter is former.stopped._setter
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its daemon or timer makes no more attempts after this one."""
+        return self.outcome == 'failed' or (self.outcome == 'done' and self.kind == 'daemon')
 
     @property
     def is_abandoned(self) -> bool:
@@ -142,8 +151,11 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         retries = get_limits(seed, call.id, features).retries
         return ('failed', 0.0) if retries == call.retry + 1 else ('retry', delay)
 
+    def limits_of(id: str) -> dict[str, Any]:
+        return dataclasses.asdict(get_limits(seed, id, features))
+
     def limited(id: str) -> dict[str, Any]:
-        return {**common, **dataclasses.asdict(get_limits(seed, id, features))}
+        return {**common, **limits_of(id)}
 
     def colored(id: str) -> Callable[[Any], Any]:
         return threads.make_sync if f'sync {id}' in features else lambda fn: fn
@@ -166,9 +178,6 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
     async def consider(id: str, n: Any) -> None:
         if f'sync {id}' in features:  # others make no pauses: they would block nobody else
             await threads.pause(random.Random(f'{seed} {id} {n}').choice((0, 0, 0.01, 0.3, 1.2)))
-
-    def of_sub(id: str) -> dict[str, Any]:
-        return dataclasses.asdict(get_limits(seed, id, features))
 
     def mark(call: Call, n: Any) -> dict[str, Any]:
         return {'uid': call.uid, 'n': n}
@@ -206,13 +215,13 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
         @kopf.on.update(KIND, id='parent', **common)
         @recorded('parent', 'parent')
         async def parent(**_: Any) -> None:
-            @kopf.subhandler(id='one', **of_sub('parent/one'))
+            @kopf.subhandler(id='one', **limits_of('parent/one'))
             @recorded('parent/one', 'change')
             async def one(call: Call, spec: Any, **_: Any) -> Any:
                 await behave(call, spec['n'])
                 return mark(call, spec['n'])
 
-            @kopf.subhandler(id='two', **of_sub('parent/two'))
+            @kopf.subhandler(id='two', **limits_of('parent/two'))
             @recorded('parent/two', 'change')
             async def two(call: Call, spec: Any, **_: Any) -> None:
                 await behave(call, spec['n'])
@@ -230,15 +239,18 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             await behave(call, 'resuming')
 
     if 'daemon' in features:
-        limits: dict[str, Any] = {'cancellation_backoff': 3, 'cancellation_timeout': 2}
+        stages: dict[str, Any] = {'cancellation_backoff': 3, 'cancellation_timeout': 2}
         if 'sync daemon' in features and seed % 2:
-            limits = {}  # then, it is told to stop only once
+            stages = {}  # then, it is told to stop only once
 
-        @kopf.daemon(KIND, id='daemon', **limits, **on)
+        @kopf.daemon(KIND, id='daemon', **stages, **limits_of('daemon'), **on)
         @recorded('daemon', 'daemon')
         async def daemon(call: Call, spec: Any, stopped: Any, **_: Any) -> None:
-            call.stopped = stopped
             rng = random.Random(f'{seed} daemon {spec["n"]}')
+            if 'failing daemon' in features:
+                await behave(call, spec['n'])
+                if rng.random() < 0.2:
+                    return
             if 'sync daemon' in features and rng.random() < 0.5:
                 await threads.pause(1.5)  # it is busy, and waits later
             await threads.wait(stopped)
@@ -246,10 +258,13 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
             await threads.pause(6.5 if is_slow else 0.7)
 
     if 'timer' in features:
-        @kopf.timer(KIND, id='timer', interval=7, **on)
+        @kopf.timer(KIND, id='timer', interval=7, **limits_of('timer'), **on)
         @recorded('timer', 'timer')
         async def timer(call: Call, spec: Any, status: Any, patch: Any, **_: Any) -> None:
-            await threads.pause(0.5)
+            if 'failing timer' in features:
+                await behave(call, spec['n'])
+            else:
+                await threads.pause(0.5)
             if status.get('timer') != mark(call, spec['n']):
                 patch.status['timer'] = call.patch = mark(call, spec['n'])
 

@@ -28,7 +28,7 @@ from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
 from kopf._core.engines.leadership import electors
-from kopf._core.intents import handlererrors, stopping
+from kopf._core.intents import causes, handlererrors, stopping
 from kopf._core.reactor import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Faults, Target
@@ -398,7 +398,7 @@ class World:
             reason=str(kwargs.get('reason') or kind),
             old=reduce(old) if isinstance(old, Mapping) else old, new=reduce(body),
             version=int(body['metadata']['resourceVersion']),
-            started=self._find_start(kwargs))
+            started=self._find_start(kwargs), stopped=kwargs.get('stopped'))
         if process.alive and not self._is_over:
             if kind != 'timer':
                 self.touch()
@@ -434,6 +434,12 @@ class World:
     def give_up(self, process: Life, id: str, cause: Any) -> None:
         """Note that a handler has failed, as its time is over."""
         if not process.alive or self._is_over:
+            return
+        if isinstance(cause, causes.SpawningCause):
+            self.touch()
+            self.note(f"{id} of {cause.body['metadata']['name']} is given up", who=process)
+            self._check(lambda: self.guarantees.end_companion(
+                process, cause.body['metadata']['uid'], id, self._now))
             return
         body, old = cause.body, cause.old
         call = Call(
