@@ -236,6 +236,9 @@ FAULTS = (
     Fault('a refused write counts as one whose result is not known',
           '_core.reactor.items:Item.attempting', "self.trust = former", "pass", STALE,
           is_stale=True),
+    Fault('what is prepared for an older state is taken for a newer one',
+          '_core.reactor.reconciliation:Reconciliation.discard', "self.item.proceed(None)", "pass",
+          STALE, is_stale=True),
     Fault('an old list is trusted for a release', '_core.actions.application:exchange',
           "if e.message == FAILED_TEST:",
           "if e.message == FAILED_TEST:\n"

@@ -196,6 +196,8 @@ class Processor:
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or found.saver.raw is not raw:
+                    if found is not None:
+                        found.discard()
                     found = self._make_reconciliation(item, raw)
                 await self._reconcile(item, found)
             if item.handlers.reconciling:

@@ -115,6 +115,17 @@ class Reconciliation:
         self._prepared = self.decide()
         return self._prepared
 
+    def discard(self) -> None:
+        """
+        Drop what is only prepared, as a newer state is reconciled instead.
+
+        Otherwise, the cycle would go on from the records of an older state, as if they were of the
+        newer one. Assumes that the object had no cycle before `prepare`.
+        """
+        if self._prepared is not None:
+            self._prepared = None
+            self.item.proceed(None)
+
     # Looking.
 
     def look(self, raw: bodies.RawBody) -> None:

@@ -362,8 +362,12 @@ class Retold:
             if not retry:
                 raise kopf.TemporaryError("not yet", delay=self.retried_after)
 
-    async def live(self, *, lasts, watch_delay, watch_step=None):
-        """Return what the second operator has called, and what it has written."""
+    async def live(self, *, lasts, watch_delay, watch_step=None, shown=1):
+        """
+        Return what the second operator has called, and what it has written.
+
+        Its list shows the object in the state number ``shown``; 0 is before the creation.
+        """
         api, first = await accompany(self.declare)
         await asyncio.sleep(lasts)
         await first.stop()
@@ -372,7 +376,7 @@ class Retold:
         registry = kopf.OperatorRegistry()
         self.declare(registry)
         second = Operator(api, registry, watch_delay=watch_delay, watch_step=watch_step)
-        second.start(behind=number - 1)
+        second.start(behind=number - shown)
         await asyncio.sleep(lasts)
         await second.stop()
         return self.calls, [raw for _, raw in api.history[number:]]
@@ -398,6 +402,13 @@ def test_no_handler_is_called_again_as_soon_as_it_is_known_that_it_has_finished(
     story = Retold(retried_after=1000)
     calls, written = run_virtually(story.live(lasts=20, watch_delay=1))
     assert calls == ['one']
+    assert not written
+
+
+def test_of_states_that_come_at_once_only_the_newest_one_counts():
+    story = Retold(retried_after=1000)
+    calls, written = run_virtually(story.live(lasts=20, watch_delay=0.1, shown=0))
+    assert not calls
     assert not written
 
 
