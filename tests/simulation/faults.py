@@ -228,7 +228,7 @@ FAULTS = (
           "self.item.trust is not items.Trust.CONFIRMED or", "", STALE, is_stale=True),
     Fault('a call for an outdated state counts for the newest one',
           '_core.reactor.reconciliation:Reconciliation._begin_anew',
-          "if not cycle.unsaved or known is None:", "if True:", STALE, is_stale=True),
+          "if seen is not None and seen != newest}", "if False}", STALE, is_stale=True),
     Fault('an own PATCH without a response is taken for one of others',
           '_core.actions.application:_merge',
           "if is_fenced and target.is_applied(part, expected, newest):", "if False:", ONCE,

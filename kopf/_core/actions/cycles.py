@@ -76,8 +76,11 @@ class Cycle(NamedTuple):
     """The progress of each handler, sub-handlers included. Never changed in place."""
     roots: frozenset[ids.HandlerId] = frozenset()
     """The top-level handlers that take part in the cycle."""
-    unsaved: frozenset[ids.HandlerId] = frozenset()
-    """The handlers whose latest outcomes are not on the object yet."""
+    unsaved: Mapping[ids.HandlerId, bodies.BodyEssence | None] = {}
+    """
+    The handlers whose latest outcomes are not on the object yet, and which essence each of them has
+    seen at last; None if that does not matter. Never changed in place.
+    """
     contributions: tuple[Contribution, ...] = ()
     """The contributions that no PATCH has carried yet, in the order of the attempts."""
     oldest: float | None = None
@@ -225,7 +228,7 @@ class Cycle(NamedTuple):
             reason=self.reason,
             states=self._with({handler_id: state}),
             roots=self.roots,
-            unsaved=self.unsaved | {handler_id},
+            unsaved={**self.unsaved, handler_id: essence},
             contributions=(*self.contributions, *added),
             oldest=now.mono if self.oldest is None else self.oldest,
             stored=self.stored,
@@ -258,8 +261,8 @@ class Cycle(NamedTuple):
             self, carried: Mapping[ids.HandlerId, progression.HandlerState], *, now: float,
     ) -> 'Cycle':
         """Note that a PATCH has carried these states. States that are newer stay unsaved."""
-        unsaved = frozenset(
-            id_ for id_ in self.unsaved if self.states[id_] is not carried.get(id_))
+        unsaved = {id_: seen for id_, seen in self.unsaved.items()
+                   if self.states[id_] is not carried.get(id_)}
         is_dirty = bool(unsaved or self.contributions)
         return self._replace(unsaved=unsaved, oldest=now if is_dirty else None)
 
@@ -274,7 +277,7 @@ class Cycle(NamedTuple):
             success=False, failure=True, message=message, delayed=None,
             stopped=state.stopped or state.started)
         return self._replace(states=self._with({contribution.handler_id: failed}),
-            unsaved=self.unsaved | {contribution.handler_id},
+            unsaved={contribution.handler_id: None, **self.unsaved},
             contributions=tuple(item for item in self.contributions if item is not contribution),
         )
 
@@ -289,18 +292,25 @@ class Cycle(NamedTuple):
         The caller does so when the states that they have seen are too large for a record. The
         progress of their sub-handlers is reset too, including the progress on the object.
         """
-        finished = [id_ for id_, state in self.states.items() if state.finished]
+        finished = dict.fromkeys(id_ for id_, state in self.states.items() if state.finished)
         return self._replace(base=None, divergent=None).forget(finished, now=now)
 
-    def forget(self, handler_ids: Collection[ids.HandlerId], *, now: clocks.Moment) -> 'Cycle':
-        """Reset these handlers, their sub-handlers, and their parents that have finished."""
+    def forget(
+            self, seen: Mapping[ids.HandlerId, bodies.BodyEssence | None], *, now: clocks.Moment,
+    ) -> 'Cycle':
+        """
+        Reset these handlers, their sub-handlers, and their parents that have finished.
+
+        ``seen`` are the essences that the handlers have seen at last, by the handlers' ids.
+        """
         parents = {id_ for id_, state in self.states.items()
-                   if state.finished and not state.subrefs.isdisjoint(handler_ids)}
-        known = parents.union(id_ for id_ in handler_ids if id_ in self.states)
+                   if state.finished and not state.subrefs.isdisjoint(seen)}
+        known = parents.union(id_ for id_ in seen if id_ in self.states)
         forgotten = known.union(*(self.states[id_].subrefs for id_ in known))
         new = progression.HandlerState.new(now=now, purpose=self.reason)
         return self._replace(
-            states=self._with(dict.fromkeys(forgotten, new)), unsaved=self.unsaved | forgotten)
+            states=self._with(dict.fromkeys(forgotten, new)),
+            unsaved={**self.unsaved, **{id_: seen.get(id_) for id_ in forgotten}})
 
     def _with(
             self, states: Mapping[ids.HandlerId, progression.HandlerState],

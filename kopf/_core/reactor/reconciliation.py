@@ -195,21 +195,20 @@ class Reconciliation:
         """
         Restore the cycle from newer records than those that it was restored from.
 
-        The handlers that were called meanwhile have seen an outdated state. If the newest one
+        The handlers that were called meanwhile can have seen an outdated state. If the newest one
         differs, they are called again, even if a previous process has called them for it.
         """
         now = self.env.clock.now()
         restored = recording.restore(
             self.handlers.changing, body=bodies.Body(raw), settings=self.env.settings, now=now)
-        known = self._known if self._known is not None else self.item.basis
-        if not cycle.unsaved or known is None:
-            return restored
-        seen = cycle.base if cycle.base is not None else self.saver.build_essence(known)
-        if seen == self.saver.build_essence(raw):
-            return restored
-        if restored is None:  # it is closed: only a difference lets the handlers be called
-            return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=seen)
-        return restored.forget(cycle.unsaved, now=now)
+        newest = self.saver.build_essence(raw)
+        outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
+                    if seen is not None and seen != newest}
+        if restored is None and outdated:  # it is closed: only a difference lets them be called
+            divergent = functools.reduce(
+                lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
+            return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=divergent)
+        return restored.forget(outdated, now=now) if restored is not None and outdated else restored
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""

@@ -168,7 +168,7 @@ def test_an_outcome_is_to_be_written_since_it_is_there(cycle):
     cycle = note(cycle, 'fn', at=1)
     cycle = note(cycle, 'other', at=2)
     assert cycle.dirty
-    assert cycle.unsaved == {'fn', 'other'}
+    assert cycle.unsaved.keys() == {'fn', 'other'}
     assert cycle.oldest == make_moment(1).mono
 
 
@@ -290,7 +290,7 @@ def test_what_was_sent_is_not_sent_again(cycle):
     assert cycle.sent([first]).contributions == (second,)
     assert cycle.sent([first, second]).contributions == ()
     assert cycle.sent([]).contributions == (first, second)
-    assert cycle.sent([first]).unsaved == {'fn', 'other'}
+    assert cycle.sent([first]).unsaved.keys() == {'fn', 'other'}
 
 
 def test_handlers_are_unwritten_if_their_outcomes_or_contributions_are(cycle):
@@ -328,28 +328,28 @@ def test_what_was_saved_is_clean(cycle):
     cycle = note(cycle, 'fn')
     saved = cycle.saved(dict(cycle.states), now=50.0)
     assert not saved.dirty
-    assert (saved.unsaved, saved.oldest) == (frozenset(), None)
+    assert (saved.unsaved, saved.oldest) == ({}, None)
 
 
 def test_what_has_become_newer_while_it_was_being_saved_is_not_saved(cycle):
     cycle = note(note(cycle, 'fn', RETRY), 'other')
     carried = dict(cycle.states)
     saved = note(cycle, 'fn', at=11).saved(carried, now=50.0)
-    assert saved.unsaved == {'fn'}
+    assert saved.unsaved.keys() == {'fn'}
     assert saved.oldest == 50.0
     assert note(saved, 'fn', at=60).oldest == 50.0
 
 
 def test_what_was_not_carried_is_not_saved(cycle):
     cycle = note(note(cycle, 'fn'), 'other')
-    assert cycle.saved({'fn': cycle.states['fn']}, now=50.0).unsaved == {'other'}
+    assert cycle.saved({'fn': cycle.states['fn']}, now=50.0).unsaved.keys() == {'other'}
 
 
 def test_what_is_still_to_be_sent_is_as_old_as_the_latest_writing(cycle):
     cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
     saved = cycle.saved(dict(cycle.states), now=50.0)
     assert saved.dirty
-    assert (saved.unsaved, saved.oldest) == (frozenset(), 50.0)
+    assert (saved.unsaved, saved.oldest) == ({}, 50.0)
 
 
 def test_a_recorded_cycle_stays_recorded(cycle):
@@ -367,6 +367,21 @@ def test_the_committed_conclusion_is_remembered_until_there_is_another(cycle):
     assert note(cycle.committing(conclusion), 'fn').commit is conclusion
 
 
+def test_what_a_handler_has_seen_at_last_is_known_until_its_outcome_is_written(cycle):
+    cycle = note(note(cycle, 'fn', RETRY, sees=essence(1)), 'fn', sees=essence(2))
+    cycle = note(cycle, 'other', RETRY, sees=essence(3))
+    saved = cycle.saved({'fn': cycle.states['fn']}, now=50.0)
+    assert cycle.unsaved == {'fn': essence(2), 'other': essence(3)}
+    assert saved.unsaved == {'other': essence(3)}
+
+
+def test_what_a_reset_handler_has_seen_is_still_known(cycle):
+    cycle = cycle.forget({'fn': essence(1)}, now=make_moment(7))
+    assert cycle.unsaved == {'fn': essence(1)}
+    assert cycle.forget({'other': None}, now=make_moment(7)).unsaved == {
+        'fn': essence(1), 'other': None}
+
+
 def test_a_refused_patch_makes_its_handler_failed(cycle):
     cycle = note(cycle, 'fn', patch={'spec': {'a': 1}})
     cycle = note(cycle, 'other', patch={'spec': {'b': 1}})
@@ -375,7 +390,7 @@ def test_a_refused_patch_makes_its_handler_failed(cycle):
     state = cycle.states['fn']
     assert (state.success, state.failure, state.message) == (False, True, "No way.")
     assert state.stopped == make_moment(1).wall
-    assert cycle.unsaved == {'fn'}
+    assert cycle.unsaved.keys() == {'fn'}
     assert cycle.contributions == (second,)
     assert cycle.states['other'].success
 
@@ -505,7 +520,7 @@ def test_for_another_cause_nobody_has_finished_but_nothing_is_lost(cycle):
     assert entered.reason == Reason.DELETE
     assert (entered.roots, entered.base, entered.divergent) == (frozenset(), None, None)
     assert entered.contributions == cycle.contributions
-    assert entered.unsaved == {'fn', 'other'}
+    assert entered.unsaved == {'fn': essence(1), 'other': essence(2)}
     assert entered.oldest == cycle.oldest
     assert entered.states == cycle.states
     assert entered.stored
@@ -524,7 +539,7 @@ def test_forgotten_handlers_are_called_again_and_their_records_overwritten(cycle
     assert forgotten.states['fn'] is cycle.states['fn']
     assert forgotten.states['other'] == HandlerState.new(
         now=make_moment(7), purpose=Reason.UPDATE)
-    assert forgotten.unsaved == {'other'}
+    assert forgotten.unsaved == {'other': None}
     assert forgotten.contributions == cycle.contributions
     assert forgotten.roots == cycle.roots
     assert not forgotten.is_complete

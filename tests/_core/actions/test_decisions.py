@@ -89,7 +89,7 @@ def make_cycle(reason=Reason.CREATE, *, dirty=False, progress=None, **fields):
     progress = {id: make_state(value, reason) for id, value in (progress or {}).items()}
     return Cycle(
         reason=reason, states=State(progress), roots=frozenset(progress),
-        unsaved=frozenset(progress) if dirty else frozenset(),
+        unsaved=dict.fromkeys(progress) if dirty else {},
         oldest=NOW.mono if dirty else None, **fields)
 
 
@@ -181,7 +181,7 @@ def test_objects_that_concern_nobody_any_more_are_left_when_all_is_saved():
     cycle = make_cycle(progress={'fn': 'due'}, dirty=True)
     decision = decide(make_situation(cycle=cycle, in_scope=False))
     assert decision == (Save("no handler is concerned any more"), cycle)
-    clean = cycle._replace(unsaved=frozenset())
+    clean = cycle._replace(unsaved={})
     decision = decide(make_situation(cycle=clean, in_scope=False))
     assert decision == (Nothing("no handler is concerned"), None)
     decision = decide(make_situation(in_scope=False))
@@ -291,7 +291,7 @@ def test_the_handlers_that_wait_are_waited_for_when_all_is_saved(interruption):
     cycle = make_cycle(progress={'one': 'succeeded', 'two': 'waiting'}, dirty=True)
     situation = make_situation(*handlers, cycle=cycle, interruption=interruption)
     assert decide(situation).step == Save("the handlers have to wait")
-    situation = situation._replace(cycle=cycle._replace(unsaved=frozenset()))
+    situation = situation._replace(cycle=cycle._replace(unsaved={}))
     assert decide(situation).step == Sleep(
         "the handlers have to wait", make_moment(71).mono)
 
@@ -332,7 +332,7 @@ def test_a_handled_deletion_is_saved_if_the_object_stays_for_now(blocked, accomp
         make_handler('fn', Reason.DELETE), reason=Reason.DELETE, cycle=cycle,
         view=make_view(essence(0), deleting=True, blocked=blocked), accompanied=accompanied)
     assert decide(situation).step == Save(because)
-    clean = cycle._replace(unsaved=frozenset())
+    clean = cycle._replace(unsaved={})
     assert decide(situation._replace(cycle=clean)) == (Nothing(because, told=False), clean)
 
 
@@ -461,7 +461,7 @@ def cycles(draw):
         Contribution(id, draw(st.sampled_from([
             Patch({'spec': {'f': 1}}), Patch({'status': {id: 1}}), Patch(fns=[print])])))
         for id in draw(subsets))
-    unsaved = frozenset(draw(subsets))
+    unsaved = dict.fromkeys(draw(subsets))
     is_any_finished = any(state.finished for state in states.values())
     return Cycle(
         reason=reason, states=State(states), roots=frozenset(draw(subsets)), unsaved=unsaved,

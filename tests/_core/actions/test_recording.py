@@ -248,7 +248,7 @@ def test_states_that_nobody_has_seen_take_no_place_in_the_record(seen):
 
 def test_only_what_is_not_there_yet_is_recorded():
     settings = make_settings()
-    cycle = make_cycle('fn', 'other', unsaved=frozenset({'fn'}))
+    cycle = make_cycle('fn', 'other', unsaved={'fn': None})
     raw = make_raw(settings, essence(0))
     progress = make_progress(
         cycle, body=Body(raw), settings=settings, expected=essence(1), contributed=())

@@ -412,6 +412,47 @@ def test_of_states_that_come_at_once_only_the_newest_one_counts():
     assert not written
 
 
+def test_nobody_is_called_again_for_the_same_state_though_others_have_seen_an_older_one():
+    """The first list of the second operator comes from an API server that is behind."""
+    calls = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def one(spec, **_):
+            calls.append(('one', spec['n']))
+            await asyncio.sleep(2)
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def two(retry, spec, **_):
+            calls.append(('two', spec['n']))
+            if not retry:
+                raise kopf.TemporaryError("not yet", delay=3)
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        async def three(**_):
+            raise kopf.TemporaryError("not yet", delay=1000)
+
+    async def run():
+        api, first = await accompany(declare, spec={'n': 0})
+        await asyncio.sleep(1)
+        api.edit({'spec': {'n': 1}})
+        await asyncio.sleep(3)
+        number = len(api.history)
+        await asyncio.sleep(10)
+        await first.stop()
+        assert calls == [('one', 0), ('two', 1), ('two', 1)]
+        calls.clear()
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry, watch_delay=60)
+        second.start(behind=len(api.history) - number)
+        await asyncio.sleep(20)
+        await second.stop()
+
+    run_virtually(run())
+    assert calls == [('two', 1)]
+
+
 @pytest.mark.parametrize('delay', [1, 1000], ids=['closed', 'open'])
 def test_who_was_called_for_an_outdated_state_sees_the_newest_one(delay):
     """Also if the previous process has called this handler for the newest state, at last."""
