@@ -56,8 +56,9 @@ class Changer:
         self._kind = order.get_kind()
         self._rate = order.rate
         fields = make_spec(order.size) if order.size else {}
+        # The names are of this run only: owned resources of a former one can still be there.
         self._specs: dict[str, dict[str, Any]] = {
-            f'object{i}': {**fields, 'n': 0, 'pages': i % 2, 'at': 0.0}
+            f'{order.plural}-{i}': {**fields, 'n': 0, 'pages': i % 2, 'at': 0.0}
             for i in range(order.objects)}
         self._free = collections.deque(self._specs)
         self._freed = asyncio.Event()

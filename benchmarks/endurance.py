@@ -267,7 +267,8 @@ class Run:
                 problems.append(f"{what} has not seen the last change of {len(lost)} objects, "
                                 f"e.g. {lost[0]}")
         owned = {item['metadata']['name'] for item in await self._kube.list_objects(CONFIGMAPS)
-                 if 'ownerReferences' in item['metadata']}
+                 if any(reference['kind'] == self._kind.kind
+                        for reference in item['metadata'].get('ownerReferences', ()))}
         wanted = {f'{name}-{i}' for name, spec in specs.items() for i in range(int(spec['pages']))}
         if owned != wanted:
             problems.append(f"{len(owned ^ wanted)} owned resources are missing or left")
