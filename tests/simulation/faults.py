@@ -239,6 +239,9 @@ FAULTS = (
     Fault('what is prepared for an older state is taken for a newer one',
           '_core.reactor.reconciliation:Reconciliation.discard', "self.item.proceed(None)", "pass",
           STALE, is_stale=True),
+    Fault('the response to a timer counts as the one to the cycle',
+          '_core.reactor.items:Item.accept', "if self.cycle is None:", "if True:", STALE,
+          is_stale=True),
     Fault('an old list is trusted for a release', '_core.actions.application:exchange',
           "if e.message == FAILED_TEST:",
           "if e.message == FAILED_TEST:\n"

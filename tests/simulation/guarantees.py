@@ -174,13 +174,16 @@ class Guarantees:
     def give_up(self, call: Call, body: Any, now: float) -> None:
         """Take the failure of a handler that is not called any more, as its time is over."""
         timeout = get_limits(self.seed, call.id, self.features).timeout
-        previous = [other for other in self.calls[call.uid] if other.id == call.id]
+        # An older state has an older record, and what was done for it is not in the newer one.
+        is_stale = self.is_stale(call)
+        previous = [other for other in self.calls[call.uid]
+                    if other.id == call.id and (is_stale or not self.is_stale(other))]
         if timeout is None:
             raise Violation('limits', f"{call} has timed out, but has no timeout")
         last = previous[-1] if previous else None
         if last is None or (last.process is call.process and last.finished and last.ended == now):
             raise Violation('limits', f"{call} has timed out instead of an outcome")
-        if now < last.started + timeout - TOLERANCE:
+        if now < last.started + timeout - TOLERANCE and not is_stale:
             raise Violation('limits', f"{call} has timed out early")
         call.handled = get_handled(body)
         self.calls[call.uid].append(call)

@@ -235,10 +235,16 @@ class Item:
         return is_new
 
     def accept(self, raw: bodies.RawBody) -> bool:
-        """Take the response to an own write; false if a newer state is known."""
+        """
+        Take the response to an own write; false if a newer state is known.
+
+        If there is a cycle, it can have begun with an outdated state. Then, only the response to
+        its own write shows that nobody else has written.
+        """
         now = asyncio.get_running_loop().time()
         is_newest = self.inbox.accept(raw, patience=now + self.source.consistency_timeout)
-        self.confirm()
+        if self.cycle is None:
+            self.confirm()
         if is_newest:
             self.show(raw)
             if raw['metadata'].get('deletionTimestamp') and not raw['metadata'].get('finalizers'):

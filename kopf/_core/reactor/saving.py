@@ -325,6 +325,7 @@ class Saver:
         """Take a state from a response as the newest one."""
         self.raw = newest
         self.item.accept(newest)
+        self.item.confirm()
 
     def build_essence(self, raw: Any) -> bodies.BodyEssence:
         return decisions.build_essence(

@@ -342,9 +342,10 @@ def test_objects_are_resumed_once_though_they_return_to_their_handled_state_mean
 class Retold:
     """An object that one operator has handled, and that another one sees as it was before."""
 
-    def __init__(self, *, retried_after):
+    def __init__(self, *, retried_after, has_timer=False):
         self.calls = []
         self.retried_after = retried_after
+        self.has_timer = has_timer
 
     def declare(self, registry):
         @kopf.on.create('kopfexamples', registry=registry)
@@ -361,6 +362,11 @@ class Retold:
             self.calls.append('three')
             if not retry:
                 raise kopf.TemporaryError("not yet", delay=self.retried_after)
+
+        if self.has_timer:
+            @kopf.timer('kopfexamples', interval=1, registry=registry)
+            async def tick(patch, status, **_):
+                patch.status['ticks'] = status.get('ticks', 0) + 1
 
     async def live(self, *, lasts, watch_delay, watch_step=None, shown=1):
         """
@@ -403,6 +409,12 @@ def test_no_handler_is_called_again_as_soon_as_it_is_known_that_it_has_finished(
     calls, written = run_virtually(story.live(lasts=20, watch_delay=1))
     assert calls == ['one']
     assert not written
+
+
+def test_responses_to_timers_show_that_the_previous_process_has_finished_handlers():
+    story = Retold(retried_after=1000, has_timer=True)
+    calls, _ = run_virtually(story.live(lasts=20, watch_delay=60, shown=2))  # with the finalizer
+    assert calls == ['one']
 
 
 def test_of_states_that_come_at_once_only_the_newest_one_counts():
