@@ -174,16 +174,16 @@ class Guarantees:
     def give_up(self, call: Call, body: Any, now: float) -> None:
         """Take the failure of a handler that is not called any more, as its time is over."""
         timeout = get_limits(self.seed, call.id, self.features).timeout
-        # An older state has an older record, and what was done for it is not in the newer one.
-        is_stale = self.is_stale(call)
-        previous = [other for other in self.calls[call.uid]
-                    if other.id == call.id and (is_stale or not self.is_stale(other))]
+        previous = [other for other in self.calls[call.uid] if other.id == call.id]
         if timeout is None:
             raise Violation('limits', f"{call} has timed out, but has no timeout")
         last = previous[-1] if previous else None
         if last is None or (last.process is call.process and last.finished and last.ended == now):
             raise Violation('limits', f"{call} has timed out instead of an outcome")
-        if now < last.started + timeout - TOLERANCE and not is_stale:
+        # An older state has an older record, and what was done for it is not always written.
+        current = [other for other in previous if not self.is_stale(other)]
+        started = min(other.started for other in (last, *current[-1:]))
+        if now < started + timeout - TOLERANCE and not self.is_stale(call):
             raise Violation('limits', f"{call} has timed out early")
         call.handled = get_handled(body)
         self.calls[call.uid].append(call)
@@ -586,10 +586,11 @@ class Guarantees:
                 if uid not in self.objects and type != 'DELETED':
                     raise Violation('events', f"the deletion of {uid} is not shown")
         if 'index' in self.features:
-            actual = {key: list(values) for key, values in known.items()}
-            numbers = {uid: raw['spec']['n'] for uid, raw in self.objects.items()}
-            wanted = {**{uid: [n] for uid, n in numbers.items()},
-                      **{n: [uid] for uid, n in numbers.items()}}
+            actual = {key: sorted(values) for key, values in known.items()}
+            wanted: dict[Any, list[Any]] = collections.defaultdict(list)
+            for uid, raw in sorted(self.objects.items()):  # several can have the same number
+                wanted[uid].append(raw['spec']['n'])
+                wanted[raw['spec']['n']].append(uid)
             if actual != wanted:
                 raise Violation('indices', f"the index is {actual}, not {wanted}")
         if 'resuming' in self.features and self.exclusive:  # peers resume objects for each other
