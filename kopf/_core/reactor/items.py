@@ -74,7 +74,7 @@ class Trust(enum.Enum):
     """
 
     NONE = enum.auto()
-    """It can: this process has not written to the object."""
+    """It can: the API has not answered a PATCH for the cycle of the object yet."""
 
     ATTEMPTED = enum.auto()
     """It can, or newer records are of this process: the result of its PATCH is not known."""

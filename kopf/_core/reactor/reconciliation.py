@@ -204,11 +204,13 @@ class Reconciliation:
         newest = self.saver.build_essence(raw)
         outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
                     if seen is not None and seen != newest}
-        if restored is None and outdated:  # it is closed: only a difference lets them be called
-            divergent = functools.reduce(
-                lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
-            return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=divergent)
-        return restored.forget(outdated, now=now) if restored is not None and outdated else restored
+        if not outdated:
+            return restored
+        if restored is not None:
+            return restored.forget(outdated, now=now)
+        divergent = functools.reduce(  # it is closed: only a difference lets them be called
+            lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
+        return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=divergent)
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""
