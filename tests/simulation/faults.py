@@ -185,8 +185,8 @@ FAULTS = (
           "if not outcome.final or outcome.exception is not None:", "if not outcome.final:", TIME),
     Fault('a timer keeps the attempts of its former call',
           '_core.engines.daemons.timers:Timer._judge', "self.state = None", "pass", TIME),
-    Fault('an ended daemon holds its object', '_core.engines.daemons.spawning:Companions.select',
-          "if handler.key in self._done:", "if False:", HELD),
+    Fault('an ended daemon is chosen again', '_core.engines.daemons.spawning:Companions.select',
+          "if handler.key in self._done:", "if False:", DAEMON),
 
     # Sync handlers.
     Fault('a waiting thread is not told to stop', '_core.intents.stopping:FlagSetter.set',
