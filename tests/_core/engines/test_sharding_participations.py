@@ -248,7 +248,7 @@ async def test_many_replicas_rehome_soon_with_few_moves_and_requests():
     ``$KOPF_SHARDING_REPLICAS`` is how many there are. With ``pytest -s``, the figures are printed.
     """
     number = int(os.environ.get('KOPF_SHARDING_REPLICAS', '20'))
-    count, objects, tenth = 10 * number, 1_000 * number, number // 10
+    count, objects, tenth = 10 * number, 100 * number ** 2, number // 10
     source = random.Random(0)
     sizes = collections.Counter(
         hashing.find_shard_of_uid(str(uuid.UUID(int=source.getrandbits(128), version=4)), count)
