@@ -1,7 +1,7 @@
 """
-What is measured: this Kopf, also with uvloop, and while it serves metrics or makes traces; the
-release on PyPI, and the bare client; and the peers in other languages: controller-runtime in Go,
-kube-rs in Rust.
+What is measured: this Kopf, also with uvloop, on newer versions of Python, and while it serves
+metrics or makes traces; the release on PyPI, and the bare client; and the peers in other languages:
+controller-runtime in Go, kube-rs in Rust.
 
 The environments and programs are made outside of the project. The environments have no extras in
 them, apart from what their names say: neither uvloop nor the libraries for logging in.
@@ -22,6 +22,9 @@ RELEASE = 'kopf==1.45.2'
 
 PEERS = {'go': 'go', 'rust': 'cargo'}
 """The peers, and the tools that build them."""
+
+NEWER = ('python3.12', 'python3.13', 'python3.14')
+"""The interpreters with which this Kopf can be measured, too."""
 
 OTHERS = {
     'release': f"Kopf {RELEASE.partition('==')[2]} on PyPI",
@@ -64,33 +67,40 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
     """
     Prepare those named; ``pythons`` are the interpreters for which no environment is to be made.
 
-    The peers whose tools are not installed are left out, which is said.
+    The peers whose tools are not installed are left out, which is said, and so are interpreters.
     """
     requirements = {
         'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
         'uvloop': f'--editable={ROOT}[uvloop]', 'metered': f'--editable={ROOT}[metrics]',
-        'traced': f'--editable={ROOT}[tracing]'}
+        'traced': f'--editable={ROOT}[tracing]',
+        **dict.fromkeys(NEWER, f'--editable={ROOT}')}
     folders = {'bare': 'release'}
     subjects = []
     for name in names:
+        tool = PEERS.get(name, name if name in NEWER and name not in pythons else None)
+        if tool is not None and shutil.which(tool) is None:
+            print(f"{name} is left out: there is no {tool}.", file=sys.stderr)
+            continue
         if name in PEERS:
-            if shutil.which(PEERS[name]) is None:
-                print(f"{name} is left out: there is no {PEERS[name]}.", file=sys.stderr)
-            else:
-                subjects.append(Subject(name, str(build(name))))
+            subjects.append(Subject(name, str(build(name))))
             continue
         python = pythons.get(name)
         if python is None:
             folder = CACHE / 'kopf-benchmarks' / folders.get(name, name)
             others = ['opentelemetry-sdk'] if name == 'traced' else []
-            python = str(make_environment(folder, requirements[name], *others))
+            python = str(make_environment(
+                folder, requirements[name], *others, base=tool or sys.executable))
         subjects.append(Subject(name, python))
     return subjects
 
 
-def make_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
+def make_environment(
+        folder: pathlib.Path, *requirements: str, base: str = sys.executable,
+) -> pathlib.Path:
     """
     Make a virtual environment with packages and their dependencies, unless it is there already.
+
+    ``base`` is the interpreter that makes it, and will be in it.
     """
     python = folder / 'bin' / 'python'
     stamp = folder / 'stamp'
@@ -98,7 +108,7 @@ def make_environment(folder: pathlib.Path, *requirements: str) -> pathlib.Path:
     project = (ROOT / 'pyproject.toml').read_text() if str(ROOT) in requirement else ''
     wanted = f'{requirement}\n{project}'
     if not stamp.exists() or stamp.read_text() != wanted:
-        subprocess.run([sys.executable, '-m', 'venv', '--clear', folder], check=True)
+        subprocess.run([base, '-m', 'venv', '--clear', folder], check=True)
         subprocess.run([python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check',
                         *requirements], check=True)
         stamp.write_text(wanted)
