@@ -3,7 +3,8 @@ The gate between indexing and all other handlers.
 
 * At the start, no handlers are called until all objects of all indexed resources are in the
   indices. Otherwise, handlers would see half-filled indices.
-* Later, no state of an object is handled until this state is in the indices.
+* Later, no state of an object is handled until this state is in the indices. Exception: an object
+  that changes faster than it is indexed, as it would never be handled.
 * An indexed resource that appears later (e.g. by a new CRD) delays only its own objects.
 * A resource that cannot be listed (e.g. it is forbidden) delays nothing.
 """
@@ -17,6 +18,12 @@ from kopf._cogs.structs import bodies
 from kopf._core.reactor import items, switches
 
 logger = logging.getLogger(__name__)
+
+HOT_ROUNDS = 3
+"""
+After how many states that are indexed in a row nothing waits for the object any more. Each of them
+has come while the previous one was being indexed.
+"""
 
 Index = Callable[[items.Item, bodies.RawBody], Awaitable[float | None]]
 """
@@ -63,8 +70,10 @@ class Gate:
         self._fresh: dict[items.Item, bodies.RawBody] = {}
         """The newest state of each object that is not in the indices yet."""
         self._indexing: dict[items.Item, asyncio.Task[None]] = {}
+        self._rounds: dict[items.Item, int] = {}
+        """How many states of each object that is being indexed were indexed before, in a row."""
         self._counts: collections.Counter[items.Source] = collections.Counter()
-        """How many objects of each source are being indexed now."""
+        """How many objects of each source are being indexed now, except for the hot ones."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._retries: dict[items.Item, asyncio.TimerHandle] = {}
         self._openers: list[Callable[[], None]] = []
@@ -139,13 +148,13 @@ class Gate:
         return True
 
     def is_indexing(self, item: items.Item) -> bool:
-        """Whether the item is being indexed now; if so, its reconciliation has to wait."""
-        return item in self._indexing
+        """Whether the item is being indexed now, and its reconciliation has to wait for that."""
+        return self._rounds.get(item, HOT_ROUNDS) < HOT_ROUNDS
 
     async def wait_indexed(self, item: items.Item) -> None:
         """Wait until the item is indexed, and its source is filled; or until it is gone."""
         while not item.gone:
-            if item in self._indexing:
+            if self.is_indexing(item):
                 await asyncio.wait([self._indexing[item]])
             elif item.source in self._unfilled:
                 await self._unfilled[item.source].wait()
@@ -160,11 +169,15 @@ class Gate:
         """
         self._fresh[item] = raw
         if item not in self._indexing and not self._switch.is_stopping:
+            self._begin(item, 0)
+
+    def _begin(self, item: items.Item, rounds: int) -> None:
+        self._rounds[item] = rounds
+        if rounds < HOT_ROUNDS:
             self._counts[item.source] += 1
-            task = asyncio.get_running_loop().create_task(self._run(item))
-            self._indexing[item] = task
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+        task = self._indexing[item] = asyncio.get_running_loop().create_task(self._run(item))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def forget(self, item: items.Item) -> None:
         """Remove the object, which is gone, from the indices."""
@@ -173,20 +186,26 @@ class Gate:
 
     async def _run(self, item: items.Item) -> None:
         due: float | None = None
-        raw: bodies.RawBody | None = None
+        raw = self._fresh.pop(item, None)
         try:
-            while item in self._fresh and not item.gone:
-                raw = self._fresh.pop(item)
+            if raw is not None and not item.gone:
                 due = await self._index(item, raw)
         finally:
             del self._indexing[item]
-            self._counts[item.source] -= 1
-        self._cancel_retry(item)
-        if not item.gone and due is not None and raw is not None:
-            self._retries[item] = asyncio.get_running_loop().call_at(due, self._retry, item, raw)
-        self._check_filled(item.source)
-        if item.inbox.has_news or item.gone:
-            self._release(item, item.source not in self._unlisted)
+            rounds = self._rounds.pop(item)
+            if rounds < HOT_ROUNDS:
+                self._counts[item.source] -= 1
+        if item in self._fresh and not item.gone:
+            self._begin(item, rounds + 1)
+        else:
+            self._cancel_retry(item)
+            if not item.gone and due is not None and raw is not None:
+                self._retries[item] = asyncio.get_running_loop().call_at(
+                    due, self._retry, item, raw)
+        if not self.is_indexing(item):
+            self._check_filled(item.source)
+            if item.inbox.has_news or item.gone:
+                self._release(item, item.source not in self._unlisted)
 
     def _retry(self, item: items.Item, raw: bodies.RawBody) -> None:
         """Index the object again after a failure: its newest state that is available."""

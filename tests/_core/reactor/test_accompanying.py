@@ -658,6 +658,47 @@ def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long
     assert sorted(seen) == [('obj', ['obj', 'other']), ('other', ['obj', 'other'])]
 
 
+def test_objects_that_change_faster_than_they_are_indexed_do_not_starve():
+    calls = []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', id='names', registry=registry)
+        async def names(name, **_):
+            await asyncio.sleep(2 if name == 'obj' else 0)
+            return name
+
+        @kopf.on.create('kopfexamples', registry=registry)
+        @kopf.on.update('kopfexamples', registry=registry)
+        async def fn(name, names, **_):
+            calls.append((name, sorted(names[None])))
+
+    async def live():
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        api = Api()
+        api.create()
+        api.create('other')
+        operator = Operator(api, registry)
+        operator.start()
+        for number in range(30):
+            await asyncio.sleep(1)
+            api.edit({'spec': {'number': number}})
+        names = {name for name, _ in calls}
+        called = len(calls)
+        await asyncio.sleep(5)
+        assert len(calls) > called
+        calls.clear()
+        api.edit({'spec': {'number': -1}})
+        await asyncio.sleep(1)
+        assert not calls
+        await asyncio.sleep(5)
+        await operator.stop()
+        return names
+
+    assert run_virtually(live()) == {'obj', 'other'}
+    assert calls == [('obj', ['obj', 'other'])]
+
+
 @pytest.mark.parametrize('error, options, times', [
     (Exception("boo"), {'errors': kopf.ErrorsMode.TEMPORARY, 'backoff': 5, 'retries': 3},
      [(0, 0), (5, 1), (10, 2)]),
