@@ -29,7 +29,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
 from kopf._core.engines.leadership import electors
 from kopf._core.intents import causes, handlererrors, stopping
-from kopf._core.reactor import running
+from kopf._core.reactor import queueing, running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Faults, Target
 from kopf._kits.sandbox.lagging import Lag
@@ -118,7 +118,8 @@ def _seeded(seed: int) -> Iterator[None]:
     try:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
                 spawning.threads, 'ThreadPerCall', threads.make_daemons), mock.patch.object(
-                api.Client, 'congested', property(_is_congested)):
+                api.Client, 'congested', property(_is_congested)), mock.patch.object(
+                queueing, 'PATIENT_MINIMUM', seed % 2):  # there are only a few objects
             yield
     finally:
         electors.Elector = known_elector

@@ -4,7 +4,8 @@ The work queue: which objects are processed, and when.
 An object is processed by at most one worker at a time. The worker begins with the newest state.
 Live changes precede the backlog: the objects of the first lists. The backlog is started only while
 there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
-thousands of objects would take all memory and connections, and live changes would wait.
+thousands of objects would take all memory and connections, and live changes would wait. If there is
+never any spare capacity, a few of them are processed nevertheless, so that they do not starve.
 """
 import asyncio
 import collections
@@ -23,6 +24,9 @@ PATIENT_STEP = 16
 
 PATIENT_PAUSE = 0.02
 """How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
+
+PATIENT_MINIMUM = 4
+"""How many of those that wait for spare capacity are processed at once even if there is none."""
 
 PACKING_STEP = 100
 """How many resting objects are packed in one iteration of the event loop."""
@@ -97,6 +101,12 @@ class WorkQueue:
         self._patient: collections.deque[Item] = collections.deque()
         """Live changes that wait for spare capacity."""
         self._backlog: collections.deque[Item] = collections.deque()
+        self._behind: set[Item] = set()
+        """The items of the backlog, without those that have become live changes since."""
+        self._overtaken = 0
+        """How many live changes were started since the last one that waits for spare capacity."""
+        self._lenient: set[Item] = set()
+        """The items at work that have waited for spare capacity."""
         self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
         self._packing: asyncio.TimerHandle | None = None
@@ -123,6 +133,10 @@ class WorkQueue:
         """Queue the item, unless it is queued or processed already, or has to wait."""
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
+            if urgent and item in self._behind:
+                self._behind.discard(item)
+                (self._patient if item.is_patient else self._live).append(item)
+                self.pump()
             return
         if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
             if self.switch.is_standby:
@@ -132,7 +146,9 @@ class WorkQueue:
         if self.gate.detain(item, urgent=urgent):
             return
         queue = self._patient if item.is_patient else self._live
-        queue = queue if urgent else self._backlog
+        if not urgent:
+            queue = self._backlog
+            self._behind.add(item)
         queue.append(item)
         if len(queue) > PATIENT_STEP:
             item.postpone()
@@ -152,7 +168,8 @@ class WorkQueue:
 
         The items of gone objects stay in the queue, so that deletions are still reported.
         """
-        queued = [*self._live, *self._patient, *self._backlog]
+        queued = [*self._live, *self._patient, *(
+            item for item in self._backlog if item in self._behind)]
         for item in queued:
             if not item.gone:
                 item.enter(Phase.RESTING)
@@ -160,6 +177,7 @@ class WorkQueue:
         self._live = collections.deque(item for item in queued if item.gone)
         self._patient.clear()
         self._backlog.clear()
+        self._behind.clear()
 
     def defer(self, item: Item, packed: bytes | None = None) -> None:
         """
@@ -209,7 +227,11 @@ class WorkQueue:
         """Start what is queued, as far as there is room for more workers."""
         limit = self.settings.queueing.worker_limit
         while self._live and not self.switch.is_paused and self._crew.has_room(limit):
-            self._start(self._live.popleft())
+            if self._overtaken >= PATIENT_STEP and self._is_anyone_waiting():
+                self._start_waiting()
+            else:
+                self._overtaken += 1
+                self._start(self._live.popleft())
         if (self._patient or self._backlog) and (
                 self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
             if self._pumping is not None:
@@ -222,15 +244,29 @@ class WorkQueue:
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
         for _ in range(PATIENT_STEP):
-            queue = self._patient or self._backlog
-            if not queue or self.switch.is_stopping or self.switch.is_paused or (
-                    not self._crew.has_room(limit)):
+            if not self._is_anyone_waiting() or self.switch.is_stopping or (
+                    self.switch.is_paused or not self._crew.has_room(limit)):
                 return
-            if self._live or self._processor.is_congested():
+            if self._live or (
+                    len(self._lenient) >= PATIENT_MINIMUM and self._processor.is_congested()):
                 self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
                 return
-            self._start(queue.popleft())
+            self._start_waiting()
         self._pumping = loop.call_soon(self._pump_patient)
+
+    def _is_anyone_waiting(self) -> bool:
+        while self._backlog and self._backlog[0] not in self._behind:
+            self._backlog.popleft()
+        return bool(self._patient or self._backlog)
+
+    def _start_waiting(self) -> None:
+        """Start the next one of those that wait for spare capacity; there must be one."""
+        self._overtaken = 0
+        item = (self._patient or self._backlog).popleft()
+        self._behind.discard(item)
+        self._start(item)
+        if item in self._workers:
+            self._lenient.add(item)
 
     def _start(self, item: Item) -> None:
         item.enter(Phase.WORKING)
@@ -255,6 +291,7 @@ class WorkQueue:
             raise
         finally:
             del self._workers[item]  # not in a callback, which costs one more iteration of the loop
+            self._lenient.discard(item)
             self._finish(item)
         if not self.switch.is_stopping:
             self.pump()

@@ -370,14 +370,16 @@ async def test_live_changes_go_before_the_backlog(informers, passes, settings):
 @pytest.mark.looptime
 async def test_the_backlog_waits_while_there_is_congestion(settings, passes):
     passes.congested = True
+    passes.gate.clear()
     informers = make_informers(settings, passes)
     informer = informers.open(RESOURCE, None, CHANGING)
-    list_all(informer, make(1, uid='a', name='a'))
-    await calm()
-    assert not passes.seen
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(20)))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert len(passes.running) == queueing.PATIENT_MINIMUM
     passes.congested = False
     await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
-    assert passes.seen == [('a', '1')]
+    assert len(passes.running) == 20
+    passes.gate.set()
     await informers.stop(asyncio.get_running_loop().time() + 1)
 
 
@@ -385,14 +387,60 @@ async def test_the_backlog_waits_while_there_is_congestion(settings, passes):
 async def test_changes_of_objects_that_are_only_reconciled_wait_while_there_is_congestion(
         informers, passes):
     passes.congested = True
+    passes.gate.clear()
     informer = informers.open(RESOURCE, None, RECONCILING)
     list_all(informer)
-    informer.changed('ADDED', make(1, uid='a', name='a'))
-    await calm()
-    assert not passes.seen
+    for n in range(20):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert len(passes.running) == queueing.PATIENT_MINIMUM
     passes.congested = False
     await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
-    assert passes.seen == [('a', '1')]
+    assert len(passes.running) == 20
+    passes.gate.set()
+    await calm()
+
+
+@pytest.mark.looptime
+@pytest.mark.parametrize('served', [CHANGING, RECONCILING], ids=['changing', 'reconciling'])
+async def test_nobody_starves_while_there_is_congestion(informers, passes, served):
+    passes.congested = True
+    informer = informers.open(RESOURCE, None, served)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(50)))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 20)
+    assert len(passes.seen) == 50
+
+
+async def test_nobody_starves_while_all_workers_are_busy(informers, passes, settings):
+    settings.queueing.worker_limit = 1
+    informer = informers.open(RESOURCE, None, CHANGING)
+    passes.gate.clear()
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(3)))
+    await calm()
+    for n in range(100, 200):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    passes.gate.set()
+    await asyncio.sleep(0.1)
+    assert passes.seen.index(('u2', '2')) < 50
+    assert len(passes.seen) == 103
+
+
+@pytest.mark.looptime
+async def test_an_object_of_the_backlog_that_changes_waits_no_longer(informers, passes):
+    passes.congested = True
+    passes.gate.clear()
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(20)))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert ('u15', '15') not in passes.seen
+    informer.changed('MODIFIED', make(100, uid='u15', name='n15'))
+    informer.changed('MODIFIED', make(101, uid='u15', name='n15'))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert [seen for seen in passes.seen if seen[0] == 'u15'] == [('u15', '101')]
+    passes.congested = False
+    passes.gate.set()
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert len(passes.seen) == 20
 
 
 async def test_changes_of_objects_with_handlers_of_changes_do_not_wait(informers, passes):
@@ -624,7 +672,8 @@ async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, pass
     assert len(passes.seen) == 99
 
 
-def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(caplog):
+def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(caplog, monkeypatch):
+    monkeypatch.setattr(queueing, 'PATIENT_MINIMUM', 0)
     running, most, seen = 0, 0, []
 
     def declare(registry):
