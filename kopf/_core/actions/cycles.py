@@ -79,7 +79,8 @@ class Cycle(NamedTuple):
     unsaved: Mapping[ids.HandlerId, bodies.BodyEssence | None] = {}
     """
     The handlers whose latest outcomes are not on the object yet, and which essence each of them has
-    seen at last; None if that does not matter. Never changed in place.
+    seen at last; None if that does not matter. Handlers without progress have finished in a former
+    cycle, and are only to be called for the divergent state. Never changed in place.
     """
     contributions: tuple[Contribution, ...] = ()
     """The contributions that no PATCH has carried yet, in the order of the attempts."""
@@ -258,11 +259,11 @@ class Cycle(NamedTuple):
         return self._replace(contributions=left, base=base)
 
     def saved(
-            self, carried: Mapping[ids.HandlerId, progression.HandlerState], *, now: float,
+            self, carried: Mapping[ids.HandlerId, progression.HandlerState | None], *, now: float,
     ) -> 'Cycle':
         """Note that a PATCH has carried these states. States that are newer stay unsaved."""
         unsaved = {id_: seen for id_, seen in self.unsaved.items()
-                   if self.states[id_] is not carried.get(id_)}
+                   if self.states.get(id_) is not carried.get(id_)}
         is_dirty = bool(unsaved or self.contributions)
         return self._replace(unsaved=unsaved, oldest=now if is_dirty else None)
 

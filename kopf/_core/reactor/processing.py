@@ -332,8 +332,8 @@ class Processor:
                 await saver.settle()
         except (apierrors.APIError, application.PatchError, TimeoutError):
             pass  # `save` tries once more
-        except application.OvertakenError:
-            item.proceed(None)
+        except application.OvertakenError as e:
+            saver.give_way(e)
         finally:
             item.keep(saver.raw)
 
@@ -351,9 +351,12 @@ class Processor:
             item, raw, env=self.env, logger=logger, is_shared=self._switch.check_paused)
         try:
             async with asyncio.timeout_at(deadline):
-                await saver.save()
-        except application.OvertakenError as e:
-            logger.info(f"{e} What this operator has done is not written.")
+                try:
+                    await saver.save()
+                except application.OvertakenError as e:
+                    saver.give_way(e)
+                    if item.cycle is not None and item.cycle.dirty:
+                        await saver.save()
         except Exception as e:
             ids = ', '.join(repr(id_) for id_ in item.cycle.unwritten)
             logger.warning(f"What is done could not be written before the exit. The next operator "

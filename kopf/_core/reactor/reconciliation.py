@@ -136,7 +136,7 @@ class Reconciliation:
         """
         env, item = self.env, self.item
         if not self._end_if_closed(raw) and item.cycle is not None and self._is_overtaken(raw):
-            item.proceed(self._begin_anew(item.cycle, raw))
+            item.proceed(self.saver.begin_anew(item.cycle, raw))
         item.keep(raw)
         item.inbox.begin()
         self._known = raw
@@ -163,13 +163,15 @@ class Reconciliation:
     def give_way(self, overtaken: application.OvertakenError) -> None:
         """Go on from what another operator has left, as nothing can be written over that."""
         item, newest = self.item, overtaken.newest
-        if not (self.is_stopped and self._end_if_closed(newest)):
-            self.logger.info(f"{overtaken} What this operator has done is not written.")
-            item.proceed(
-                None if item.cycle is None or self.is_stopped
-                else self._begin_anew(item.cycle, newest))
-        self.saver.take(newest)  # the list after a pause can be older than this state
-        if not self.is_stopped:
+        if self.is_stopped and self._end_if_closed(newest):
+            self.saver.take(newest)
+        else:
+            self.saver.give_way(overtaken)
+        if self._switch.is_stopping:
+            item.keep(newest)
+        elif self.is_stopped:
+            item.proceed(None)  # the list after the pause can be older than this state
+        else:
             item.inbox.put(newest)
 
     def _end_if_closed(self, raw: bodies.RawBody) -> bool:
@@ -190,27 +192,6 @@ class Reconciliation:
         if commit.resumes:
             item.resume()
         return True
-
-    def _begin_anew(self, cycle: cycles.Cycle, raw: bodies.RawBody) -> cycles.Cycle | None:
-        """
-        Restore the cycle from newer records than those that it was restored from.
-
-        The handlers that were called meanwhile can have seen an outdated state. If the newest one
-        differs, they are called again, even if a previous process has called them for it.
-        """
-        now = self.env.clock.now()
-        restored = recording.restore(
-            self.handlers.changing, body=bodies.Body(raw), settings=self.env.settings, now=now)
-        newest = self.saver.build_essence(raw)
-        outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
-                    if seen is not None and seen != newest}
-        if not outdated:
-            return restored
-        if restored is not None:
-            return restored.forget(outdated, now=now)
-        divergent = functools.reduce(  # it is closed: only a difference lets them be called
-            lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
-        return cycles.Cycle(reason=causes.Reason.UPDATE, stored=True, divergent=divergent)
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""

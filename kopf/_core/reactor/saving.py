@@ -19,10 +19,12 @@ from kopf._core.actions import (
     application,
     cycles,
     decisions,
+    essences,
     execution,
     lifecycles,
     recording,
 )
+from kopf._core.intents import causes
 from kopf._core.reactor import items
 
 
@@ -234,7 +236,7 @@ class Saver:
     ) -> bodies.RawBody | None:
         """Send the contributions of the handlers, and then the framework's own fields."""
         cycle = self.item.get_cycle()
-        carried = {} if closing else {id_: cycle.states[id_] for id_ in cycle.unsaved}
+        carried = {} if closing else {id_: cycle.states.get(id_) for id_ in cycle.unsaved}
         own = make_own(bodies.Body(self.raw))
         newest: bodies.RawBody | None = self.raw
         try:
@@ -326,6 +328,35 @@ class Saver:
         self.raw = newest
         self.item.accept(newest)
         self.item.confirm()
+
+    def give_way(self, overtaken: application.OvertakenError) -> None:
+        """Go on from what another operator has left, as nothing can be written over that."""
+        self.logger.info(f"{overtaken} What this operator has done is not written.")
+        if self.item.cycle is not None:
+            self.item.proceed(self.begin_anew(self.item.cycle, overtaken.newest))
+        self.take(overtaken.newest)
+
+    def begin_anew(self, cycle: cycles.Cycle, raw: bodies.RawBody) -> cycles.Cycle | None:
+        """
+        Restore the cycle from newer records than those that it was restored from.
+
+        The handlers that were called meanwhile can have seen an outdated state. If the newest one
+        differs, they are called again, even if a previous process has called them for it.
+        """
+        now = self.env.clock.now()
+        restored = recording.restore(
+            self.item.handlers.changing, body=bodies.Body(raw), settings=self.settings, now=now)
+        newest = self.build_essence(raw)
+        outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
+                    if seen is not None and seen != newest}
+        if not outdated:
+            return restored
+        if restored is not None:
+            return restored.forget(outdated, now=now)
+        divergent = functools.reduce(  # it is closed: only a difference lets them be called
+            lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
+        return cycles.Cycle(
+            reason=causes.Reason.UPDATE, unsaved=outdated, stored=True, divergent=divergent)
 
     def build_essence(self, raw: Any) -> bodies.BodyEssence:
         return decisions.build_essence(

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 import kopf
+from kopf._cogs.clients import errors
 from kopf._core.intents.registries import OperatorRegistry
 from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually
 
@@ -497,6 +498,52 @@ def test_who_was_called_for_an_outdated_state_sees_the_newest_one(delay):
 
     run_virtually(run())
     assert seen[2:] == [0, 1]
+
+
+@pytest.mark.parametrize('moment', ['calling', 'throttled'])
+@pytest.mark.parametrize('delay', [1, 1000], ids=['closed', 'open'])
+def test_who_was_called_for_an_outdated_state_before_an_exit_sees_the_newest_one(moment, delay):
+    """It is noted on the object, for the next process."""
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', id='one', registry=registry)
+        @kopf.on.update('kopfexamples', id='one', registry=registry)
+        async def one(spec, **_):
+            seen.append(spec['number'])
+            await asyncio.sleep(2 if moment == 'calling' else 0)
+
+        @kopf.on.update('kopfexamples', id='two', registry=registry)
+        async def two(retry, **_):
+            if not retry:
+                raise kopf.TemporaryError("not yet", delay=delay)
+
+    class RefusingApi(Api):
+        until = 0
+
+        def patch(self, *args):
+            if asyncio.get_running_loop().time() < self.until:
+                raise errors.APIServerError("no", status=500)
+            return super().patch(*args)
+
+    async def run():
+        api = RefusingApi()
+        api.create(spec={'number': 0})
+        for number, behind, lasts in [(1, 0, 5), (2, 1, 1), (3, 0, 20)]:
+            registry = kopf.OperatorRegistry()
+            declare(registry)
+            operator = Operator(api, registry, watch_delay=60 if behind else 0.1)
+            if behind and moment == 'throttled':
+                api.until = asyncio.get_running_loop().time() + lasts
+            operator.start(behind=(len(api.history) - 1) * behind)
+            await asyncio.sleep(lasts)
+            if number == 1:
+                api.edit({'spec': {'number': 1}})
+                await asyncio.sleep(5)
+            await operator.stop()
+
+    run_virtually(run())
+    assert seen == [0, 1, 0, 1]
 
 
 def test_an_object_that_others_edit_meanwhile_is_written_to_with_the_second_patch(monkeypatch):
