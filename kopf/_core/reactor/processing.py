@@ -352,6 +352,8 @@ class Processor:
         try:
             async with asyncio.timeout_at(deadline):
                 try:
+                    if saver.is_behind(raw):  # e.g. the response to a timer has shown that
+                        raise application.OvertakenError(raw)
                     await saver.save()
                 except application.OvertakenError as e:
                     saver.give_way(e)

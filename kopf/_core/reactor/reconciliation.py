@@ -135,7 +135,8 @@ class Reconciliation:
         :raises ValueError: if the object has unreadable records of the framework.
         """
         env, item = self.env, self.item
-        if not self._end_if_closed(raw) and item.cycle is not None and self._is_overtaken(raw):
+        if not self._end_if_closed(raw) and item.cycle is not None and (
+                self.saver.is_behind(raw, self._known)):
             item.proceed(self.saver.begin_anew(item.cycle, raw))
         item.keep(raw)
         item.inbox.begin()
@@ -255,15 +256,8 @@ class Reconciliation:
         """
         return (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer) != self.view.blocked
-            or self._is_changed(raw, self.view.essence) or self._is_overtaken(raw))
-
-    def _is_overtaken(self, raw: bodies.RawBody) -> bool:
-        """Whether the known state was so old that the previous process has handled newer ones."""
-        if self.item.trust is not items.Trust.NONE:
-            return False
-        known = self._known if self._known is not None else self.item.basis
-        return known is not None and saving.is_overtaken(
-            self.item, self.env.settings, known, raw)
+            or self._is_changed(raw, self.view.essence)
+            or self.saver.is_behind(raw, self._known))
 
     # Deciding.
 

@@ -329,6 +329,16 @@ class Saver:
         self.item.accept(newest)
         self.item.confirm()
 
+    def is_behind(self, raw: bodies.RawBody, known: bodies.RawBody | None = None) -> bool:
+        """
+        Whether the known state was so old that the previous process has handled newer ones.
+
+        Without ``known``, this is the state on which the cycle is based.
+        """
+        known = known if known is not None else self.item.basis
+        return self.item.trust is items.Trust.NONE and known is not None and (
+            is_overtaken(self.item, self.settings, known, raw))
+
     def give_way(self, overtaken: application.OvertakenError) -> None:
         """Go on from what another operator has left, as nothing can be written over that."""
         self.logger.info(f"{overtaken} What this operator has done is not written.")
