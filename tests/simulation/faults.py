@@ -222,8 +222,7 @@ FAULTS = (
     # Older states after a restart.
     Fault('newer records of the previous process are not noticed',
           '_core.reactor.saving:Saver.is_behind',
-          "return self.item.trust is items.Trust.NONE and", "return False and", STALE,
-          is_stale=True),
+          "if self.item.trust is not items.Trust.NONE:", "if True:", STALE, is_stale=True),
     Fault('newer records of the previous process are written over',
           '_core.reactor.saving:Saver._is_doubtful',
           "self.item.trust is not items.Trust.CONFIRMED or", "", STALE, is_stale=True),

@@ -100,9 +100,7 @@ class WorkQueue:
         self._live: collections.deque[Item] = collections.deque()
         self._patient: collections.deque[Item] = collections.deque()
         """Live changes that wait for spare capacity."""
-        self._backlog: collections.deque[Item] = collections.deque()
-        self._behind: set[Item] = set()
-        """The items of the backlog, without those that have become live changes since."""
+        self._backlog: collections.OrderedDict[Item, None] = collections.OrderedDict()
         self._overtaken = 0
         """How many live changes were started since the last one that waits for spare capacity."""
         self._lenient: set[Item] = set()
@@ -133,8 +131,8 @@ class WorkQueue:
         """Queue the item, unless it is queued or processed already, or has to wait."""
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
-            if urgent and item in self._behind:
-                self._behind.discard(item)
+            if urgent and item in self._backlog:
+                del self._backlog[item]
                 (self._patient if item.is_patient else self._live).append(item)
                 self.pump()
             return
@@ -146,11 +144,11 @@ class WorkQueue:
         if self.gate.detain(item, urgent=urgent):
             return
         queue = self._patient if item.is_patient else self._live
-        if not urgent:
-            queue = self._backlog
-            self._behind.add(item)
-        queue.append(item)
-        if len(queue) > PATIENT_STEP:
+        if urgent:
+            queue.append(item)
+        else:
+            self._backlog[item] = None
+        if len(queue if urgent else self._backlog) > PATIENT_STEP:
             item.postpone()
         self.pump()
 
@@ -168,8 +166,7 @@ class WorkQueue:
 
         The items of gone objects stay in the queue, so that deletions are still reported.
         """
-        queued = [*self._live, *self._patient, *(
-            item for item in self._backlog if item in self._behind)]
+        queued = [*self._live, *self._patient, *self._backlog]
         for item in queued:
             if not item.gone:
                 item.enter(Phase.RESTING)
@@ -177,7 +174,6 @@ class WorkQueue:
         self._live = collections.deque(item for item in queued if item.gone)
         self._patient.clear()
         self._backlog.clear()
-        self._behind.clear()
 
     def defer(self, item: Item, packed: bytes | None = None) -> None:
         """
@@ -227,7 +223,7 @@ class WorkQueue:
         """Start what is queued, as far as there is room for more workers."""
         limit = self.settings.queueing.worker_limit
         while self._live and not self.switch.is_paused and self._crew.has_room(limit):
-            if self._overtaken >= PATIENT_STEP and self._is_anyone_waiting():
+            if self._overtaken >= PATIENT_STEP and (self._patient or self._backlog):
                 self._start_waiting()
             else:
                 self._overtaken += 1
@@ -244,7 +240,7 @@ class WorkQueue:
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
         for _ in range(PATIENT_STEP):
-            if not self._is_anyone_waiting() or self.switch.is_stopping or (
+            if not (self._patient or self._backlog) or self.switch.is_stopping or (
                     self.switch.is_paused or not self._crew.has_room(limit)):
                 return
             if self._live or (
@@ -254,16 +250,10 @@ class WorkQueue:
             self._start_waiting()
         self._pumping = loop.call_soon(self._pump_patient)
 
-    def _is_anyone_waiting(self) -> bool:
-        while self._backlog and self._backlog[0] not in self._behind:
-            self._backlog.popleft()
-        return bool(self._patient or self._backlog)
-
     def _start_waiting(self) -> None:
         """Start the next one of those that wait for spare capacity; there must be one."""
         self._overtaken = 0
-        item = (self._patient or self._backlog).popleft()
-        self._behind.discard(item)
+        item = self._patient.popleft() if self._patient else self._backlog.popitem(last=False)[0]
         self._start(item)
         if item in self._workers:
             self._lenient.add(item)

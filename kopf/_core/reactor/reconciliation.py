@@ -165,13 +165,13 @@ class Reconciliation:
         """Go on from what another operator has left, as nothing can be written over that."""
         item, newest = self.item, overtaken.newest
         if self.is_stopped and self._end_if_closed(newest):
-            self.saver.take(newest)
+            self.saver.take(newest)  # the list after a pause can be older than this state
         else:
             self.saver.give_way(overtaken)
         if self._switch.is_stopping:
             item.keep(newest)
         elif self.is_stopped:
-            item.proceed(None)  # the list after the pause can be older than this state
+            item.proceed(None)
         else:
             item.inbox.put(newest)
 

@@ -335,9 +335,10 @@ class Saver:
 
         Without ``known``, this is the state on which the cycle is based.
         """
+        if self.item.trust is not items.Trust.NONE:
+            return False
         known = known if known is not None else self.item.basis
-        return self.item.trust is items.Trust.NONE and known is not None and (
-            is_overtaken(self.item, self.settings, known, raw))
+        return known is not None and is_overtaken(self.item, self.settings, known, raw)
 
     def give_way(self, overtaken: application.OvertakenError) -> None:
         """Go on from what another operator has left, as nothing can be written over that."""
