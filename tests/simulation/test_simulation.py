@@ -37,6 +37,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (720973, "another operator begins a daemon while the thread of that daemon goes on at exit"),
     (712425, "a handler is called without the finalizer, which others have removed meanwhile"),
     (299, "after a takeover, event handlers are shown an old state, and not the newest one"),
+    (970170, "outcomes are written at exit after the closing PATCH whose response is not known"),
     (664, "newer records are written over at exit, though the response to a timer has shown them"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):

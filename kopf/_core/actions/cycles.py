@@ -235,7 +235,7 @@ class Cycle(NamedTuple):
             stored=self.stored,
             base=base,
             divergent=divergent,
-            commit=self.commit,
+            commit=None,  # what was to be closed goes on
         )
 
     def sent(

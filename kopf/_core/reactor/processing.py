@@ -354,7 +354,7 @@ class Processor:
                 try:
                     if saver.is_behind(raw):  # e.g. the response to a timer has shown that
                         raise application.OvertakenError(raw)
-                    await saver.save()
+                    await self._save_or_close(item, saver, raw)
                 except application.OvertakenError as e:
                     saver.give_way(e)
                     if item.cycle is not None and item.cycle.dirty:
@@ -363,6 +363,23 @@ class Processor:
             ids = ', '.join(repr(id_) for id_ in item.cycle.unwritten)
             logger.warning(f"What is done could not be written before the exit. The next operator "
                            f"will call these handlers again: {ids}. The reason: {e!r}")
+
+    async def _save_or_close(
+            self, item: items.Item, saver: saving.Saver, raw: bodies.RawBody,
+    ) -> None:
+        """
+        Write the outcomes; close the cycle if the result of the closing PATCH is not known.
+
+        If that PATCH was applied, and the outcomes were written after it, then the next process
+        would take them for outcomes of the next cycle.
+        """
+        conclusion = item.get_cycle().commit
+        if conclusion is None:
+            await saver.save()
+            return
+        old = decisions.fetch_old(bodies.Body(raw), self.env.settings)
+        await saver.close(
+            [handler.id for handler in item.handlers.changing], conclusion=conclusion, old=old)
 
     def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
         throttler = item.back_off()

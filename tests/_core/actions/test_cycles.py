@@ -359,12 +359,13 @@ def test_a_recorded_cycle_stays_recorded(cycle):
     assert recorded.recorded() is recorded
 
 
-def test_the_committed_conclusion_is_remembered_until_there_is_another(cycle):
+def test_the_committed_conclusion_is_remembered_until_there_is_another_or_a_handler_is_called(
+        cycle):
     conclusion = Conclusion(essence(1), None)
     assert cycle.commit is None
     assert cycle.committing(conclusion).commit is conclusion
     assert cycle.committing(conclusion).committing(None).commit is None
-    assert note(cycle.committing(conclusion), 'fn').commit is conclusion
+    assert note(cycle.committing(conclusion), 'fn').commit is None
 
 
 def test_what_a_handler_has_seen_at_last_is_known_until_its_outcome_is_written(cycle):

@@ -159,7 +159,41 @@ def test_what_is_done_is_written_at_exit_also_if_an_event_handler_is_interrupted
         await operator.stop()
         return api.objects['obj']['metadata'].get('annotations') or {}
 
-    assert 'kopf.zalando.org/fn' in run_virtually(run())
+    assert run_virtually(run()) == {
+        'kopf.zalando.org/last-handled-configuration': '{"spec":{}}\n'}
+
+
+@pytest.mark.parametrize('fault', ['before', 'after', 'late'])
+def test_a_closing_patch_without_a_response_is_sent_again_at_exit(fault):
+    """If it was applied, outcomes written after it would count as those of the next state."""
+    seen = []
+
+    def declare(registry):
+        @kopf.on.create('kopfexamples', id='fn', registry=registry)
+        @kopf.on.update('kopfexamples', id='fn', registry=registry)
+        async def fn(spec, **_):
+            seen.append(spec['number'])
+            await asyncio.sleep(2)
+
+    async def run():
+        api, first = await accompany(declare, spec={'number': 0})
+        await asyncio.sleep(5)
+        api.edit({'spec': {'number': 1}})
+        await asyncio.sleep(1)
+        first.watch_delay = 60
+        api.edit({'spec': {'number': 2}})
+        api.faults.append(fault)
+        await asyncio.sleep(1.5)
+        await first.stop()
+        registry = kopf.OperatorRegistry()
+        declare(registry)
+        second = Operator(api, registry)
+        second.start()
+        await asyncio.sleep(5)
+        await second.stop()
+
+    run_virtually(run())
+    assert seen == [0, 1, 2]
 
 
 def test_no_handler_is_called_without_the_finalizer_if_others_remove_it_meanwhile():
