@@ -28,7 +28,7 @@ class State(Recorder):
         self._listed = {}
         super().begin(restored=restored)
 
-    def listed(self, body):
+    def listed(self, body, packed=None):
         self._listed[body['metadata']['name']] = body['metadata']['resourceVersion']
         super().listed(body)
 

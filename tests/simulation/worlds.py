@@ -119,6 +119,9 @@ def _seeded(seed: int) -> Iterator[None]:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
                 spawning.threads, 'ThreadPerCall', threads.make_daemons), mock.patch.object(
                 api.Client, 'congested', property(_is_congested)), mock.patch.object(
+                api.Client, 'overloaded', property(
+                    lambda client: seed % 3 == 0 and _is_congested(client))), mock.patch.object(
+                queueing, 'LONG_QUEUE', seed % 4), mock.patch.object(
                 queueing, 'PATIENT_MINIMUM', (seed + 1) % 2):  # there are only a few objects
             yield
     finally:

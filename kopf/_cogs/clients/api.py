@@ -29,6 +29,9 @@ REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooMan
 NETWORK_ERRORS = (wires.WireError, OSError, TimeoutError)
 MAX_WARNINGS_REMEMBERED = 1000
 
+OVERLOAD = 16
+"""How many times as many regular requests as connections are an overload."""
+
 CLOSING_ITERATIONS = 5
 """
 How many iterations of the event loop asyncio needs to close the sockets of aborted transports.
@@ -164,6 +167,11 @@ class Client:
     def congested(self) -> bool:
         """Whether there are as many regular requests as connections, so that further ones wait."""
         return self._traffic.in_flight >= connections.POOL_SIZE
+
+    @property
+    def overloaded(self) -> bool:
+        """Whether so many regular requests wait that new ones would wait for many rounds."""
+        return self._traffic.in_flight >= connections.POOL_SIZE * OVERLOAD
 
     async def request(
             self,

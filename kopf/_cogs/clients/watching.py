@@ -86,8 +86,10 @@ class Sink(Protocol):
         """Note about how many objects of the list are still to come; None if it is not known."""
         return
 
-    def listed(self, body: bodies.RawBody) -> None:
-        """Take an object of the list."""
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
+        """
+        Take an object of the list. If the list is streamed, ``packed`` is the same as in `changed`.
+        """
 
     def end(self) -> None:
         """End the list. All objects that were not in the list do not exist any more."""
@@ -478,7 +480,7 @@ class _Watcher:
             if reason is not None:
                 self._skip(shown, body, reason)
             elif shown is None:
-                self._sink.listed(body)
+                self._sink.listed(body, line)
             else:
                 self._sink.changed(shown, body, line)
             self._note(version)

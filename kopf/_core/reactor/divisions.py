@@ -36,6 +36,9 @@ class _Indexer(processing.Processor):
     def is_congested(self) -> bool:
         return False
 
+    def is_overloaded(self) -> bool:
+        return False
+
     def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
         item.inbox.take()
         return None
@@ -329,14 +332,14 @@ class Distributor:
         if self._index is not None:
             self._index.expect(remaining)
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._count_listed()
         self._note(body)
         if self._index is not None:
-            self._index.listed(body)
+            self._index.listed(body, packed)
         informer = self._find(body)
         if informer is not None:
-            informer.listed(body)
+            informer.listed(body, packed)
 
     def end(self) -> None:
         self._count = None

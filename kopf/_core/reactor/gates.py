@@ -142,10 +142,14 @@ class Gate:
 
     def detain(self, item: items.Item, *, urgent: bool) -> bool:
         """Hold the item back if the gate is closed for it; return whether it is."""
-        if self._is_open and (not self._unfilled or item.source not in self._unfilled):
+        if not self.is_closed_for(item):
             return False
         self._detained.append((item, urgent))
         return True
+
+    def is_closed_for(self, item: items.Item) -> bool:
+        """Whether the item has to wait until the indices are filled."""
+        return not self._is_open or (bool(self._unfilled) and item.source in self._unfilled)
 
     def is_indexing(self, item: items.Item) -> bool:
         """Whether the item is being indexed now, and its reconciliation has to wait for that."""

@@ -25,14 +25,14 @@ class Inbox:
     other versions only by equality.
     """
     __slots__ = (
-        '_events', '_expected', '_expected_until', '_kept', '_shown', 'is_due', 'pending',
+        '_events', '_expected', '_expected_until', '_kept', '_pending', '_shown', 'is_due',
         'version')
 
     def __init__(self) -> None:
         self.version: bodies.Version = None
         """The newest known version, from the watch or from responses to own writes."""
-        self.pending: bodies.RawBody | None = None
-        """The newest state, if it is not reconciled yet."""
+        self._pending: bodies.RawBody | bytes | None = None
+        """The newest state, if it is not reconciled yet; packed if it waits in a long queue."""
         self.is_due = False
         """Whether the kept state must be reconciled again, though it is not new."""
         self._shown: bodies.Version = None
@@ -53,7 +53,19 @@ class Inbox:
     @property
     def has_news(self) -> bool:
         """Whether there is anything to process."""
-        return self.pending is not None or self.is_due or self._events is not None
+        return self._pending is not None or self.is_due or self._events is not None
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether there is a state that is not reconciled yet."""
+        return self._pending is not None
+
+    @property
+    def pending(self) -> bodies.RawBody | None:
+        """The newest state, if it is not reconciled yet."""
+        if isinstance(self._pending, bytes):
+            self._pending = _unpack(self._pending)
+        return self._pending
 
     @property
     def is_keeping(self) -> bool:
@@ -67,20 +79,19 @@ class Inbox:
     @property
     def newest(self) -> bodies.RawBody | None:
         """The newest state from the watch; None if it is not kept."""
-        return self.pending if self.pending is not None else self.recall()
+        pending = self.pending
+        return pending if pending is not None else self.recall()
 
     def peek(self) -> bodies.RawBody | None:
         """Return the state with which the processing would begin, without taking it."""
-        if self.pending is not None:
-            return self.pending
+        pending = self.pending
+        if pending is not None:
+            return pending
         return self._events[0]['object'] if self._events else self.recall()
 
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state; None if none is kept."""
-        if isinstance(self._kept, bytes):
-            event: bodies.RawEvent = json.loads(self._kept.decode())
-            return event['object']
-        return self._kept
+        return _unpack(self._kept) if isinstance(self._kept, bytes) else self._kept
 
     @property
     def is_ever_shown(self) -> bool:
@@ -118,7 +129,7 @@ class Inbox:
         if self._expected is not None:
             if version == self._expected:
                 self._expected = None
-                self.pending = None
+                self._pending = None
                 return False
             if now >= self._expected_until:
                 self._expected = None
@@ -126,7 +137,7 @@ class Inbox:
             return False
         if self._expected is None:
             self.version = version
-        self.pending = raw
+        self._pending = raw
         return True
 
     def accept(self, raw: bodies.RawBody, *, patience: float) -> bool:
@@ -144,15 +155,15 @@ class Inbox:
         elif version != self.version:
             self._expected, self._expected_until = version, patience
             self.version = version
-        if self.pending is not None and bodies.is_newer(
-                bodies.parse_version(self.pending), version):
+        pending = self.pending
+        if pending is not None and bodies.is_newer(bodies.parse_version(pending), version):
             return False
-        self.pending = None
+        self._pending = None
         return True
 
     def put(self, raw: bodies.RawBody) -> None:
         """Set the state with which the next reconciliation begins."""
-        self.pending = raw
+        self._pending = raw
 
     def remind(self) -> None:
         """Let the next reconciliation begin with the kept state, unless a newer one arrives."""
@@ -164,9 +175,9 @@ class Inbox:
 
         ``packed`` is the same state as a raw event in JSON.
         """
-        if self.pending is not None:
-            self.keep(self.pending, packed)
-            self.pending = None
+        if self._pending is not None:
+            self._kept = self._pending if packed is None else packed
+            self._pending = None
         self.is_due = True
 
     def record(
@@ -179,9 +190,9 @@ class Inbox:
         if not has_room:
             self._events.pop()
         self._events.append({'type': type, 'object': raw})
-        is_newest = self.pending is raw and self._expected is None
+        is_newest = self._pending is raw and self._expected is None
         self._shown = self.version if is_newest else bodies.parse_version(raw)
-        if type != 'DELETED' and (self.pending is raw or self.version == self._shown):
+        if type != 'DELETED' and (self._pending is raw or self.version == self._shown):
             self.keep(raw, packed)
         return has_room
 
@@ -193,7 +204,7 @@ class Inbox:
 
         What `peek` has returned saves the unpacking of the kept state, if that is still the same.
         """
-        raw, self.pending = self.pending, None
+        raw, self._pending = self.pending, None
         if raw is None and self.is_due:
             is_same = peeked is not None and self._kept is not None and (
                 self.version is not None and bodies.parse_version(peeked) == self.version)
@@ -207,7 +218,7 @@ class Inbox:
 
         A reminder stays: what it is for has not been looked at.
         """
-        self.pending = None
+        self._pending = None
 
     def take_event(self) -> bodies.RawEvent | None:
         """Take the next raw event."""
@@ -232,8 +243,20 @@ class Inbox:
 
     def pack(self) -> None:
         """Convert the kept state to JSON, which takes less memory."""
-        if not self.is_packed:
-            self._kept = json.dumps({'object': self._kept}, separators=(',', ':')).encode()
+        if self._kept is not None and not isinstance(self._kept, bytes):
+            self._kept = _pack(self._kept)
+
+    def pack_pending(self, packed: bytes | None = None) -> None:
+        """
+        Convert the pending state to JSON until it is needed, unless raw events have it, too.
+
+        ``packed`` is the same state as a raw event in JSON.
+        """
+        raw = self._pending
+        if self._events is None and raw is not None and not isinstance(raw, bytes):
+            self._pending = _pack(raw) if packed is None else packed
+            if self._kept is raw:
+                self._kept = self._pending
 
     def forget_versions(self) -> None:
         """Take the next state as new, whatever its version."""
@@ -248,17 +271,26 @@ class Inbox:
         if self._events:  # the next list must make a new event, for the newest state
             self._events = None
             self._shown = None
-        self.is_due = self.is_due or is_at_work or self.pending is not None
-        self.pending = self._expected = None
+        self.is_due = self.is_due or is_at_work or self._pending is not None
+        self._pending = self._expected = None
 
     def end(self, raw: bodies.RawBody | None) -> bodies.RawBody | None:
         """Note that the object is gone; return its last state, as far as it is known."""
         last = raw if raw is not None else self.pending
-        self.pending = last if last is not None else self.recall()
+        last = self._pending = last if last is not None else self.recall()
         self._kept = None
-        return self.pending
+        return last
 
     def clear(self) -> None:
         """Forget everything."""
-        self.pending = self._kept = self._events = None
+        self._pending = self._kept = self._events = None
         self.is_due = False
+
+
+def _pack(raw: bodies.RawBody) -> bytes:
+    return json.dumps({'object': raw}, separators=(',', ':')).encode()
+
+
+def _unpack(packed: bytes) -> bodies.RawBody:
+    event: bodies.RawEvent = json.loads(packed.decode())
+    return event['object']

@@ -123,9 +123,9 @@ class Informer:
     def expect(self, remaining: int | None) -> None:
         self._expected = None if remaining is None else len(self._items) + remaining
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         if self._queue.switch.is_standby:
-            self._follow(body)
+            self._follow(body, packed)
             return
         first = not self._is_complete
         item, new = self._ensure(body, initial=first)
@@ -146,7 +146,7 @@ class Informer:
             item.enter(items.Phase.HELD)
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
-            self.schedule(item, urgent=not first)
+            self.schedule(item, urgent=not first, packed=packed)
         elif item.inbox.pending is body:
             self.schedule(item, urgent=False)
 
@@ -192,7 +192,7 @@ class Informer:
         if self.handlers.watching:
             self._record(item, type, body, packed)
         if self.handlers.watching or is_new_state:
-            self.schedule(item)
+            self.schedule(item, packed=packed)
 
     def skipped(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
@@ -303,9 +303,11 @@ class Informer:
 
     # Called by the items.
 
-    def schedule(self, item: items.Item, *, urgent: bool = True) -> None:
+    def schedule(
+            self, item: items.Item, *, urgent: bool = True, packed: bytes | None = None,
+    ) -> None:
         if item.gone or item.last_list >= self._trusted_since:
-            self._queue.add(item, urgent=urgent)
+            self._queue.add(item, urgent=urgent, packed=packed)
 
     def index(self, item: items.Item, raw: bodies.RawBody) -> None:
         self._queue.gate.index(item, raw)

@@ -96,8 +96,14 @@ class Source(Protocol):
     def consistency_timeout(self) -> float:
         """How long (seconds) to wait for the echo of a write if versions are not comparable."""
 
-    def schedule(self, item: 'Item', /, *, urgent: bool = True) -> None:
-        """Queue the item for processing; if it is not urgent, behind all live changes."""
+    def schedule(
+            self, item: 'Item', /, *, urgent: bool = True, packed: bytes | None = None,
+    ) -> None:
+        """
+        Queue the item for processing; if it is not urgent, behind all live changes.
+
+        ``packed`` is its newest state as a raw event in JSON, if that is available.
+        """
 
     def index(self, item: 'Item', raw: bodies.RawBody, /) -> None:
         """Index the state before the item is processed."""
@@ -167,6 +173,11 @@ class Item:
         served = self.source.handlers
         return bool(served.reconciling) and not (
             self.gone or served.watching or served.changing or served.spawning)
+
+    @property
+    def is_deferrable(self) -> bool:
+        """Whether the object can wait if very many writes wait: not to see an event, or the end."""
+        return not (self.gone or self.source.handlers.watching)
 
     # The phase.
 
@@ -290,13 +301,13 @@ class Item:
         """Keep a state until the next reconciliation."""
         self.inbox.keep(raw)
 
-    def postpone(self) -> None:
-        """Take less memory while the object waits in the queue, if it is only reconciled."""
-        if self.is_patient and self.inbox.pending is not None:
-            if self.reconcilers is not None:
-                self.reconcilers.note_change()
-            self.inbox.defer()
-            self.inbox.pack()
+    def postpone(self, packed: bytes | None = None) -> None:
+        """
+        Take less memory while the object waits in a long queue.
+
+        ``packed`` is its newest state as a raw event in JSON, if that is available.
+        """
+        self.inbox.pack_pending(packed)
 
     def recall(self) -> bodies.RawBody | None:
         """Return the kept state, which is the newest known one; None if none is kept."""

@@ -53,12 +53,13 @@ class MeteredQueue(queueing.WorkQueue):
         self.working: dict[Item, float] = {}
         """Since when the items are processed."""
 
-    def add(self, item: Item, *, urgent: bool = True) -> None:
+    def add(self, item: Item, *, urgent: bool = True, packed: bytes | None = None) -> None:
         if item.phase is not Phase.RESTING or item in self.waiting:
-            super().add(item, urgent=urgent)
+            super().add(item, urgent=urgent, packed=packed)
             return
         self.waiting[item] = self._time()
-        queueing.WorkQueue.add(self, item, urgent=urgent)  # for each event, `super()` is too slow
+        # For each event, `super()` is too slow.
+        queueing.WorkQueue.add(self, item, urgent=urgent, packed=packed)
         if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
             resource = item.source.resource
             self._controllers[resource.kind or resource.plural].add()

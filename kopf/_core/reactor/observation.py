@@ -330,7 +330,7 @@ class _NamespaceSink(watching.Sink):
     def begin(self, *, restored: bool) -> None:
         self._listed = set()
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         name = references.NamespaceName(body['metadata']['name'])
         if any(references.match_namespace(name, pattern) for pattern in self._patterns):
             self._listed.add(name)

@@ -79,7 +79,7 @@ class PeeringWatch(watching.Sink):
         self._listed = set()
         self._restored = restored
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         if body['metadata']['name'] == self._name:
             self._listed.add(self._get_place(body))
             self._enter(body).see(body, live=False, restored=self._restored)

@@ -60,6 +60,10 @@ class Processor:
         """Whether so many requests are in progress that objects of the first lists should wait."""
         return self.env.client.congested
 
+    def is_overloaded(self) -> bool:
+        """Whether so many requests wait that handlers should not be called for more objects."""
+        return self.env.client.overloaded
+
     def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
         """
         Begin to process the object; return the remaining work, or None if there is none.
@@ -181,7 +185,7 @@ class Processor:
             if not item.gone and self._switch.is_paused:
                 inbox.remind()
                 return
-            is_news = inbox.pending is not None
+            is_news = inbox.has_pending
             raw = inbox.take(first)
             if item.gone:
                 if raw is not None and item.noticed:
@@ -203,7 +207,7 @@ class Processor:
             if item.handlers.reconciling:
                 await self._run_reconcilers(
                     item, raw, is_news=is_news, is_hot=rounds >= HOT_ROUNDS)
-                if inbox.pending is None:
+                if not inbox.has_pending:
                     inbox.pack()  # after a start, thousands of objects rest at once
             if inbox.pending is not None:
                 rounds += 1
@@ -212,7 +216,7 @@ class Processor:
                         inbox.pending):
                     await asyncio.sleep(self.env.settings.queueing._batch_window)
             if self._switch.is_stopping or self._switch.is_paused or not (
-                    inbox.pending is not None or inbox.has_events):
+                    inbox.has_pending or inbox.has_events):
                 return
 
     async def _run_reconcilers(
@@ -233,7 +237,7 @@ class Processor:
         # The own writes of this pass have no echoes, but they are changes of the object.
         if is_news or bodies.parse_version(newest) != bodies.parse_version(raw):
             member.note_change()
-        if self._switch.is_stopping or (item.inbox.pending is not None and not is_hot):
+        if self._switch.is_stopping or (item.inbox.has_pending and not is_hot):
             return
         if self._switch.check_paused() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed

@@ -3,9 +3,11 @@ The work queue: which objects are processed, and when.
 
 An object is processed by at most one worker at a time. The worker begins with the newest state.
 Live changes precede the backlog: the objects of the first lists. The backlog is started only while
-there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
-thousands of objects would take all memory and connections, and live changes would wait. If there is
-never any spare capacity, a few of them are processed nevertheless, so that they do not starve.
+there is spare capacity, and so are live changes of objects that are only reconciled, and, if very
+many writes wait already, live changes of all objects but those with handlers of raw events.
+Otherwise, thousands of objects would take all memory and connections, and live changes would wait.
+If there is never any spare capacity, a few of them are processed nevertheless, so that they do not
+starve.
 """
 import asyncio
 import collections
@@ -20,13 +22,23 @@ from kopf._core.reactor.items import Item, Phase
 logger = logging.getLogger(__name__)
 
 PATIENT_STEP = 16
-"""How many objects that can wait are started in one iteration of the event loop."""
+"""
+How many workers for objects that can wait are started in one iteration of the event loop.
+
+Objects that need no worker are not counted: most objects need none after a restart.
+"""
+
+PATIENT_TIME = 0.005
+"""For how long (seconds) objects that can wait are started in one iteration of the event loop."""
 
 PATIENT_PAUSE = 0.02
 """How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
 
 PATIENT_MINIMUM = 4
 """How many of those that wait for spare capacity are processed at once even if there is none."""
+
+LONG_QUEUE = 256
+"""How many objects wait with their states as they are; the states of further ones are packed."""
 
 PACKING_STEP = 100
 """How many resting objects are packed in one iteration of the event loop."""
@@ -127,14 +139,20 @@ class WorkQueue:
         """How many workers run."""
         return len(self._workers)
 
-    def add(self, item: Item, *, urgent: bool = True) -> None:
-        """Queue the item, unless it is queued or processed already, or has to wait."""
+    def add(self, item: Item, *, urgent: bool = True, packed: bytes | None = None) -> None:
+        """
+        Queue the item, unless it is queued or processed already, or has to wait.
+
+        ``packed`` is its newest state as a raw event in JSON, if that is available.
+        """
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
             if urgent and item in self._backlog:
                 del self._backlog[item]
-                (self._patient if item.is_patient else self._live).append(item)
+                self._find_queue(item).append(item)
                 self.pump()
+            elif self.gate.is_closed_for(item):
+                item.postpone(packed)
             return
         if not item.gone and (self.switch.is_paused or self._is_postponed(item)):
             if self.switch.is_standby:
@@ -142,15 +160,22 @@ class WorkQueue:
             return
         item.enter(Phase.QUEUED)
         if self.gate.detain(item, urgent=urgent):
+            item.postpone(packed)
             return
-        queue = self._patient if item.is_patient else self._live
+        queue = self._find_queue(item)
         if urgent:
             queue.append(item)
         else:
             self._backlog[item] = None
-        if len(queue if urgent else self._backlog) > PATIENT_STEP:
-            item.postpone()
+        if len(queue if urgent else self._backlog) > LONG_QUEUE:
+            item.postpone(packed)
         self.pump()
+
+    def _find_queue(self, item: Item) -> collections.deque[Item]:
+        """Find the queue for a live change of the item."""
+        is_patient = item.is_patient or (
+            item.is_deferrable and self._processor.is_overloaded())
+        return self._patient if is_patient else self._live
 
     def _release(self, item: Item, urgent: bool) -> None:
         """
@@ -239,7 +264,8 @@ class WorkQueue:
         self._pumping = None
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
-        for _ in range(PATIENT_STEP):
+        started, until = 0, loop.time() + PATIENT_TIME
+        while started < PATIENT_STEP and loop.time() <= until:
             if not (self._patient or self._backlog) or self.switch.is_stopping or (
                     self.switch.is_paused or not self._crew.has_room(limit)):
                 return
@@ -247,16 +273,22 @@ class WorkQueue:
                     len(self._lenient) >= PATIENT_MINIMUM and self._processor.is_congested()):
                 self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
                 return
-            self._start_waiting()
+            started += self._start_waiting()
         self._pumping = loop.call_soon(self._pump_patient)
 
-    def _start_waiting(self) -> None:
-        """Start the next one of those that wait for spare capacity; there must be one."""
+    def _start_waiting(self) -> bool:
+        """
+        Start the next one of those that wait for spare capacity; return whether it has a worker.
+
+        There must be one.
+        """
         self._overtaken = 0
         item = self._patient.popleft() if self._patient else self._backlog.popitem(last=False)[0]
         self._start(item)
-        if item in self._workers:
+        is_working = item in self._workers
+        if is_working:
             self._lenient.add(item)
+        return is_working
 
     def _start(self, item: Item) -> None:
         item.enter(Phase.WORKING)

@@ -94,7 +94,7 @@ class Reconciliation:
                     item.inbox.put(newest)
                     return
                 newest = await self._proceed()
-                if item.gone or self.is_stopped or item.inbox.pending is not None:
+                if item.gone or self.is_stopped or item.inbox.has_pending:
                     return
         finally:
             self.saver.disarm()

@@ -55,7 +55,7 @@ class Tracker(watching.Sink):
     def begin(self, *, restored: bool) -> None:
         self._listed = {}
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._listed[body['metadata']['name']] = body['metadata'].get('resourceVersion', '')
 
     def end(self) -> None:

@@ -78,7 +78,7 @@ class Recorder(watching.Sink):
     def begin(self, *, restored: bool) -> None:
         self._add('restored' if restored else 'begin')
 
-    def listed(self, body: Any) -> None:
+    def listed(self, body: Any, packed: bytes | None = None) -> None:
         self.bodies.append(body)
         self._add('listed', body['metadata']['name'])
 

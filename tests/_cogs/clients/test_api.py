@@ -592,10 +592,25 @@ async def test_requests_without_limits_count_as_traffic(client, server, until):
         asyncio.create_task(client.without_limits().request('GET', '/path', timeout=60))
         for _ in range(connections.POOL_SIZE)]
     await until(lambda: client.congested)
+    assert not client.overloaded
     for request in requests:
         request.cancel()
     await asyncio.wait(requests)
     assert not client.congested
+
+
+async def test_requests_that_wait_for_many_rounds_are_an_overload(client, server, until):
+    count = connections.POOL_SIZE * api.OVERLOAD
+    server.script(*[hang()] * connections.POOL_SIZE)
+    requests = [
+        asyncio.create_task(client.request('GET', '/path', timeout=60)) for _ in range(count)]
+    await until(lambda: client.overloaded)
+    requests[-1].cancel()
+    await asyncio.wait(requests[-1:])
+    assert client.congested and not client.overloaded
+    for request in requests:
+        request.cancel()
+    await asyncio.wait(requests)
 
 
 async def test_term_is_checked_right_before_the_write_and_not_before_the_connection(

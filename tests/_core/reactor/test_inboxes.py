@@ -188,6 +188,28 @@ def test_a_state_that_was_packed_by_others_is_kept_so(inbox):
     assert inbox.recall() == {'metadata': {}}
 
 
+@pytest.mark.parametrize('packed', [None, b'{"type": "ADDED", "object": {"metadata": {"v": 1}}}'])
+def test_a_pending_state_is_given_packed_or_not(inbox, packed):
+    inbox.put({'metadata': {'v': 1}})
+    inbox.keep(inbox.pending)
+    inbox.pack_pending(packed)
+    assert isinstance(inbox._pending, bytes) and inbox._kept is inbox._pending
+    assert inbox.has_news and inbox.has_pending
+    inbox.pack_pending(packed)
+    assert inbox.peek() == {'metadata': {'v': 1}}
+    assert inbox.take() == {'metadata': {'v': 1}}
+    assert not inbox.has_news and not inbox.has_pending
+    inbox.pack_pending(packed)
+    assert inbox.take() is None
+
+
+def test_a_pending_state_that_a_raw_event_has_is_not_packed(inbox):
+    offer(inbox, 1)
+    inbox.record('ADDED', inbox.pending)
+    inbox.pack_pending()
+    assert not isinstance(inbox._pending, bytes)
+
+
 def test_packing_takes_no_spaces(inbox):
     inbox.keep(make(1))
     inbox.pack()

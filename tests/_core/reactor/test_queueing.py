@@ -1,6 +1,7 @@
 import asyncio
 import functools
 import itertools
+import json
 import logging
 
 import pytest
@@ -42,6 +43,7 @@ class Passes:
 
     def __init__(self):
         self.congested = False
+        self.overloaded = False
         self.seen = []
         self.running = []
         self.peak = 0
@@ -56,6 +58,9 @@ class Passes:
 
     def is_congested(self):
         return self.congested
+
+    def is_overloaded(self):
+        return self.overloaded
 
     async def index(self, item, raw):
         return None
@@ -452,6 +457,51 @@ async def test_changes_of_objects_with_handlers_of_changes_do_not_wait(informers
     assert passes.seen == [('a', '1')]
 
 
+@pytest.mark.looptime
+async def test_live_changes_wait_while_there_is_an_overload(informers, passes):
+    passes.gate.clear()
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer)
+    passes.congested = passes.overloaded = True
+    for n in range(20):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert len(passes.running) == queueing.PATIENT_MINIMUM
+    passes.congested = passes.overloaded = False
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert len(passes.running) == 20
+    passes.gate.set()
+    await calm()
+
+
+async def test_raw_events_and_ends_of_objects_do_not_wait_while_there_is_an_overload(
+        informers, passes):
+    other = Resource('kopf.dev', 'v1', 'others')
+    informer = informers.open(RESOURCE, None, CHANGING)
+    watching = informers.open(other, None, WATCHING)
+    list_all(informer, make(1, uid='a', name='a'))
+    list_all(watching)
+    await calm()
+    passes.congested = passes.overloaded = True
+    informer.changed('DELETED', make(2, uid='a', name='a'))
+    watching.changed('ADDED', make(3, uid='b', name='b'))
+    await calm()
+    assert passes.seen == [('a', '1'), ('gone', 'a'), ('ADDED', 'b', '3'), ('b', '3')]
+
+
+@pytest.mark.looptime
+async def test_objects_that_need_no_worker_do_not_wait_for_the_next_iteration(
+        informers, passes, monkeypatch):
+    def begin(item):
+        passes.seen.append((item.uid, version_of(item.inbox.take())))
+
+    monkeypatch.setattr(passes, 'begin', begin)
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))
+    await asyncio.sleep(0)
+    assert len(passes.seen) == 99
+
+
 async def test_ends_of_objects_that_are_only_reconciled_do_not_wait(informers, passes):
     informer = informers.open(RESOURCE, None, RECONCILING)
     list_all(informer, make(1, uid='a', name='a'))
@@ -647,21 +697,39 @@ async def test_items_are_found_by_the_uids_of_their_objects(informers):
 
 
 @pytest.mark.looptime
-async def test_states_of_objects_that_are_only_reconciled_are_packed_while_they_wait(
-        informers, passes):
+@pytest.mark.parametrize('served', [CHANGING, RECONCILING], ids=['changing', 'reconciling'])
+async def test_states_of_objects_are_packed_while_these_wait_in_a_long_queue(
+        informers, passes, served, monkeypatch):
+    monkeypatch.setattr(queueing, 'LONG_QUEUE', 10)
     passes.congested = True
-    informer = informers.open(RESOURCE, None, RECONCILING)
+    informer = informers.open(RESOURCE, None, served)
     list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))
-    inboxes_ = [item.inbox for item in informer]
-    assert sum(inbox.pending is not None for inbox in inboxes_) <= queueing.PATIENT_STEP
-    assert all(inbox.is_due and inbox.is_packed for inbox in inboxes_ if inbox.pending is None)
+    states = [item.inbox._pending for item in informer]
+    assert sum(not isinstance(state, bytes) for state in states) == 10
     passes.congested = False
     await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
     assert sorted(passes.seen) == sorted((f'u{n}', str(n)) for n in range(1, 100))
 
 
 @pytest.mark.looptime
-async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, passes):
+async def test_states_that_have_come_as_json_are_not_packed_again(informers, passes, monkeypatch):
+    monkeypatch.setattr(queueing, 'LONG_QUEUE', 0)
+    passes.congested = passes.overloaded = True
+    informer = informers.open(RESOURCE, None, CHANGING)
+    listed, changed = [
+        json.dumps({'type': 'ADDED', 'object': make(n, uid=f'u{n}')}).encode() for n in (1, 2)]
+    informer.begin(restored=False)
+    informer.listed(make(1, uid='u1'), listed)
+    informer.end()
+    informer.changed('ADDED', make(2, uid='u2'), changed)
+    assert [item.inbox._pending for item in informer] == [listed, changed]
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert sorted(passes.seen) == [('u1', '1'), ('u2', '2')]
+
+
+@pytest.mark.looptime
+async def test_what_comes_while_a_packed_state_waits_replaces_it(informers, passes, monkeypatch):
+    monkeypatch.setattr(queueing, 'LONG_QUEUE', 10)
     passes.congested = True
     informer = informers.open(RESOURCE, None, RECONCILING)
     list_all(informer, *(make(n, uid=f'u{n}', name=f'n{n}') for n in range(1, 100)))

@@ -150,6 +150,7 @@ class Client:
     While it is cut off, all requests fail. They are tried again once a second, if they may be.
     """
     congested = False
+    overloaded = False
 
     def __init__(self, api, settings):
         self.api = api

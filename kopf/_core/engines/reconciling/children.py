@@ -477,7 +477,7 @@ class Shelf(watching.Sink):
                 if (child := self._store.of(place.owner).get(place.key)) is not None:
                     child.forget_version()
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._take(_complete(body, self._resource))
 
     def end(self) -> None:

@@ -61,7 +61,7 @@ class Watched(watching.Sink, abc.ABC):
     def begin(self, *, restored: bool) -> None:
         self._seen.clear()
 
-    def listed(self, body: bodies.RawBody) -> None:
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         uid = bodies.get_uid(body)
         self._seen.add(uid)
         known = self._known.get(uid)
