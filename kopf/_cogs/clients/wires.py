@@ -13,7 +13,7 @@ import contextlib
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
 
@@ -28,6 +28,9 @@ which etcd limits to 1.5 MB each.
 
 READ_BUFFER = 256 * 1024
 """How many bytes of a stream can wait to be read before the server has to wait."""
+
+TLS_BUFFER = 64 * 1024
+"""How many bytes of TLS are read at once. asyncio has 256 KB of memory for that per connection."""
 
 C = TypeVar('C', bound='_Closable')
 
@@ -225,9 +228,10 @@ class Wire:
                     addresses, happy_eyeballs_delay=ATTEMPT_DELAY,
                     socket_factory=sockets.make_socket)
                 try:
-                    _, connection = await loop.create_connection(
+                    transport, connection = await loop.create_connection(
                         factory, sock=sock,
                         ssl=self._ssl, server_hostname=self._server_hostname)
+                    _shrink_buffer(transport)
                 except BaseException:
                     sockets.hang_up(sock)
                     raise
@@ -248,6 +252,15 @@ async def _resolve(host: str, port: int) -> Sequence[aiohappyeyeballs.AddrInfoTy
     except socket.gaierror:
         loop = asyncio.get_running_loop()
         return await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+
+
+def _shrink_buffer(transport: asyncio.Transport) -> None:
+    """Take less memory for TLS, if it is that of asyncio: there are no public means for that."""
+    protocol: Any = getattr(transport, '_ssl_protocol', None)
+    if hasattr(protocol, '_ssl_buffer_view'):
+        protocol.max_size = TLS_BUFFER
+        protocol._ssl_buffer = bytearray(TLS_BUFFER)
+        protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
 
 
 class _Silence(WireError):

@@ -367,6 +367,15 @@ async def test_a_cancelled_connection_leaves_its_descriptor_to_asyncio(steps, tl
         assert [response.body for response in responses] == [b'ok'] * 5
 
 
+async def test_tls_takes_little_memory_and_large_bodies_come_nevertheless(tls):
+    body = bytes(range(256)) * 4096
+    async with serve(b'HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s' % (len(body), body), OK,
+                     tls=tls) as (_, wire):
+        assert (await send(wire)).body == body
+        [connection] = wire._open
+        assert len(connection._transport._ssl_protocol._ssl_buffer) == wires.TLS_BUFFER
+
+
 @pytest.mark.parametrize('answer', [
     b'HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n' + b'x' * 1001,
     CHUNKED + (b'1f4\r\n%s\r\n' % (b'x' * 500)) * 3,
