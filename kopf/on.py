@@ -66,7 +66,6 @@ Wrong arguments raise an error at once, when the decorator is called or when it 
   nor strings; an object without a name as the handler, if there is no ``id``; functions of one
   index with different values of ``sharded``.
 """
-import difflib
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, overload
@@ -1237,6 +1236,7 @@ def _verify_operations(
         raise TypeError(f"operations= must be a collection, e.g. {{{operations!r}}}.")
     for each in operations:
         if each not in _OPERATIONS:
+            import difflib  # only for an error
             close = difflib.get_close_matches(str(each).upper(), _OPERATIONS, n=1)
             raise ValueError(f"operations= contains {each!r}" + (
                 f"; did you mean {close[0]!r}?" if close else

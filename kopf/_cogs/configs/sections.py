@@ -6,7 +6,6 @@ fail much later and far from its cause.
 """
 import collections.abc
 import dataclasses
-import difflib
 import functools
 import numbers
 import types
@@ -76,6 +75,7 @@ def _complain(cls: type[Section], name: str) -> None:
 def _suggest(cls: type[Section], name: str) -> str:
     hints = _get_hints(cls)  # type: ignore[arg-type]  # mypy doubts that classes are hashable
     known = [known for known in dir(cls) if not known.startswith('_')] + list(hints)
+    import difflib  # only for an error
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.7)
     return f"; did you mean {_get_path(cls)}.{close[0]}?" if close else ""
 

@@ -5,7 +5,6 @@ A `Resource` is served by a cluster. A `Selector` is made of the arguments of a 
 are resolved to resources when the resources of the cluster are discovered.
 """
 import dataclasses
-import difflib
 import enum
 import fnmatch
 import inspect
@@ -371,6 +370,7 @@ class Selector:
             for name in (resource.plural, resource.singular, resource.kind):
                 if name and (name.lower() not in names or resource.group == self.group):
                     names[name.lower()] = resource
+        import difflib  # only for an error
         close = difflib.get_close_matches(wanted.lower(), names, n=1, cutoff=0.8)
         return names[close[0]] if close else None
 

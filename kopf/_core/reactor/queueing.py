@@ -37,7 +37,7 @@ PATIENT_PAUSE = 0.02
 PATIENT_MINIMUM = 4
 """How many of those that wait for spare capacity are processed at once even if there is none."""
 
-LONG_QUEUE = 256
+LONG_QUEUE = 2000
 """How many objects wait with their states as they are; the states of further ones are packed."""
 
 PACKING_STEP = 100
