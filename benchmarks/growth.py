@@ -44,8 +44,11 @@ REST = 10.0
 PATIENCE = 600.0
 """How long (seconds) the operator can take for all objects."""
 
-WARM_UP = 5.0
-"""How long (seconds) objects are changed before the figures count."""
+WARM_UP = 30.0
+"""
+How long (seconds) objects are changed before the figures count. Before, all of them are created at
+once, and the operator and the API server can be behind for a while.
+"""
 
 
 @dataclasses.dataclass(frozen=True)

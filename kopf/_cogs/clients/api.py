@@ -29,7 +29,7 @@ REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooMan
 NETWORK_ERRORS = (wires.WireError, OSError, TimeoutError)
 MAX_WARNINGS_REMEMBERED = 1000
 
-OVERLOAD = 16
+OVERLOAD = 8
 """How many times as many regular requests as connections are an overload."""
 
 CLOSING_ITERATIONS = 5

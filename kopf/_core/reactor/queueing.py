@@ -3,11 +3,11 @@ The work queue: which objects are processed, and when.
 
 An object is processed by at most one worker at a time. The worker begins with the newest state.
 Live changes precede the backlog: the objects of the first lists. The backlog is started only while
-there is spare capacity, and so are live changes of objects that are only reconciled, and, if very
-many writes wait already, live changes of all objects but those with handlers of raw events.
-Otherwise, thousands of objects would take all memory and connections, and live changes would wait.
-If there is never any spare capacity, a few of them are processed nevertheless, so that they do not
-starve.
+there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
+thousands of objects would take all memory and connections, and live changes would wait. In an
+overload, when very many writes wait already, live changes are deferred, too, in their order; but
+not those of objects with handlers of raw events. If there is never any capacity, a few of those
+that wait are processed nevertheless, so that they do not starve.
 """
 import asyncio
 import collections
@@ -35,7 +35,7 @@ PATIENT_PAUSE = 0.02
 """How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
 
 PATIENT_MINIMUM = 4
-"""How many of those that wait for spare capacity are processed at once even if there is none."""
+"""How many of those that wait for capacity are processed at once even if there is none."""
 
 LONG_QUEUE = 2000
 """How many objects wait with their states as they are; the states of further ones are packed."""
@@ -110,13 +110,15 @@ class WorkQueue:
         self.gate = gates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
         self._live: collections.deque[Item] = collections.deque()
+        self._deferred: collections.deque[Item] = collections.deque()
+        """Live changes that wait for the end of an overload, and those that came after them."""
         self._patient: collections.deque[Item] = collections.deque()
         """Live changes that wait for spare capacity."""
         self._backlog: collections.OrderedDict[Item, None] = collections.OrderedDict()
         self._overtaken = 0
         """How many live changes were started since the last one that waits for spare capacity."""
         self._lenient: set[Item] = set()
-        """The items at work that have waited for spare capacity."""
+        """The items at work that have waited for capacity."""
         self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
         self._packing: asyncio.TimerHandle | None = None
@@ -173,9 +175,10 @@ class WorkQueue:
 
     def _find_queue(self, item: Item) -> collections.deque[Item]:
         """Find the queue for a live change of the item."""
-        is_patient = item.is_patient or (
-            item.is_deferrable and self._processor.is_overloaded())
-        return self._patient if is_patient else self._live
+        if item.is_patient:
+            return self._patient
+        is_deferred = item.is_deferrable and (self._deferred or self._processor.is_overloaded())
+        return self._deferred if is_deferred else self._live
 
     def _release(self, item: Item, urgent: bool) -> None:
         """
@@ -191,12 +194,13 @@ class WorkQueue:
 
         The items of gone objects stay in the queue, so that deletions are still reported.
         """
-        queued = [*self._live, *self._patient, *self._backlog]
+        queued = [*self._live, *self._deferred, *self._patient, *self._backlog]
         for item in queued:
             if not item.gone:
                 item.enter(Phase.RESTING)
                 item.inbox.remind()
         self._live = collections.deque(item for item in queued if item.gone)
+        self._deferred.clear()
         self._patient.clear()
         self._backlog.clear()
 
@@ -249,41 +253,52 @@ class WorkQueue:
         limit = self.settings.queueing.worker_limit
         while self._live and not self.switch.is_paused and self._crew.has_room(limit):
             if self._overtaken >= PATIENT_STEP and (self._patient or self._backlog):
-                self._start_waiting()
+                self._start_patient()
             else:
                 self._overtaken += 1
                 self._start(self._live.popleft())
-        if (self._patient or self._backlog) and (
+        if self._is_anyone_waiting and (
                 self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
             if self._pumping is not None:
                 self._pumping.cancel()
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump_patient)
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump_waiting)
 
-    def _pump_patient(self) -> None:
-        """Start what waits for spare capacity: some objects at once, until there is none."""
+    @property
+    def _is_anyone_waiting(self) -> bool:
+        return bool(self._deferred or self._patient or self._backlog)
+
+    def _pump_waiting(self) -> None:
+        """Start what waits for capacity: some objects at once, until there is none."""
         self._pumping = None
         loop = asyncio.get_running_loop()
         limit = self.settings.queueing.worker_limit
         started, until = 0, loop.time() + PATIENT_TIME
         while started < PATIENT_STEP and loop.time() <= until:
-            if not (self._patient or self._backlog) or self.switch.is_stopping or (
+            if not self._is_anyone_waiting or self.switch.is_stopping or (
                     self.switch.is_paused or not self._crew.has_room(limit)):
                 return
-            if self._live or (
-                    len(self._lenient) >= PATIENT_MINIMUM and self._processor.is_congested()):
-                self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
+            is_minimum = len(self._lenient) < PATIENT_MINIMUM
+            if self._deferred and (is_minimum or not self._processor.is_overloaded()):
+                started += self._start_lenient(self._deferred.popleft())
+            elif (self._patient or self._backlog) and not self._live and (
+                    is_minimum or not self._processor.is_congested()):
+                started += self._start_patient()
+            else:
+                self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_waiting)
                 return
-            started += self._start_waiting()
-        self._pumping = loop.call_soon(self._pump_patient)
+        self._pumping = loop.call_soon(self._pump_waiting)
 
-    def _start_waiting(self) -> bool:
+    def _start_patient(self) -> bool:
         """
         Start the next one of those that wait for spare capacity; return whether it has a worker.
 
         There must be one.
         """
         self._overtaken = 0
-        item = self._patient.popleft() if self._patient else self._backlog.popitem(last=False)[0]
+        return self._start_lenient(
+            self._patient.popleft() if self._patient else self._backlog.popitem(last=False)[0])
+
+    def _start_lenient(self, item: Item) -> bool:
         self._start(item)
         is_working = item in self._workers
         if is_working:
@@ -367,6 +382,7 @@ class WorkQueue:
         self.switch.stop(deadline)
         self.alarms.close()
         self._live.clear()
+        self._deferred.clear()
         self._patient.clear()
         self._backlog.clear()
         for handle in (self._pumping, self._packing):

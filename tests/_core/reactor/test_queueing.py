@@ -474,6 +474,24 @@ async def test_live_changes_wait_while_there_is_an_overload(informers, passes):
     await calm()
 
 
+@pytest.mark.looptime
+async def test_later_changes_do_not_overtake_those_that_have_waited_in_an_overload(
+        informers, passes):
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer)
+    passes.congested = passes.overloaded = True
+    for n in range(1, 40):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    passes.overloaded = False
+    for n in range(40, 60):
+        informer.changed('ADDED', make(n, uid=f'u{n}', name=f'n{n}'))
+    await asyncio.sleep(queueing.PATIENT_PAUSE * 3)
+    assert passes.seen == [(f'u{n}', str(n)) for n in range(1, 60)]
+    informer.changed('ADDED', make(100, uid='u100', name='n100'))
+    await asyncio.sleep(0)
+    assert passes.seen[-1] == ('u100', '100')
+
+
 async def test_raw_events_and_ends_of_objects_do_not_wait_while_there_is_an_overload(
         informers, passes):
     other = Resource('kopf.dev', 'v1', 'others')
