@@ -146,7 +146,7 @@ class Informer:
             item.enter(items.Phase.HELD)
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
-            self.schedule(item, urgent=not first, packed=packed)
+            self.schedule(item, urgent=not first, packed=packed if is_new_state else None)
         elif item.inbox.pending is body:
             self.schedule(item, urgent=False)
 
@@ -192,7 +192,7 @@ class Informer:
         if self.handlers.watching:
             self._record(item, type, body, packed)
         if self.handlers.watching or is_new_state:
-            self.schedule(item, packed=packed)
+            self.schedule(item, packed=packed if is_new_state else None)
 
     def skipped(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
