@@ -6,6 +6,7 @@ import io
 import math
 import os
 import platform
+from collections.abc import Mapping, Sequence
 
 import matplotlib as mpl
 from matplotlib import figure
@@ -16,6 +17,8 @@ from benchmarks import sampling, subjects, tables
 COLORS = {
     'bare': '#9a9a9a', 'release': '#c98a2b', 'this': '#2b6cc9', 'uvloop': '#1f4f94',
     'metered': '#7aa7e6', 'traced': '#8a7ae6', 'go': '#2ba3a8', 'rust': '#b5532b'}
+
+LINES = '#2b6cc9', '#2ba3a8', '#c98a2b', '#b5532b'
 
 CALM, SERIOUS = '#b8b8b8', '#c0392b'
 RESTARTS = ('SIGTERM', 'SIGKILL')
@@ -92,6 +95,23 @@ def _plot(
     axes.set_ylim(bottom=0)
     axes.set_title(f'{title}, by minutes', loc='left', fontsize=11)
     axes.spines[['top', 'right']].set_visible(False)
+
+
+def draw_growth(series: Mapping[str, Sequence[tuple[int, Mapping[str, float]]]]) -> str:
+    """Draw how the figures of a start grow with the number of objects, as one picture."""
+    metrics = {'CPU of the start, s': "CPU of the start, seconds", 'memory, MB': "memory, MB"}
+    drawing = figure.Figure(figsize=(8, 3), layout='constrained')
+    for axes, (metric, title) in zip(drawing.subplots(1, 2), metrics.items(), strict=True):
+        for (handlers, points), color in zip(series.items(), LINES, strict=False):
+            axes.plot(
+                [objects / 1000 for objects, _ in points],
+                [figures[metric] for _, figures in points],
+                color=color, marker='o', markersize=3, linewidth=1.2, label=handlers)
+        axes.set_ylim(bottom=0)
+        axes.set_title(f'{title}, by thousands of objects', loc='left', fontsize=11)
+        axes.spines[['top', 'right']].set_visible(False)
+        axes.legend(frameon=False, fontsize=9)
+    return _render(drawing)
 
 
 def draw(line: tables.Line) -> str:

@@ -18,7 +18,7 @@ import pathlib
 import sys
 import tempfile
 import time
-from typing import Self
+from typing import Any, Self
 
 from benchmarks import changing, endurance, subjects
 from benchmarks.drivers import HANDLED, flood, make_handled, make_spec
@@ -90,6 +90,8 @@ def parse_args() -> argparse.Namespace:
                         help="how many objects there are then")
     parser.add_argument('--seconds', type=float, default=30, help="how long each rate lasts")
     parser.add_argument('--json', type=pathlib.Path, help="where to write all the figures")
+    parser.add_argument('--svg', type=pathlib.Path,
+                        help="where to write the curves of the starts; it needs matplotlib")
     return parser.parse_args()
 
 
@@ -271,6 +273,15 @@ def make_table(results: dict[str, Figures]) -> str:
     return '\n'.join(lines[:-1])
 
 
+def get_series(args: argparse.Namespace, results: dict[str, Figures]) -> dict[str, Any]:
+    """Get the figures by the numbers of objects, for each kind of handlers."""
+    series: dict[str, list[tuple[int, Figures]]] = {}
+    for case in make_cases(args):
+        if case.kinds == case.namespaces == 1:
+            series.setdefault(case.handlers, []).append((case.objects, results[str(case)]))
+    return series
+
+
 def main() -> None:
     args = parse_args()
     with tempfile.TemporaryDirectory(prefix='kopf-growth-') as name:
@@ -278,6 +289,9 @@ def main() -> None:
     print(make_table(results))
     if args.json:
         args.json.write_text(json.dumps(results, indent=1))
+    if args.svg:
+        from benchmarks import charts  # its library is not needed otherwise
+        args.svg.write_text(charts.draw_growth(get_series(args, results)))
 
 
 if __name__ == '__main__':
