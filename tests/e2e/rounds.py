@@ -9,6 +9,8 @@ import itertools
 import json
 import time
 
+from tests.e2e.kubes import KubeError
+
 OBJECTS = 10
 
 HANDLERS = '''
@@ -125,6 +127,17 @@ class Load:
             if ended.is_set():
                 return
             name = self.choose(n)
-            await self._kube.patch(self._kind, name, {'spec': {'n': n}})
+            await self._change(name, n)
             self.newest[name] = n
             await asyncio.sleep(0.04)
+
+    async def _change(self, name, n):
+        """If a disk is slow for seconds, etcd gives up, and it is not known if it has written."""
+        while True:
+            try:
+                await self._kube.patch(self._kind, name, {'spec': {'n': n}})
+                return
+            except KubeError as e:
+                if e.status != 500 or 'etcdserver: request timed out' not in str(e):
+                    raise
+            await asyncio.sleep(0.1)
