@@ -93,7 +93,10 @@ class Cycle(NamedTuple):
     divergent: bodies.BodyEssence | None = None
     """The divergent state, as explained above. Without a base, it is of the previous cycle."""
     commit: Conclusion | None = None
-    """What the closing PATCH writes. It is set from the sending until the confirmation."""
+    """
+    What the closing PATCH writes. It is set from the sending until the confirmation, or until a
+    handler is called again.
+    """
 
     @property
     def dirty(self) -> bool:

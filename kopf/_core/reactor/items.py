@@ -176,7 +176,9 @@ class Item:
 
     @property
     def is_deferrable(self) -> bool:
-        """Whether the object can wait if very many writes wait: not to see an event, or the end."""
+        """
+        Whether the object can wait in an overload. Raw events and the ends of objects cannot.
+        """
         return not (self.gone or self.source.handlers.watching)
 
     # The phase.

@@ -164,12 +164,14 @@ class WorkQueue:
         if self.gate.detain(item, urgent=urgent):
             item.postpone(packed)
             return
-        queue = self._find_queue(item)
         if urgent:
+            queue = self._find_queue(item)
             queue.append(item)
+            is_long = len(queue) > LONG_QUEUE
         else:
             self._backlog[item] = None
-        if len(queue if urgent else self._backlog) > LONG_QUEUE:
+            is_long = len(self._backlog) > LONG_QUEUE
+        if is_long:
             item.postpone(packed)
         self.pump()
 

@@ -17,6 +17,7 @@ from tests._core.reactor.worlds import (
     check_always,
     count_per_object,
     run_virtually,
+    succeed,
 )
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
@@ -647,12 +648,7 @@ def test_handlers_see_all_the_objects_in_the_indices_even_if_indexing_takes_long
         api, operator = await accompany(declare)
         await operator.stop()
         api.create('other')
-        registry = kopf.OperatorRegistry()
-        declare(registry)
-        operator = Operator(api, registry)
-        operator.start()
-        await asyncio.sleep(20)
-        await operator.stop()
+        await succeed(api, declare, lasts=20)
 
     run_virtually(live())
     assert sorted(seen) == [('obj', ['obj', 'other']), ('other', ['obj', 'other'])]

@@ -10,7 +10,7 @@ import pytest
 import kopf
 from kopf._cogs.clients import errors
 from kopf._core.intents.registries import OperatorRegistry
-from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually
+from tests._core.reactor.worlds import Api, Operator, accompany, run_virtually, succeed
 
 HANDLED = 'kopf.zalando.org/last-handled-configuration'
 CYCLE = 'kopf.zalando.org/handling-cycle'
@@ -185,12 +185,7 @@ def test_a_closing_patch_without_a_response_is_sent_again_at_exit(fault):
         api.faults.append(fault)
         await asyncio.sleep(1.5)
         await first.stop()
-        registry = kopf.OperatorRegistry()
-        declare(registry)
-        second = Operator(api, registry)
-        second.start()
-        await asyncio.sleep(5)
-        await second.stop()
+        await succeed(api, declare, lasts=5)
 
     run_virtually(run())
     assert seen == [0, 1, 2]

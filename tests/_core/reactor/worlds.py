@@ -375,6 +375,16 @@ async def accompany(declare, **fields):
     return api, operator
 
 
+async def succeed(api, declare, *, lasts):
+    """Let the next process of an operator handle what there is, for so long."""
+    registry = registries.OperatorRegistry()
+    declare(registry)
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(lasts)
+    await operator.stop()
+
+
 def live(declare, *moves, lasts=10, backoff=1, **fields):
     """
     Let an operator handle one object for so long; returns the API as it is then.
