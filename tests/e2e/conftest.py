@@ -49,7 +49,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith('tests/e2e/'):
             item.add_marker('e2e')
-            item.add_marker(pytest.mark.timeout(300))
             item.add_marker(pytest.mark.filterwarnings(FORGOTTEN))
 
 

@@ -90,7 +90,10 @@ class Team:
 
 
 async def pass_round(team, fault):
-    """Let it happen to the working operator; return when it began, and who works after it."""
+    """
+    Let it happen to the working operator; return when it began, when the next operator worked, and
+    when the former one was back. How long Python takes to start does not count.
+    """
     begun = time.time()
     match fault:
         case 'exit':
@@ -109,6 +112,8 @@ async def pass_round(team, fault):
         case 'higher':
             team.priorities['higher'] = 4
             team.start('higher')
+            await team.operators['higher'].wait_for('Starting Kopf')
+            begun = time.time()
         case 'equal':
             team.priorities['equal'] = 3
             team.start('equal')
