@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
     parser.add_argument('--subjects', default='bare,release,this',
                         help="some of bare, release, this, uvloop, metered, traced, "
-                             f"{', '.join([*subjects.NEWER, *subjects.PEERS])}")
+                             f"{', '.join([*subjects.PYTHONS, *subjects.PEERS])}")
     parser.add_argument('--peers', action='store_true',
                         help="also measure operators in Go and Rust, if these can be built here")
     parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))

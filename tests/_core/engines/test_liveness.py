@@ -1,4 +1,5 @@
 import asyncio
+import concurrent.futures
 import contextlib
 import json
 import logging
@@ -343,6 +344,27 @@ async def test_slow_probes_are_told_of_and_used_by_the_next_requests(serve, prob
     assert json.loads(body)['problems'].keys() == {'probes'}
     assert (await get(port))[0] == 200
     assert probes.runs == 1
+
+
+async def test_an_answer_that_is_there_at_once_is_served(serve, monkeypatch):
+    def answer_at_once(work, loop):
+        work.close()
+        future = concurrent.futures.Future()
+        future.set_result(answering.Answer(200, b'{"a": 1}'))
+        return future
+
+    def wrap(future):  # as asyncio does since Python 3.14 if the future is done
+        wrapped = asyncio.get_running_loop().create_future()
+        wrapped.set_result(future.result())
+        return wrapped
+
+    port = await serve()
+    with monkeypatch.context() as patching:
+        patching.setattr(healthserver.asyncio, 'run_coroutine_threadsafe', answer_at_once)
+        patching.setattr(healthserver.asyncio, 'wrap_future', wrap)
+        status, _, body = await get(port)
+    assert status == 200
+    assert json.loads(body) == {'a': 1}
 
 
 async def test_a_blocked_loop_is_told_of_in_its_time_and_so_is_its_end(serve, caplog, monkeypatch):

@@ -194,7 +194,7 @@ class Server:
             result = waiting.result()
         finally:
             future.cancel()
-        self._latest = now, result
+        self._latest = time.monotonic(), result
         return result
 
     async def _monitor(self) -> None:
