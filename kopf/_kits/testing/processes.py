@@ -165,16 +165,16 @@ class SeededLoop(virtual.VirtualLoop):
         if self._dead:
             self._sift(ready)
         if len(ready) > 1 and self.random.random() < self.disorder:
-            places = [i for i, handle in enumerate(ready) if _is_step(handle)]
+            places = [i for i, handle in enumerate(list(ready)) if _is_step(handle)]
             steps = [ready[i] for i in places]
             self.random.shuffle(steps)
             for i, handle in zip(places, steps, strict=True):
                 ready[i] = handle
 
     def _sift(self, ready: Any) -> None:
-        kept = [handle for handle in ready if not self._is_frozen(handle)]
-        ready.clear()
-        ready.extend(kept)
+        present = [ready.popleft() for _ in range(len(ready))]  # threads can append at any moment
+        kept = [handle for handle in present if not self._is_frozen(handle)]
+        ready.extendleft(reversed(kept))
 
     def _is_frozen(self, handle: Any) -> bool:
         process: Process | None = handle._context.get(current)
