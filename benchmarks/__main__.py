@@ -99,6 +99,13 @@ async def get_version(kubeconfig: str) -> str:
     return str(version).removeprefix('v')
 
 
+def get_python(program: str | None) -> str:
+    """Get the version of an interpreter, by default of this one."""
+    return subprocess.check_output(
+        [program or sys.executable, '-c', 'import platform; print(platform.python_version())'],
+        text=True).strip()
+
+
 def main() -> None:
     args = parse_args()
     with ensure_cluster(args.kubeconfig) as kubeconfig:
@@ -113,7 +120,8 @@ def main() -> None:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))
     if args.history:
-        history.save(results, kubernetes=kubernetes)
+        python = get_python(dict(item.split('=', 1) for item in args.python).get('this'))
+        history.save(results, kubernetes=kubernetes, python=python)
     if problems := tables.find_problems(results):
         sys.exit('\n'.join(problems))
 

@@ -56,15 +56,15 @@ def make_ratios(
     }
 
 
-def save(results: tables.Results, *, kubernetes: str) -> None:
+def save(results: tables.Results, *, kubernetes: str, python: str) -> None:
+    """Save the results of these versions of Kubernetes and of CPython."""
     today = datetime.date.today()
     entry = make_entry(
         results, version=importlib.metadata.version('kopf'), today=today,
-        machine=f'{platform.system()} {platform.machine()}, Python {platform.python_version()}')
+        machine=f'{platform.system()} {platform.machine()}, Python {python}')
     lines = PATH.read_text().splitlines() if PATH.exists() else []
     PATH.write_text(''.join(f'{line}\n' for line in add(lines, entry)))
     ratios = make_ratios(
         results, today=today, where=(
-            f'one machine with {os.cpu_count()} cores, Kubernetes {kubernetes}, '
-            f'CPython {platform.python_version()}'))
+            f'one machine with {os.cpu_count()} cores, Kubernetes {kubernetes}, CPython {python}'))
     RATIOS.write_text(json.dumps(ratios, indent=1) + '\n')

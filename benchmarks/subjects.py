@@ -106,7 +106,7 @@ def make_environment(
     stamp = folder / 'stamp'
     requirement = ' '.join(requirements)
     project = (ROOT / 'pyproject.toml').read_text() if str(ROOT) in requirement else ''
-    wanted = f'{requirement}\n{project}'
+    wanted = f'{base}\n{requirement}\n{project}'
     if not stamp.exists() or stamp.read_text() != wanted:
         subprocess.run([base, '-m', 'venv', '--clear', folder], check=True)
         subprocess.run([python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check',
