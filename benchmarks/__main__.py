@@ -26,7 +26,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument('--rows', default=','.join(known), help=f"some of {', '.join(known)}")
     parser.add_argument('--subjects', default='bare,release,this',
                         help="some of bare, release, this, uvloop, metered, traced, "
-                             f"{', '.join([*subjects.PYTHONS, *subjects.PEERS])}")
+                             f"{', '.join([*subjects.INTERPRETERS, *subjects.PEERS])}")
     parser.add_argument('--peers', action='store_true',
                         help="also measure operators in Go and Rust, if these can be built here")
     parser.add_argument('--kubeconfig', default=os.environ.get('KOPF_E2E_KUBECONFIG'))
@@ -40,6 +40,7 @@ def parse_args() -> argparse.Namespace:
                              "the ratios in benchmarks/measured.json, for the documentation")
     args = parser.parse_args()
     args.subjects = args.subjects.split(',')
+    args.python = dict(item.split('=', 1) for item in args.python)
     if args.peers:
         args.subjects += [name for name in subjects.PEERS if name not in args.subjects]
     return args
@@ -66,8 +67,7 @@ def ensure_cluster(kubeconfig: str | None) -> Iterator[str]:
 async def run(args: argparse.Namespace, kubeconfig: str) -> tables.Results:
     """Run the rows, the subjects of each by turns."""
     known = rows.make_rows()
-    pythons = dict(item.split('=', 1) for item in args.python)
-    chosen = subjects.prepare(args.subjects, pythons=pythons)
+    chosen = subjects.prepare(args.subjects, pythons=args.python)
     scale = rows.QUICK if args.quick else rows.Scale()
     results: tables.Results = {}
     async with Kube(kubeconfig) as kube:
@@ -120,8 +120,8 @@ def main() -> None:
         payload: dict[str, Any] = {'results': results}
         args.json.write_text(json.dumps(payload, indent=1))
     if args.history:
-        python = get_python(dict(item.split('=', 1) for item in args.python).get('this'))
-        history.save(results, kubernetes=kubernetes, python=python)
+        history.save(
+            results, kubernetes=kubernetes, python=get_python(args.python.get('this')))
     if problems := tables.find_problems(results):
         sys.exit('\n'.join(problems))
 

@@ -334,7 +334,7 @@ async def measure_import(bench: Bench) -> Figures:
     return {'time, s': statistics.median(times), MEMORY: statistics.median(sizes)}
 
 
-KOPFS = frozenset({'release', 'this', 'uvloop'}).union(subjects.PYTHONS)
+KOPFS = frozenset({'release', 'this', 'uvloop'}).union(subjects.INTERPRETERS)
 PYTHONS = KOPFS | {'bare'}
 FRAMEWORKS = KOPFS.union(subjects.PEERS)
 ALL = FRAMEWORKS | {'bare'}

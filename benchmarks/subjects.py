@@ -23,7 +23,7 @@ RELEASE = 'kopf==1.45.2'
 PEERS = {'go': 'go', 'rust': 'cargo'}
 """The peers, and the tools that build them."""
 
-PYTHONS = tuple(f'python3.{minor}' for minor in range(11, 16))
+INTERPRETERS = tuple(f'python3.{minor}' for minor in range(11, 16))
 """The interpreters with which this Kopf can be measured, too."""
 
 OTHERS = {
@@ -73,11 +73,11 @@ def prepare(names: list[str], *, pythons: dict[str, str]) -> list[Subject]:
         'bare': RELEASE, 'release': RELEASE, 'this': f'--editable={ROOT}',
         'uvloop': f'--editable={ROOT}[uvloop]', 'metered': f'--editable={ROOT}[metrics]',
         'traced': f'--editable={ROOT}[tracing]',
-        **dict.fromkeys(PYTHONS, f'--editable={ROOT}')}
+        **dict.fromkeys(INTERPRETERS, f'--editable={ROOT}')}
     folders = {'bare': 'release'}
     subjects = []
     for name in names:
-        tool = PEERS.get(name, name if name in PYTHONS and name not in pythons else None)
+        tool = PEERS.get(name, name if name in INTERPRETERS and name not in pythons else None)
         if tool is not None and shutil.which(tool) is None:
             print(f"{name} is left out: there is no {tool}.", file=sys.stderr)
             continue
