@@ -369,6 +369,8 @@ async def test_handlers_wait_until_the_children_are_listed(kube, kind, run, prox
     watch, listing = (proxy.delay(1, match=is_about(CONFIGMAPS, watching=flag), times=None)
                       for flag in (True, False))
     run()
+    while not (watch.hits or listing.hits):
+        await asyncio.sleep(0.01)
     watch.end()
     listing.end()
     while not calls:  # before there are new objects, which can be handled before old ones
