@@ -579,7 +579,8 @@ async def test_a_handler_that_blocks_its_thread_does_not_hinder_other_objects(
 
 
 async def test_a_bad_patch_of_an_event_handler_does_not_hinder_the_others(
-        kube, kind, journal, embedded, caplog):
+        kube, kind, journal, embedded, settings, caplog):
+    settings.queueing.error_delays = [600]
 
     @kopf.on.event(*kind.selector, when=lambda name, **_: name == 'x')
     def bad_fn(patch, **_):
@@ -595,7 +596,7 @@ async def test_a_bad_patch_of_an_event_handler_does_not_hinder_the_others(
 
     embedded()
     await kube.create(kind, 'x')
-    await wait_handled(kube, kind, 'x', timeout=0.9)
+    await wait_handled(kube, kind, 'x')
     await journal.wait('x', ('x', 'MODIFIED'))
     while len(messages := get_messages(caplog, 'ERROR')) < 2:
         await asyncio.sleep(0.02)
