@@ -20,7 +20,8 @@ import yaml
 
 from kopf._kits.sandbox import tls
 
-CHUNK = 256 * 1024
+WINDOW = 256 * 1024
+"""How many bytes are forwarded at once."""
 HEAD = b' HTTP/1.1\r\n'
 """The end of the first line of a request."""
 
@@ -61,7 +62,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._serve, '127.0.0.1', limit=CHUNK, ssl=self._own and self._own.context())
+            self._serve, '127.0.0.1', limit=WINDOW, ssl=self._own and self._own.context())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,7 +105,11 @@ class Proxy:
 
     @contextlib.contextmanager
     def delaying(self, seconds: float) -> Iterator[None]:
-        """Delay everything that comes from the API server."""
+        """
+        Delay everything that comes from the API server. It comes at most as a window at a time.
+
+        So each connection has a throughput, as by the windows of TCP.
+        """
         self._latency = seconds
         try:
             yield
@@ -120,7 +125,7 @@ class Proxy:
         upstream: asyncio.StreamWriter | None = None
         try:
             backend, upstream = await asyncio.open_connection(
-                self._target.hostname, self._target.port, ssl=self._ssl, limit=CHUNK)
+                self._target.hostname, self._target.port, ssl=self._ssl, limit=WINDOW)
             self._connections.add(upstream)
             requests = asyncio.create_task(self._request(reader, writer, upstream))
             responses = asyncio.create_task(self._respond(backend, writer))
@@ -141,7 +146,7 @@ class Proxy:
             self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter,
             upstream: asyncio.StreamWriter,
     ) -> None:
-        while chunk := await reader.read(CHUNK):
+        while chunk := await reader.read(WINDOW):
             self.traffic.requests += chunk.count(HEAD)
             self.traffic.sent += len(chunk)
             if self._refusal is not None:
@@ -154,7 +159,7 @@ class Proxy:
             await upstream.drain()
 
     async def _respond(self, backend: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while chunk := await backend.read(CHUNK):
+        while chunk := await backend.read(WINDOW):
             self.traffic.received += len(chunk)
             if self._latency:
                 await asyncio.sleep(self._latency)

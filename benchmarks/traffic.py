@@ -2,9 +2,9 @@
 How much an operator asks of the API server: at the start, at rest, and while it does not work.
 
 A proxy counts the requests, the connections, and the bytes of an operator with one create handler,
-in HTTP/1.1, without TLS. The release, this Kopf, and the same operator in Go run one after another.
-Then, the responses are delayed, as over a network, while objects are created: how long it takes
-until all of them are handled. It is one command, ``python -m benchmarks.traffic``; see ``--help``.
+in HTTP/1.1. The release, this Kopf, and the same operator in Go run one after another. Then, the
+responses are delayed, as over a network: how long it takes until created objects are handled, and
+how long another start takes. It is one command, ``python -m benchmarks.traffic``; see ``--help``.
 """
 
 import argparse
@@ -26,6 +26,9 @@ from tests.e2e.kubes import Kind, Kube
 
 SILENCE = 3.0
 """For how long (seconds) nothing must be sent, so that the operator counts as started."""
+
+POLLING = 0.02
+"""How often (seconds) it is checked whether anything was sent."""
 
 PATIENCE = 120.0
 """How long (seconds) an operator can take until it works again after an outage."""
@@ -76,24 +79,27 @@ class Observation:
         self.rows: list[Row] = []
         self._subject = subject
         self._proxy = proxy
+        self._silence = 0.0
 
     @contextlib.contextmanager
     def counting(self, step: str) -> Iterator[None]:
         """Count what is exchanged during the block."""
         self._proxy.traffic = faulting.Traffic()
+        self._silence = 0.0
         began = time.monotonic()
         yield
-        self.rows.append(
-            Row(step, self._subject.name, self._proxy.traffic, time.monotonic() - began))
+        seconds = time.monotonic() - began - self._silence
+        self.rows.append(Row(step, self._subject.name, self._proxy.traffic, seconds))
         print(self.rows[-1], file=sys.stderr, flush=True)
 
     async def wait_silence(self) -> None:
-        """Wait until nothing is exchanged any more."""
-        while True:
-            before = dataclasses.replace(self._proxy.traffic)
-            await asyncio.sleep(SILENCE)
-            if before == self._proxy.traffic and before.requests:
-                return
+        """Wait until nothing is exchanged any more; this silence does not count as time."""
+        before, last = dataclasses.replace(self._proxy.traffic), time.monotonic()
+        while not before.requests or time.monotonic() - last < SILENCE:
+            await asyncio.sleep(POLLING)
+            if before != self._proxy.traffic:
+                before, last = dataclasses.replace(self._proxy.traffic), time.monotonic()
+        self._silence += time.monotonic() - last
 
 
 async def observe(
@@ -108,10 +114,11 @@ async def observe(
             for i in range(args.objects))
         proxy.write_kubeconfig(folder / 'proxy')
         observation = Observation(subject, proxy)
-        with Process(subject.get_command('create'), env={
-                'KUBECONFIG': str(folder / 'proxy'), 'BENCH_GROUP': kind.group,
-                'BENCH_PLURAL': kind.plural, 'BENCH_KIND': kind.kind,
-                'BENCH_STATUS': 'no'}) as process:
+        latencies = [float(each) for each in args.latencies.split(',')]
+        start = functools.partial(Process, subject.get_command('create'), env={
+            'KUBECONFIG': str(folder / 'proxy'), 'BENCH_GROUP': kind.group,
+            'BENCH_PLURAL': kind.plural, 'BENCH_KIND': kind.kind, 'BENCH_STATUS': 'no'})
+        with start() as process:
             with observation.counting('start'):
                 await observation.wait_silence()
             with observation.counting('at rest'):
@@ -124,7 +131,7 @@ async def observe(
                     name = step.lower().replace(' ', '-')
                     await driver.create(name, make_spec(SIZE))
                     await driver.wait_for([name], is_handled, timeout=PATIENCE)
-            for latency in map(float, args.latencies.split(',')):
+            for latency in latencies:
                 names = [f'new{latency:g}-{i}' for i in range(CREATED)]
                 step = f'{CREATED} creations, {latency:g} ms'
                 with observation.counting(step), proxy.delaying(latency / 1000):
@@ -132,6 +139,11 @@ async def observe(
                                 for name in names)
                     await driver.wait_for(names, is_handled)
             process.finish()
+        for latency in latencies:
+            with proxy.delaying(latency / 1000), start() as process:
+                with observation.counting(f'start, {latency:g} ms'):
+                    await observation.wait_silence()
+                process.finish()
     await kube.clear_kind(kind)
     await kube.delete_kind(kind)
     return observation.rows

@@ -1,4 +1,5 @@
 import base64
+import gzip
 import json
 
 import pytest
@@ -46,6 +47,20 @@ def test_the_version_of_a_list_is_not_older_than_its_items(api, five):
     answer = api.get(five).ok
     newest = max(int(item['metadata']['resourceVersion']) for item in answer['items'])
     assert int(answer['metadata']['resourceVersion']) >= newest
+
+
+def test_large_responses_are_compressed_on_demand(api, cms):
+    for i in range(2):
+        api.post(cms, make(f'large{i}', data={'x': 'y' * 70_000})).ok
+    wanted = {'Accept-Encoding': 'gzip'}
+    plain, compressed = api.get(cms), api.get(cms, headers=wanted)
+    assert compressed.headers['Content-Encoding'] == 'gzip'
+    assert compressed.headers['Vary'] == 'Accept-Encoding'
+    assert len(compressed.raw) < len(plain.raw) / 10
+    assert json.loads(gzip.decompress(compressed.raw))['items'] == plain.ok['items']
+    small = api.get(f'{cms}/large0', headers=wanted)
+    assert (plain.headers['Content-Encoding'], small.headers['Content-Encoding']) == (None, None)
+    assert small.ok['kind'] == 'ConfigMap'
 
 
 def test_all_namespaces_are_listed_together(api, five, ns):

@@ -332,7 +332,9 @@ class Client:
             connection = await self._pool.connect()
             connection.users += 1
             self._traffic.in_flight += 1
-            headers = connection.get_headers(accept, content_type)
+            headers = connection.get_headers(
+                accept, content_type,
+                encoding=connection.encoding if method == 'GET' else 'identity')
             try:
                 with self._deadlines.limit(timeout):
                     answer = await connection.exchange(

@@ -64,6 +64,13 @@ class Connection:
         self._auth = (
             {} if isinstance(origin, credentials.AiohttpSession) else origin.as_http_headers())
         self.http = _make_http(url, origin, trust_env=trust_env)
+        self.encoding = _get_encoding(origin)
+        """
+        The encoding for responses that can be large: they take a tenth of the time in a network.
+
+        API servers compress only what is larger than 128 KB ("APIResponseCompression"), and never
+        a stream.
+        """
         self.exchange: Exchange = self.http.exchange
         """Sends a request and returns its response, see `wires.Wire.exchange`."""
         self.stream: Any = self.http.stream
@@ -73,15 +80,19 @@ class Connection:
         """Use these functions for all further requests: they wrap those used so far."""
         self.exchange, self.stream = exchange, stream
 
-    def get_headers(self, accept: str, content_type: str | None) -> Mapping[str, str]:
+    def get_headers(
+            self, accept: str, content_type: str | None, *, encoding: str = 'identity',
+    ) -> Mapping[str, str]:
         """
         Get the headers of a request. They are prepared once, and again when the token changes.
+
+        ``encoding`` is that of the response, if the server has it.
         """
-        key = f'{accept} {content_type}'
+        key = f'{accept} {content_type} {encoding}'
         headers = self._headers.get(key)
         if headers is None:
             headers = {
-                'User-Agent': USER_AGENT, 'Accept': accept, 'Accept-Encoding': 'identity',
+                'User-Agent': USER_AGENT, 'Accept': accept, 'Accept-Encoding': encoding,
                 **({'Content-Type': content_type} if content_type else {}), **self._auth,
             }
             self._headers[key] = headers
@@ -168,6 +179,12 @@ class Connection:
         origin = self.origin
         return () if isinstance(origin, credentials.AiohttpSession) else _look_at(
             origin.ca_path, origin.certificate_path, origin.private_key_path)
+
+
+def _get_encoding(origin: credentials.Credentials) -> str:
+    is_readable = not isinstance(origin, credentials.AiohttpSession) or (
+        origin.aiohttp_session.auto_decompress)
+    return 'gzip' if is_readable else 'identity'
 
 
 def _look_at(*paths: credentials.AnyPath | None) -> Mark:

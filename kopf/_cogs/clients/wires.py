@@ -3,15 +3,17 @@ Wires: a fast HTTP/1.1 client, over a small pool of connections, and one connect
 
 Most of an operator's CPU time goes into its PATCH requests, one or more per object. General HTTP
 clients spend half of that time on features that are not needed for Kubernetes: redirects, cookies,
-compression, streaming of requests, tracing. Also, a quarter of the memory of a small operator would
-be theirs. This client sends a request as one piece, and returns the response as one piece, or as a
-stream. If the server sends anything but the plain response of HTTP/1.1, the connection is closed.
+streaming of requests, tracing. Also, a quarter of the memory of a small operator would be theirs.
+This client sends a request as one piece, and returns the response as one piece, or as a stream. If
+the server sends anything but the plain response of HTTP/1.1, the connection is closed. Only the
+responses of GET requests can be compressed, by gzip.
 """
 import asyncio
 import collections
 import contextlib
 import socket
 import ssl
+import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -22,8 +24,8 @@ from kopf._cogs.helpers import parsing
 
 LIMITS = parsing.Limits(head=64 * 1024, fields=1000, body=1024 * 1024 * 1024)
 """
-The limits (bytes) of a response. The longest ones are pages of lists: by default, of 500 objects,
-which etcd limits to 1.5 MB each.
+The limits (bytes) of a response, also of a decompressed one. The longest ones are pages of lists:
+by default, of 500 objects, which etcd limits to 1.5 MB each.
 """
 
 READ_BUFFER = 256 * 1024
@@ -141,7 +143,7 @@ class Wire:
                 if connection.is_reusable:
                     connection.idle_since = asyncio.get_running_loop().time()
                     self._idle.append(connection)
-                return response
+                return response if method != 'GET' else _decompress(response)
         finally:
             self._leave()
 
@@ -261,6 +263,22 @@ def _shrink_buffer(transport: asyncio.Transport) -> None:
         protocol.max_size = TLS_BUFFER
         protocol._ssl_buffer = bytearray(TLS_BUFFER)
         protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
+
+
+def _decompress(response: parsing.Response) -> parsing.Response:
+    encodings = [value.lower() for value in response.get_headers('Content-Encoding')]
+    if not encodings:
+        return response
+    if encodings != ['gzip']:
+        raise WireError(f"the encoding of the response is not supported: {', '.join(encodings)}")
+    gunzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    try:
+        body = gunzip.decompress(response.body, LIMITS.body)
+    except zlib.error as e:
+        raise WireError(f"the response cannot be decompressed: {e}") from e
+    if not gunzip.eof or gunzip.unused_data:
+        raise WireError("the compressed response is too large or incomplete")
+    return response._replace(body=body)
 
 
 class _Silence(WireError):

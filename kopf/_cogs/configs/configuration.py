@@ -274,8 +274,8 @@ class WatchingSettings(sections.Section):
     initial_streaming: bool = False
     """
     Whether the initial list of objects comes by the watch request (``sendInitialEvents``,
-    KEP-3157). If the API server does not support that, the objects are listed as usual. Default:
-    no.
+    KEP-3157). If the API server does not support that, the objects are listed as usual. API servers
+    compress lists, but not watches. Default: no.
     """
 
     label_selectors: references.SelectorMapping[str] = dataclasses.field(

@@ -3,6 +3,7 @@ HTTP: requests in, responses and streams out. All the rest is in the other modul
 """
 import asyncio
 import contextlib
+import gzip
 import ipaddress
 import logging
 import urllib.parse
@@ -26,6 +27,9 @@ JSON = 'application/json'
 PUBLIC = ('/healthz', '/livez', '/readyz')
 EXPIRED = watches.error_line(Expired("too old resource version"))
 HEADERS = {'Cache-Control': 'no-cache, private'}
+COMPRESSED_SIZE = 128 * 1024
+"""The size (bytes) from which on responses are compressed, as API servers do."""
+COMPRESSION_LEVEL = 1
 
 
 class Handler:
@@ -120,7 +124,10 @@ class Handler:
         except APIError as e:
             e.warnings = request.warnings
             raise
-        return await self._sent(http, target, _respond(request, code, body))
+        response = _respond(request, code, body)
+        if 'gzip' in http.headers.get('Accept-Encoding', ''):
+            _compress(response)
+        return await self._sent(http, target, response)
 
     async def _misbehave(
             self, http: web.BaseRequest, target: Target, faults: Iterable[Fault],
@@ -262,6 +269,14 @@ def _respond(request: Request, code: int, body: bytes) -> web.Response:
     else:
         body += b'\n'
     return _warned(_answer(body, code, media_type), request.warnings)
+
+
+def _compress(response: web.Response) -> None:
+    body = response.body
+    if isinstance(body, bytes) and len(body) >= COMPRESSED_SIZE:
+        response.body = gzip.compress(body, COMPRESSION_LEVEL)
+        response.headers['Content-Encoding'] = 'gzip'
+        response.headers['Vary'] = 'Accept-Encoding'
 
 
 def _warned(response: web.Response, warnings: Iterable[str]) -> web.Response:

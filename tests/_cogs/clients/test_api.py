@@ -57,6 +57,36 @@ async def test_requests_have_all_that_is_needed(server, client):
     assert request.body == b'[]'
 
 
+async def compress(request):
+    """Answer with as much as API servers compress, if that is accepted."""
+    response = web.json_response(['x' * 150_000])
+    if 'gzip' in request.headers['Accept-Encoding']:
+        response.enable_compression(web.ContentCoding.gzip)
+    return response
+
+
+@pytest.mark.parametrize('session, accepted', [
+    (None, 'gzip'),
+    ({}, 'gzip'),
+    ({'auto_decompress': False}, 'identity'),
+], ids=['own', 'aiohttp', 'without-decompression'])
+async def test_responses_to_read_can_be_compressed(server, settings, session, accepted):
+    server.script(compress)
+    info = credentials.ConnectionInfo(server=server.url) if session is None else (
+        credentials.AiohttpSession(
+            server=server.url, aiohttp_session=aiohttp.ClientSession(**session)))
+    async with api.Client(credentials=info, settings=settings) as client:
+        for method, body in [('GET', None), ('PATCH', b'{}'), ('DELETE', None)]:
+            assert await client.request(method, '/', body=body) == ['x' * 150_000]
+        async with client.stream('/') as stream:
+            content = b''
+            while part := await stream.readany():
+                content += part
+            assert content == b'["%s"]' % (b'x' * 150_000)
+    assert [request.headers['Accept-Encoding'] for request in server.requests] == [
+        accepted, 'identity', 'identity', 'identity']
+
+
 async def test_bodies_are_json_by_default(server, client):
     server.script(say({}))
     await client.request('POST', '/', body=b'{}')

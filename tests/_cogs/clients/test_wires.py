@@ -1,5 +1,6 @@
 import asyncio
 import contextlib
+import gzip
 import os
 import socket
 import ssl
@@ -386,6 +387,36 @@ async def test_bodies_have_a_limit(answer, monkeypatch):
     async with serve(answer) as (_, wire):
         with pytest.raises(WireError, match='Content Too Large|Request Entity Too Large'):
             await send(wire)
+
+
+def compress(body, *, encoding=b'gzip', cut=None):
+    data = gzip.compress(body)[:cut]
+    return b'HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: %d\r\n\r\n%s' % (
+        encoding, len(data), data)
+
+
+async def test_compressed_responses_are_decompressed():
+    async with serve(compress(b'x' * 100_000), OK) as (server, wire):
+        responses = [await send(wire, method='GET') for _ in range(2)]
+        assert [response.body for response in responses] == [b'x' * 100_000, b'ok']
+        assert server.connections == 1
+
+
+@pytest.mark.parametrize('answer, reason', [
+    (compress(b'x' * 1001), 'too large or incomplete'),
+    (compress(b'x' * 10, cut=-1), 'too large or incomplete'),
+    (compress(b'x' * 10, cut=5), 'too large or incomplete'),
+    (compress(b'x', encoding=b'br'), 'is not supported: br'),
+    (compress(b'x', encoding=b'gzip, gzip'), 'is not supported: gzip, gzip'),
+    (b'HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\nok',
+     'cannot be decompressed'),
+], ids=['large', 'incomplete', 'without-data', 'other', 'twice', 'plain'])
+async def test_what_is_compressed_wrongly_is_an_error_and_others_go_on(answer, reason, monkeypatch):
+    monkeypatch.setattr(wires, 'LIMITS', Limits(head=1000, fields=10, body=1000))
+    async with serve(answer, OK) as (_, wire):
+        with pytest.raises(WireError, match=reason):
+            await send(wire, method='GET')
+        assert (await send(wire, method='GET')).body == b'ok'
 
 
 async def test_an_address_that_swallows_everything_does_not_hold_up_the_others(monkeypatch):
