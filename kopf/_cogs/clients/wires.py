@@ -5,15 +5,14 @@ Most of an operator's CPU time goes into its PATCH requests, one or more per obj
 clients spend half of that time on features that are not needed for Kubernetes: redirects, cookies,
 streaming of requests, tracing. Also, a quarter of the memory of a small operator would be theirs.
 This client sends a request as one piece, and returns the response as one piece, or as a stream. If
-the server sends anything but the plain response of HTTP/1.1, the connection is closed. Only the
-responses of GET requests can be compressed, by gzip.
+the server sends anything but the plain response of HTTP/1.1, the connection is closed. Responses
+can be compressed by gzip, but not streams.
 """
 import asyncio
 import collections
 import contextlib
 import socket
 import ssl
-import zlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
@@ -143,7 +142,7 @@ class Wire:
                 if connection.is_reusable:
                     connection.idle_since = asyncio.get_running_loop().time()
                     self._idle.append(connection)
-                return response if method != 'GET' else _decompress(response)
+                return response
         finally:
             self._leave()
 
@@ -265,22 +264,6 @@ def _shrink_buffer(transport: asyncio.Transport) -> None:
         protocol._ssl_buffer_view = memoryview(protocol._ssl_buffer)
 
 
-def _decompress(response: parsing.Response) -> parsing.Response:
-    encodings = [value.lower() for value in response.get_headers('Content-Encoding')]
-    if not encodings:
-        return response
-    if encodings != ['gzip']:
-        raise WireError(f"the encoding of the response is not supported: {', '.join(encodings)}")
-    gunzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-    try:
-        body = gunzip.decompress(response.body, LIMITS.body)
-    except zlib.error as e:
-        raise WireError(f"the response cannot be decompressed: {e}") from e
-    if not gunzip.eof or gunzip.unused_data:
-        raise WireError("the compressed response is too large or incomplete")
-    return response._replace(body=body)
-
-
 class _Silence(WireError):
     """The connection was closed before any byte of the response."""
 
@@ -349,24 +332,25 @@ class _Connection(_Closable):
         if self._result is None or self._result.done():
             self.abort()  # there was no request
             return
-        try:
-            response = self._reader.feed(data)
-        except parsing.MessageError as e:
-            self._fail(WireError(f"the response is not understood: {e}"))
-            return
-        if response is not None:
-            self._finish(response)
+        self._read(self._reader.feed, data)
 
     def eof_received(self) -> None:
-        response = self._reader.end()
-        if response is not None:
-            self._finish(response)
+        self._read(self._reader.end)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.is_reusable = False
         reason = f"the connection is lost{f': {exc}' if exc else ''}"
         self._fail(WireError(reason) if self._reader.is_begun else _Silence(reason))
+
+    def _read(self, read: Callable[..., parsing.Response | None], *args: bytes) -> None:
+        try:
+            response = read(*args)
+        except parsing.MessageError as e:
+            self._fail(WireError(f"the response is not understood: {e}"))
+            return
+        if response is not None:
+            self._finish(response)
 
     def _finish(self, response: parsing.Response) -> None:
         if self._result is None or self._result.done():

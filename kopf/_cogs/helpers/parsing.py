@@ -8,6 +8,7 @@ enables the smuggling of requests (RFC 9112, section 11.2).
 One reader is for one connection. It reads one message after another, until the first error.
 """
 import http
+import zlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -64,7 +65,7 @@ class Response(NamedTuple):
         return [value for _, value in _decode(found)] if found else []
 
 
-_MEANINGFUL = frozenset({b'host', b'content-length', b'transfer-encoding'})
+_MEANINGFUL = frozenset({b'host', b'content-encoding', b'content-length', b'transfer-encoding'})
 """The headers that are interpreted here."""
 
 
@@ -84,6 +85,7 @@ class _Reader:
         self._is_head_done = False
         self._version = ''
         self._hosts = 0
+        self._encoding: bytes | None = None
         self._length: int | None = None
         self._is_chunked = False
         self._is_advanced = False
@@ -124,7 +126,7 @@ class _Reader:
             raise MessageError(400, "Not HTTP/1.1.")
         if self._parser.should_upgrade():  # llhttp would not parse the rest of the connection
             raise MessageError(400, "Other protocols are not spoken.")
-        coding, length, hosts = None, None, 0
+        encoding, coding, length, hosts = None, None, None, 0
         for name, value in self._fields:
             key = name.lower()
             if key not in _MEANINGFUL:
@@ -135,6 +137,8 @@ class _Reader:
                 if length is not None:
                     raise MessageError(400, "The length is ambiguous.")
                 length = value
+            elif key == b'content-encoding':
+                encoding = value if encoding is None else b'%b, %b' % (encoding, value)
             elif key == b'transfer-encoding':
                 coding = value if coding is None else b'%b, %b' % (coding, value)
         if coding is not None:
@@ -143,6 +147,7 @@ class _Reader:
             if coding.rstrip(b' \t').lower() != b'chunked':
                 raise MessageError(501)
         self._hosts = hosts
+        self._encoding = encoding
         self._is_chunked = coding is not None
         self._length = None if length is None else int(length)
         if self._length is not None and self._length > self._limits.body:
@@ -240,6 +245,8 @@ class ResponseReader(_Reader):
     Reads the responses of a server.
 
     The requests must not be HEAD or CONNECT: their responses cannot be parsed without knowing that.
+
+    Bodies are decompressed while they come (gzip), so that a long one does not stop the event loop.
     """
 
     _parser: httptools.HttpResponseParser
@@ -250,6 +257,7 @@ class ResponseReader(_Reader):
         """Whether the connection can be reused after the last response."""
         self._status = 0
         self._response: Response | None = None
+        self._gunzip: zlib._Decompress | None = None
         self._parser = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> Response | None:
@@ -270,6 +278,9 @@ class ResponseReader(_Reader):
         Note that the connection is closed; return the response if it is complete by that.
 
         A response with neither a length nor chunks ends when the connection is closed.
+
+        :raises MessageError: if it is incomplete nevertheless: the end of the compressed data has
+            not come.
         """
         self.keeps_alive = False
         if self.is_begun and self._is_head_done and self._length is None and not self._is_chunked:
@@ -294,6 +305,9 @@ class ResponseReader(_Reader):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._status = self._parser.get_status_code()
+        self._gunzip = None
+        if self._encoding is not None and self._encoding.rstrip(b' \t').lower() != b'gzip':
+            raise MessageError(415, f"The encoding is not supported: {self._encoding!r}.")
         has_body = bool(self._length) or self._is_chunked
         if self._status < 100 or (self._status < 200 and has_body):
             raise MessageError(400, f"Not a response: {self._status}.")
@@ -301,8 +315,21 @@ class ResponseReader(_Reader):
             self._complete()
             raise _BodilessError
 
+    def on_body(self, data: bytes) -> None:
+        if self._encoding is not None:
+            if self._gunzip is None:
+                self._gunzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+            try:  # one byte more than allowed is enough to refuse it
+                data = self._gunzip.decompress(data, self._limits.body - self._body_size + 1)
+            except zlib.error as e:
+                raise MessageError(400, f"Not gzip: {e}.") from None
+        super().on_body(data)
+
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        gunzip = self._gunzip
+        if gunzip is not None and (not gunzip.eof or gunzip.unused_data):
+            raise MessageError(400, "The compressed body is incomplete.")
         if self._status >= 200:
             self.keeps_alive = self.keeps_alive and self._parser.should_keep_alive()
             self._complete()
@@ -335,6 +362,11 @@ class ResponseStreamReader(ResponseReader):
         if self.is_complete:
             raise MessageError(400, "There is more than one response.")
         super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        super().on_headers_complete()
+        if self._encoding is not None:
+            raise MessageError(415, "A stream is compressed.")
 
     def on_body(self, data: bytes) -> None:
         self._is_advanced = True

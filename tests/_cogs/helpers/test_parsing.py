@@ -1,8 +1,15 @@
+import gzip
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.helpers.parsing import MessageError, RequestReader, ResponseReader
+from kopf._cogs.helpers.parsing import (
+    MessageError,
+    RequestReader,
+    ResponseReader,
+    ResponseStreamReader,
+)
 from tests._cogs.helpers.corpus import (
     CORPUS,
     LIMITS,
@@ -131,6 +138,38 @@ def test_headers_of_responses_are_found_in_any_case():
     response = ResponseReader(LIMITS).feed(OK + b'retry-AFTER: 5\r\nRetry-After: 6\r\n' + BODY)
     assert response.get_headers('Retry-After') == ['5', '6']
     assert response.get_headers('Warning') == []
+
+
+def test_bodies_are_decompressed_while_they_come():
+    body = b''.join(b'%d ' % i for i in range(10_000))
+    packed = gzip.compress(body)
+    raw = OK + b'Content-Encoding: GZIP\r\nContent-Length: %d\r\n\r\n' % len(packed) + packed
+    reader = ResponseReader(LIMITS)
+    responses = [reader.feed(raw[start:start + 1000]) for start in range(0, len(raw), 1000)]
+    assert responses[:-1] == [None] * (len(responses) - 1)
+    assert responses[-1].body == body
+
+
+@pytest.mark.parametrize('size', [0, 10])
+def test_responses_without_a_body_are_complete_whatever_their_encoding_is(size):
+    response = ResponseReader(LIMITS).feed(
+        b'HTTP/1.1 304 Not Modified\r\nContent-Encoding: gzip\r\nContent-Length: %d\r\n\r\n' % size)
+    assert (response.status, response.body) == (304, b'')
+
+
+def test_what_expands_beyond_the_limit_is_refused_at_once():
+    packed = gzip.compress(b'x' * (LIMITS.body + 1))
+    reader = ResponseReader(LIMITS)
+    with pytest.raises(MessageError) as info:
+        reader.feed(OK + b'Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n%s' % (
+            len(packed) + 1, packed))
+    assert info.value.status == 413
+
+
+def test_streams_are_not_compressed():
+    with pytest.raises(MessageError, match='stream'):
+        ResponseStreamReader(LIMITS).feed(
+            OK + b'Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n')
 
 
 pieces = st.lists(st.sampled_from([
