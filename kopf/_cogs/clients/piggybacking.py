@@ -10,7 +10,6 @@ TLS, namespaces, files of tokens (to follow their rotation), and the tokens of c
 """
 import contextlib
 import dataclasses
-import importlib.abc
 import importlib.machinery
 import importlib.util
 import inspect
@@ -191,8 +190,12 @@ def configure_on_import() -> None:
         sys.meta_path.insert(0, _ConfiguringFinder())
 
 
-class _ConfiguringFinder(importlib.abc.MetaPathFinder):
-    """Finds the library ``kubernetes`` as usual, but configures it right after its import."""
+class _ConfiguringFinder:
+    """
+    Finds the library ``kubernetes`` as usual, but configures it right after its import.
+
+    It has no base class, as ``importlib.abc`` takes 0.7 MB of memory.
+    """
 
     def find_spec(
             self, fullname: str, path: Any, target: types.ModuleType | None = None,

@@ -2,7 +2,6 @@
 Importing of the user's files and modules, as they are given in the command line.
 """
 
-import difflib
 import errno
 import functools
 import importlib
@@ -15,7 +14,7 @@ import sys
 import traceback
 import types
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _OWN_ROOT = str(pathlib.Path(__file__).parents[2]) + os.sep
@@ -124,8 +123,7 @@ def _make_error(what: str, exc: Exception) -> LoadingError:
 
 
 def _suggest_file(absent: pathlib.Path) -> str:
-    names = [path.name for path in absent.parent.glob('*.py')]
-    close = difflib.get_close_matches(absent.name, names, n=1)
+    close = _get_close_matches(absent.name, [path.name for path in absent.parent.glob('*.py')])
     return f" Did you mean {absent.parent / close[0]}?" if close else ""
 
 
@@ -144,7 +142,7 @@ def _suggest(exc: Exception) -> str:
             return f"If it is a text, write it in quotes: {name!r}"
     unexpected = re.search(r"unexpected keyword argument '(\w+)'", str(exc))
     if unexpected and (params := _get_params(exc, namespace)):
-        close = difflib.get_close_matches(unexpected[1], params, n=1, cutoff=0.8)
+        close = _get_close_matches(unexpected[1], params, cutoff=0.8)
         return f"Did you mean {close[0]}=?" if close else (
             f"It accepts only: {', '.join(f'{param}=' for param in params)}")
     return ""
@@ -156,8 +154,14 @@ def _suggest_attribute(module: types.ModuleType, name: str) -> str:
         if isinstance(member, types.ModuleType) and not title.startswith('_') and (
                 hasattr(member, name)):
             return f"Did you mean {module.__name__}.{title}.{name}?"
-    close = difflib.get_close_matches(name, [key for key in members if key[0] != '_'], n=1)
+    close = _get_close_matches(name, [key for key in members if key[0] != '_'])
     return f"Did you mean {module.__name__}.{close[0]}?" if close else ""
+
+
+def _get_close_matches(word: str, names: Sequence[str], cutoff: float = 0.6) -> list[str]:
+    import difflib  # only if it is used
+
+    return difflib.get_close_matches(word, names, n=1, cutoff=cutoff)
 
 
 def _get_namespace(exc: Exception) -> Mapping[str, Any]:
