@@ -85,7 +85,7 @@ async def test_killed_one_of_ours_is_dead_to_the_release_by_its_lifetime(kube, k
     await theirs.wait_for(YIELDING)
     ours.kill()
     await kube.create(kind, 'obj', spec={})
-    await theirs.wait_for('CREATED obj BY release', timeout=10)
+    await theirs.wait_for('CREATED obj BY release')  # by default, the lifetime is a minute
 
 
 @patient
