@@ -22,13 +22,14 @@ from tests.e2e.test_peering import NARROW, name, peering  # noqa: F401
 
 ROUNDS = int(os.environ.get('KOPF_PEERING_ROUNDS', '7'))
 LIFETIME = 2
+"""That of the records in the peering, in seconds; if not said otherwise."""
 DURATION = 0.03
 """How long a handler works, in seconds; if not said otherwise."""
 
 TEXT = f'''{HANDLERS}
 @kopf.on.startup()
 def configure_peering(settings, **_):
-    settings.peering.lifetime = {LIFETIME}
+    settings.peering.lifetime = int(os.environ['LIFETIME'])
 '''
 
 FAULTS = ['exit', 'kill', 'freeze', 'partition', 'half-open', 'higher', 'equal']
@@ -51,7 +52,8 @@ class Team:
     """The operators, each behind a proxy of its own."""
 
     def __init__(
-            self, operator, cluster, kind, peering, tmp_path, duration=DURATION):  # noqa: F811
+            self, operator, cluster, kind, peering, tmp_path,  # noqa: F811
+            duration=DURATION, lifetime=LIFETIME):
         self.priorities = {'low': 1, 'middle': 2, 'high': 3}
         self.operators = {}
         self.proxies = {}
@@ -61,6 +63,7 @@ class Team:
         self._peering = peering
         self._folder = tmp_path
         self._duration = duration
+        self._lifetime = lifetime
         self._stack = contextlib.ExitStack()
         self.journal = CallLog(tmp_path / 'journal')
 
@@ -80,7 +83,8 @@ class Team:
         self.operators[who] = self._start(
             TEXT, '--priority', str(self.priorities[who]), kind=self._kind, kubeconfig=kubeconfig,
             scope=('--namespace', 'default', '--peering', self._peering, '--verbose'),
-            env={'POD_ID': who, 'JOURNAL': str(self.journal.path), 'DURATION': str(self._duration)})
+            env={'POD_ID': who, 'JOURNAL': str(self.journal.path),
+                 'DURATION': str(self._duration), 'LIFETIME': str(self._lifetime)})
 
     async def wait_working(self, who, *, since, timeout=20):
         """Wait for the first call that the operator has begun after that; return when it was."""
@@ -198,7 +202,8 @@ async def test_who_comes_back_waits_for_the_handlers_of_the_others(
         kube, kind, cluster, operator, peering, tmp_path, seed):  # noqa: F811
     random.seed(seed)
     load = Load(kube, kind)
-    with Team(operator, cluster, kind, peering, tmp_path, duration=1.0) as team:
+    # It waits for its lifetime at most, and the API server can be slow for seconds.
+    with Team(operator, cluster, kind, peering, tmp_path, duration=3.0, lifetime=10) as team:
         for who in ['middle', 'high']:
             team.start(who)
         await load.create()
@@ -206,7 +211,7 @@ async def test_who_comes_back_waits_for_the_handlers_of_the_others(
             await team.wait_working('high', since=0)
             await asyncio.sleep(2)
             _, taken, back = await pass_round(team, 'partition')
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(3.5)
         # Who is cut off cannot stop what runs already: that is no matter of coming back.
         result = count(team.journal.read(), 'partition', back, taken, back)
     assert result.overlaps == result.repeats == 0
