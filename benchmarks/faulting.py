@@ -22,6 +22,7 @@ from kopf._kits.sandbox import tls
 
 WINDOW = 256 * 1024
 """How many bytes are forwarded at once."""
+
 HEAD = b' HTTP/1.1\r\n'
 """The end of the first line of a request."""
 

@@ -66,7 +66,7 @@ class Connection:
         self.http = _make_http(url, origin, trust_env=trust_env)
         self.encoding = _get_encoding(origin)
         """
-        The encoding for responses that can be large: they take a tenth of the time in a network.
+        The encoding for responses that can be large: lists shrink to a tenth, or to less.
 
         API servers compress only what is larger than 128 KB ("APIResponseCompression"), and never
         a stream.
