@@ -305,7 +305,6 @@ class ResponseReader(_Reader):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         self._status = self._parser.get_status_code()
-        self._gunzip = None
         if self._encoding is not None and self._encoding.rstrip(b' \t').lower() != b'gzip':
             raise MessageError(415, f"The encoding is not supported: {self._encoding!r}.")
         has_body = bool(self._length) or self._is_chunked
@@ -337,6 +336,7 @@ class ResponseReader(_Reader):
     def _complete(self) -> None:
         self.is_begun = False
         self._response = Response(self._status, self._fields, b''.join(self._body))
+        self._body, self._gunzip = [], None  # the connection can be idle for long
 
 
 class ResponseStreamReader(ResponseReader):

@@ -148,6 +148,7 @@ def test_bodies_are_decompressed_while_they_come():
     responses = [reader.feed(raw[start:start + 1000]) for start in range(0, len(raw), 1000)]
     assert responses[:-1] == [None] * (len(responses) - 1)
     assert responses[-1].body == body
+    assert (reader._body, reader._gunzip) == ([], None)  # nothing is kept while it is idle
 
 
 @pytest.mark.parametrize('size', [0, 10])
