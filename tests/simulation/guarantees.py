@@ -156,9 +156,9 @@ class Guarantees:
         ``served`` are the objects as the process sees them, if these are not the newest states.
         """
         shown = {raw['metadata']['uid']: raw for raw in served or ()}
-        known = self.objects if served is None else shown
         self.resumed[process] = {
-            uid for uid, raw in known.items() if 'resuming' in get_progress(raw)}
+            raw['metadata']['uid'] for raw in (*shown.values(), *self.objects.values())
+            if 'resuming' in get_progress(raw)}
         if served is not None:
             self.served[process] = set(shown)
             self.missed[process] = dict.fromkeys(self.names.keys() - self.objects.keys(), math.inf)
@@ -274,7 +274,8 @@ class Guarantees:
             if earlier.id != call.id:
                 has_returned |= earlier.new == call.handled != call.new
                 continue
-            if has_returned or (earlier.handled, earlier.new) != (call.handled, call.new):
+            if has_returned or earlier.is_reopened or (
+                    earlier.handled, earlier.new) != (call.handled, call.new):
                 break  # the object has had another state meanwhile, for any handler
             if earlier.finished and earlier.reason == call.reason:
                 if self._is_shown(earlier, call):
@@ -466,12 +467,26 @@ class Guarantees:
                     call.persisted_in = int(new['metadata']['resourceVersion'])
                 call.persisted = True
                 self.unstored.pop((uid, id), None)
+        if is_closed:
+            self._note_reopened(get_handled(new), uid)
         if not progress:
             self._forget_unstored(uid)  # the cycle is closed
         shown = (new.get('status') or {}).get('timer')
         for key, call in list(self.patches.items()):
             if call.uid == uid and call.patch == shown:
                 del self.patches[key]
+
+    def _note_reopened(self, handled: Any, uid: str) -> None:
+        """
+        Note for which handlers the last-handled state is not the one that they have seen.
+
+        All handlers share it. So, if they have seen different states, because others have edited
+        the object meanwhile, those that are ahead see the same change again with the others.
+        """
+        latest = {call.id: call for call in self.calls[uid] if call.finished}
+        for call in latest.values():
+            call.is_reopened |= without_own(handled) != without_own(call.new) and any(
+                without_own(other.new) != without_own(call.new) for other in latest.values())
 
     def _check_outcome(self, call: Call, old: Any, record: Any) -> None:
         """Check that an outcome is stored as it was, when it is."""

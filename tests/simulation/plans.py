@@ -64,6 +64,9 @@ TROUBLES = ('fault', 'cut', 'blind', 'exhaust', 'gone', 'stale')
 DURATION = 60.0
 """How long (seconds) the steps of a plan take at most; then, all faults end."""
 
+RETURNING = range(4)
+"""The numbers that several edits set, so that an object can return to a former state."""
+
 HOUR = 3600.0
 BUSY = 3000.0
 """For how long (seconds) there are changes and faults in each hour of a night, by default."""
@@ -422,7 +425,7 @@ def _age(rng: random.Random, plan: Plan) -> Plan:
             early, n = round(at + rng.choice((-5, -2, -0.5, down)) * rng.random(), 3), next(numbers)
             steps.append(rng.choice((
                 Step(early, 'edit', {'name': name, 'n': n, 'k': rng.randrange(3)}),
-                Step(early, 'edit', {'name': name, 'n': rng.randrange(4)}),  # it can return
+                Step(early, 'edit', {'name': name, 'n': rng.choice(RETURNING)}),
                 Step(early, 'label', {'name': name, 'on': rng.random() < 0.5}),
                 Step(early, 'delete', {'name': name, 'n': n}),
                 Step(early, 'recreate', _make_object(rng, name, n)))))

@@ -69,6 +69,8 @@ class Call:
     """The version of the object that was the first one with the outcome."""
     is_obscured: bool = False
     """Whether an operator has written that has not known the outcome, though it was stored."""
+    is_reopened: bool = False
+    """Whether its cycle has left a change for all handlers, as some have seen another state."""
     patch: Any = None
     """What a timer wants to be in the status."""
     stopped: Any = None

@@ -47,9 +47,20 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
 @pytest.mark.parametrize('seed, fault', [
     (711146, "a list that is older than the response to the last write is taken as the newest"),
     (730015, "what is done is not written at exit, if an event handler has to be interrupted"),
+    (965567, "finished sub-handlers are called again, as another one has seen an older state"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault
+
+
+@pytest.mark.parametrize('seed, truth', [
+    (971253, "an older state can lack a resuming handler that the newest one shows as finished"),
+    (972008, "a handler sees a change again if another one has seen only a part of it"),
+    (960506, "a handler sees a change again if another one has missed the return from it"),
+    (965523, "a number that was refused once can be set while nobody refuses it"),
+])
+def test_what_only_looked_like_a_violation_is_none(seed, truth):
+    assert worlds.run(plans.make(seed)).violation is None, truth
 
 
 PRINT = """

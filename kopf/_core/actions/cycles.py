@@ -296,24 +296,29 @@ class Cycle(NamedTuple):
         The caller does so when the states that they have seen are too large for a record. The
         progress of their sub-handlers is reset too, including the progress on the object.
         """
-        finished = dict.fromkeys(id_ for id_, state in self.states.items() if state.finished)
-        return self._replace(base=None, divergent=None).forget(finished, now=now)
+        finished = [id_ for id_, state in self.states.items() if state.finished]
+        progress = dict.fromkeys((
+            *finished, *(sub for id_ in finished for sub in sorted(self.states[id_].subrefs))))
+        return self._replace(base=None, divergent=None).forget(progress, now=now)
 
     def forget(
             self, seen: Mapping[ids.HandlerId, bodies.BodyEssence | None], *, now: clocks.Moment,
     ) -> 'Cycle':
         """
-        Reset these handlers, their sub-handlers, and their parents that have finished.
+        Reset these handlers and sub-handlers, and their parents that have finished.
 
-        ``seen`` are the essences that the handlers have seen at last, by the handlers' ids.
+        ``seen`` are the essences that the handlers have seen at last, by the handlers' ids. The
+        other sub-handlers of a parent keep their progress: the parent calls only the reset ones.
         """
         parents = {id_ for id_, state in self.states.items()
                    if state.finished and not state.subrefs.isdisjoint(seen)}
-        known = parents.union(id_ for id_ in seen if id_ in self.states)
-        forgotten = known.union(*(self.states[id_].subrefs for id_ in known))
+        known = set(self.states).union(*(state.subrefs for state in self.states.values()))
+        forgotten = parents.union(id_ for id_ in seen if id_ in known)
         new = progression.HandlerState.new(now=now, purpose=self.reason)
         return self._replace(
-            states=self._with(dict.fromkeys(forgotten, new)),
+            states=self._with({
+                id_: new._replace(subrefs=self.states[id_].subrefs) if id_ in self.states else new
+                for id_ in forgotten}),
             unsaved={**self.unsaved, **{id_: seen.get(id_) for id_ in forgotten}})
 
     def _with(

@@ -546,6 +546,15 @@ def test_forgotten_handlers_are_called_again_and_their_records_overwritten(cycle
     assert not forgotten.is_complete
 
 
+def test_a_forgotten_sub_handler_is_called_again_by_its_parent_without_the_other_ones(cycle):
+    cycle = note(cycle.recorded(), 'fn', DONE._replace(subrefs=['fn/a', 'fn/b']))
+    forgotten = cycle.forget({'fn/a': essence(1)}, now=make_moment(7))
+    assert not forgotten.states['fn'].finished
+    assert not forgotten.states['fn/a'].finished
+    assert 'fn/b' not in forgotten.states  # it is recalled from its record
+    assert forgotten.states['fn'].subrefs == {'fn/a', 'fn/b'}  # the records go when it closes
+
+
 def test_forgotten_handlers_are_not_recalled_from_their_records(cycle):
     cycle = note(cycle.recorded(), 'other').forget_finished(now=make_moment(7))
     joined = join(cycle, make_handler('other'), records={'other': make_state(Reason.UPDATE)})
