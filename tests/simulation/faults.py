@@ -117,7 +117,7 @@ FAULTS = (
           '_core.reactor.reconciliation:Reconciliation._is_resumed', "return all(",
           "return False and all(", RESUME),
     Fault('finished sub-handlers are called again',
-          '_core.reactor.reconciliation:Reconciliation._execute_family',
+          '_core.reactor.reconciliation:Reconciliation._execute_children',
           "selection.handlers, recall=self._recall,", "selection.handlers, "
           "recall=lambda _: None,", ONCE),
 

@@ -38,6 +38,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (712425, "a handler is called without the finalizer, which others have removed meanwhile"),
     (299, "after a takeover, event handlers are shown an old state, and not the newest one"),
     (970170, "outcomes are written at exit after the closing PATCH whose response is not known"),
+    (980093, "the shutdown waits for a hanging write which was sent while a sub-handler ran"),
     (664, "newer records are written over at exit, though the response to a timer has shown them"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):

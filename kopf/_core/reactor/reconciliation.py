@@ -500,7 +500,6 @@ class Reconciliation:
             self._execute_family, handler.id, field=handler.field or field))
         before = self.saver.raw
         self.saver.arm()
-        outer = self.item.phase
         now = self.env.clock.now()
         cycle = self.item.get_cycle().begin(handler.id, now=now)
         self.item.proceed(cycle)
@@ -510,7 +509,7 @@ class Reconciliation:
                 handler, cause, context=self.env, state=cycle.states[handler.id], family=family,
                 filter_error=self._selection.failing.get(handler))
         finally:
-            self.item.enter(outer)
+            self.item.enter(items.Phase.WORKING)
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
@@ -535,6 +534,21 @@ class Reconciliation:
             field: dicts.FieldPath | None,
     ) -> None:
         """Execute the due sub-handlers one after another, and retry the parent for the others."""
+        self.item.enter(items.Phase.WORKING)  # what is between them must not be interrupted
+        try:
+            await self._execute_children(parent_id, children, lifecycle, cause, field=field)
+        finally:
+            self.item.enter(items.Phase.CALLING)
+
+    async def _execute_children(
+            self,
+            parent_id: ids.HandlerId,
+            children: list[handlers.ChangingHandler],
+            lifecycle: lifecycles.LifeCycleFn | None,
+            cause: causes.Cause | None,
+            *,
+            field: dicts.FieldPath | None,
+    ) -> None:
         env = self.env
         own = cause if isinstance(cause, causes.ChangingCause) else None
         selection = filters.select(
@@ -573,12 +587,8 @@ class Reconciliation:
 
     async def _save_in_between(self) -> None:
         """Write between two sub-handlers; the next ones see the state that the server returns."""
-        self.item.enter(items.Phase.WORKING)
-        try:
-            with _retrying_outside():
-                newest = await self.saver.save()
-        finally:
-            self.item.enter(items.Phase.CALLING)
+        with _retrying_outside():
+            newest = await self.saver.save()
         if newest is None:
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(
