@@ -2,7 +2,8 @@
 The command line of Kopf.
 
 An environment variable can set each option: ``KOPF_``, the command, and the name of the option,
-e.g. ``KOPF_RUN_NAMESPACES``. Variables of repeatable options contain values separated by spaces.
+e.g. ``KOPF_RUN_NAMESPACE``. Variables of repeatable options contain values separated by spaces;
+files are separated by colons.
 """
 
 import asyncio
@@ -135,6 +136,14 @@ def check_endpoint(ctx: click.Context, param: click.Parameter, value: str | None
     return value
 
 
+def name_lease(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Take a boolean, e.g. of ``--leader-elect=false``, for what it means, and not for a name."""
+    try:
+        return value and (LEASE if click.BOOL.convert(value, param, ctx) else None)
+    except click.BadParameter:
+        return value
+
+
 def logging_options(fn: Callable[P, R]) -> Callable[P, R]:
     """Add the logging options to a command, and configure the logging before the command."""
     option = functools.partial(helpscreens.option, section='Logging')
@@ -258,14 +267,14 @@ class RunCommand(helpscreens.SectionCommand):
                     callback=check_endpoint,
                     help="Serve the state of the operator as JSON at this URL, to this machine "
                          "only: http://127.0.0.1:8080/debug")
-@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_RUN_PEERING', metavar='NAME',
-                    section='Peering',
+@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
                     help="Join this peering, and wait for it if it is absent. "
                          "[default: default, if it exists]")
 @helpscreens.option('-p', '--priority', type=int, section='Peering',
                     help="Set the priority: of several operators, the highest one works. "
                          "[default: 0]")
 @helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership',
+                    callback=name_lease,
                     help=f"Of several replicas, let only one work: the one that holds the Lease of "
                          f"this name. [default: {LEASE}]")
 @helpscreens.option('--shards', type=click.IntRange(1, 4096), metavar='N', section='Sharding',
@@ -392,8 +401,8 @@ def sandbox(**options: Any) -> None:
 
 
 @main.command(cls=helpscreens.SectionCommand, short_help="Show what an operator would watch.")
-@click.option('-m', '--module', 'modules', multiple=True,
-              help="Load this module with handlers, too. Can be repeated.")
+@helpscreens.option('-m', '--module', 'modules', multiple=True,
+                    help="Load this module with handlers, too. Can be repeated.")
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
 def check(
@@ -417,12 +426,13 @@ def check(
 @main.command(
     cls=helpscreens.SectionCommand, short_help="Explain why handlers are called, or not.")
 @logging_options
-@click.option('-m', '--module', 'modules', multiple=True,
-              help="Load this module with handlers, too. Can be repeated.")
-@click.option('-n', '--namespace', help="The namespace of the object. [default: of the kubeconfig]")
-@click.option('--startup', is_flag=True,
-              help="Call the startup handlers first, if they change the settings.")
-@click.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
+@helpscreens.option('-m', '--module', 'modules', multiple=True,
+                    help="Load this module with handlers, too. Can be repeated.")
+@helpscreens.option('-n', '--namespace',
+                    help="The namespace of the object. [default: of the kubeconfig]")
+@helpscreens.option('--startup', is_flag=True,
+                    help="Call the startup handlers first, if they change the settings.")
+@helpscreens.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
 @click.argument('args', nargs=-1, required=True, metavar='[PATHS]... KIND NAME')
 @click.make_pass_decorator(CLIControls, ensure=True)
 def explain(
@@ -490,9 +500,8 @@ def completion(shell: str) -> None:
                          "[default: user@host]")
 @helpscreens.option('--dev', is_flag=True, section='Peering',
                     help=f"Use the priority {DEV_PRIORITY}.")
-@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_FREEZE_PEERING',
-                    metavar='NAME', required=True, section='Peering',
-                    help="Freeze the operators of this peering.")
+@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+                    section='Peering', help="Freeze the operators of this peering.")
 @helpscreens.option('-p', '--priority', type=int, required=True, default=100, show_default=True,
                     section='Peering', help="Freeze the operators of this priority or lower.")
 @helpscreens.option('-t', '--lifetime', type=int, required=True, section='Peering',
@@ -519,9 +528,8 @@ def freeze(
 @scope_options
 @helpscreens.option('-i', '--id', type=str, section='Peering',
                     help="End the freezing by this name. [default: user@host]")
-@helpscreens.option('-P', '--peering', 'peering_name', envvar='KOPF_RESUME_PEERING',
-                    metavar='NAME', required=True, section='Peering',
-                    help="Resume the operators of this peering.")
+@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', required=True,
+                    section='Peering', help="Resume the operators of this peering.")
 @click.make_pass_decorator(CLIControls, ensure=True)
 def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
@@ -579,7 +587,7 @@ def _reload(
     from kopf._kits import reloading
     folders = {pathlib.Path(path).absolute().parent for path in paths}
     folders |= {pathlib.Path.cwd()} if modules else set()
-    args = ['run', *helpscreens.get_args(
+    args = ['run', *helpscreens.hand_over(
         click.get_current_context(), without={'reload', 'sandbox', *(sandboxing or ())})]
     with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
         if sandboxing is not None and is_alone:
@@ -599,7 +607,7 @@ def _supervise(
     args = ['run', '--processes=1', f'--shards={SHARDS if shards is None else shards}']
     if sandboxing is not None:
         args.append('--standalone')
-    args += helpscreens.get_args(click.get_current_context(), without={
+    args += helpscreens.hand_over(click.get_current_context(), without={
         'processes', 'shards', 'liveness_endpoint', 'metrics_endpoint', 'debug_endpoint', 'sandbox',
         *(sandboxing or ())})
     with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():

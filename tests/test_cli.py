@@ -175,6 +175,54 @@ def test_options_are_taken_from_the_environment(run, variable, value, name, expe
     assert run(env={variable: value})[name] == expected
 
 
+def list_options():
+    for command in cli.main.commands.values():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                yield pytest.param(command, option, id=f'{command.name} {option.opts[-1]}')
+
+
+@pytest.mark.parametrize(('command', 'option'), list(list_options()))
+def test_variable_named_after_an_option_has_the_effect_of_the_option(
+        command, option, monkeypatch, tmp_path):
+    def parse(*args):
+        prefix = f'KOPF_{command.name.upper()}'
+        return command.make_context(
+            command.name, [*args, *needed], auto_envvar_prefix=prefix).params
+
+    (tmp_path / 'file').touch()
+    name = max(option.opts, key=len)
+    needed = ['x', 'y'] if command.name == 'explain' else []
+    needed += [f'{max(other.opts, key=len)}=5' for other in command.params
+               if isinstance(other, click.Option) and other.required and other is not option]
+    value = 'true' if option.is_flag else {
+        click.Path: str(tmp_path / 'file'), cli.WritablePath: str(tmp_path / 'file'),
+        cli.LogFormatChoice: 'json',
+    }.get(type(option.type), '7' if 'int' in option.type.name else 'http://:80/')
+    expected = parse(name if option.is_flag else f'{name}={value}')
+    variable = f"KOPF_{command.name}_{name.removeprefix('--').replace('-', '_')}".upper()
+    monkeypatch.setenv(variable, value)
+    found = parse()
+    assert found == expected
+    assert found[option.name]
+
+
+@pytest.mark.parametrize(('variable', 'separator', 'name'), [
+    ('KOPF_RUN_NAMESPACE', ' ', 'namespaces'), ('KOPF_RUN_MODULE', ' ', 'modules'),
+    ('KOPF_RUN_FAULT', ' ', 'fault'), ('KOPF_RUN_LOAD', ':', 'load')])
+def test_variables_have_several_values(variable, separator, name, monkeypatch):
+    monkeypatch.setenv(variable, separator.join([__file__, __file__]))
+    params = cli.run.make_context('run', [], auto_envvar_prefix='KOPF_RUN').params
+    assert [str(value) for value in params[name]] == [__file__, __file__]
+
+
+@pytest.mark.parametrize(('value', 'name'), [
+    ('true', 'kopf-operator'), ('1', 'kopf-operator'), ('false', None), ('0', None), ('x', 'x')])
+def test_booleans_are_no_names_of_leases(run, value, name):
+    for kwargs in [run(f'--leader-elect={value}'), run(env={'KOPF_RUN_LEADER_ELECT': value})]:
+        assert (kwargs['settings'] or kopf.OperatorSettings()).leadership.name == name
+
+
 def test_the_whole_cluster_is_served_with_a_warning_if_nothing_is_said(run, caplog):
     assert run()['clusterwide'] is True
     assert 'Neither --namespace nor --all-namespaces is given' in caplog.text

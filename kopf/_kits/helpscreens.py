@@ -1,8 +1,10 @@
 """
-The options of the command line: their sections in the help, and their values as arguments.
+The options of the command line: their sections in the help, their variables, their values as
+arguments.
 """
 import enum
 import functools
+import os
 from collections.abc import Callable, Container, Iterator
 from typing import Any, ParamSpec, TypeVar
 
@@ -19,11 +21,25 @@ ORDER = (
 
 
 class SectionOption(click.Option):
-    """An option in a section of the help."""
+    """
+    An option in a section of the help, which an environment variable can set.
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+    The variable is named after the option, e.g. ``KOPF_RUN_LIVENESS`` after ``--liveness``. For the
+    options that Kopf 1 has named otherwise, that other name is understood, too.
+    """
+
+    def __init__(self, *args: Any, section: str = ORDER[-1], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section = section
+
+    def list_variables(self, ctx: click.Context) -> list[str]:
+        name = max(self.opts, key=len).removeprefix('--').replace('-', '_')
+        prefix = ctx.auto_envvar_prefix
+        return [] if prefix is None else [f'{prefix}_{each}'.upper() for each in (name, self.name)]
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        values = (os.environ.get(name) for name in self.list_variables(ctx))
+        return next(filter(None, values), None)
 
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
@@ -47,13 +63,22 @@ class SectionCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def option(*names: str, section: str, **kwargs: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
+def option(*names: str, **kwargs: Any) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Add an option to a command, as `click.option` does, in a section of the help."""
-    return functools.partial(click.option, cls=SectionOption, section=section)(*names, **kwargs)
+    return functools.partial(click.option, cls=SectionOption)(*names, **kwargs)
 
 
-def get_args(ctx: click.Context, *, without: Container[str]) -> list[str]:
-    """Restore the arguments of the command. Values from the environment are not among them."""
+def hand_over(ctx: click.Context, *, without: Container[str]) -> list[str]:
+    """
+    Restore the arguments of the command for child processes, without some of the options.
+
+    The child processes get the other values by the environment. So the variables of the options
+    that are left out are removed from the environment.
+    """
+    for param in ctx.command.params:
+        if isinstance(param, SectionOption) and param.name in without:
+            for name in param.list_variables(ctx):
+                os.environ.pop(name, None)
     return [
         arg for param in ctx.command.params
         if param.name and param.name not in without

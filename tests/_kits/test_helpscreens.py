@@ -25,7 +25,7 @@ def command(**_):
     context = click.get_current_context()
     if isinstance(context.params['red'], str):
         context.params['red'] = Color.RED
-    click.echo('\n'.join(helpscreens.get_args(context, without={'alpha'})))
+    click.echo('\n'.join(helpscreens.hand_over(context, without={'alpha'})))
 
 
 def test_options_are_shown_in_sections():

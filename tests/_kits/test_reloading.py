@@ -24,9 +24,9 @@ def fn(name, **_):
 class Process:
     """The command line with what it says."""
 
-    def __init__(self, *args, cwd):
+    def __init__(self, *args, cwd, **env):
         self._process = subprocess.Popen(
-            [sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True,
+            [sys.executable, '-m', 'kopf', *args], cwd=cwd, text=True, env={**os.environ, **env},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self._lines = []
         self._thread = threading.Thread(target=self._read)
@@ -42,6 +42,14 @@ class Process:
             assert time.monotonic() < deadline, f"No {text!r} in {''.join(self._lines)}"
             assert self._process.poll() is None, ''.join(self._lines)
             time.sleep(0.05)
+
+    @property
+    def text(self):
+        return ''.join(self._lines)
+
+    @property
+    def pid(self):
+        return self._process.pid
 
     def send(self, number):
         self._process.send_signal(number)
@@ -88,6 +96,24 @@ def test_operators_start_anew_when_their_files_change(folder):
 
         process.send(signal.SIGINT)
         assert process.wait() == 0
+    finally:
+        process.close()
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize('variable', ['KOPF_RUN_RELOAD', 'KOPF_RUN_SANDBOX'])
+def test_process_that_reloads_starts_the_operator_itself(folder, variable):
+    (folder / 'handlers.py').write_text("import os; print('PARENT', os.getppid(), flush=True)")
+    options = {'KOPF_RUN_RELOAD': '--reload', 'KOPF_RUN_SANDBOX': '--sandbox'}
+    del options[variable]
+    process = Process(
+        'run', *options.values(), '-A', 'handlers.py', cwd=folder,
+        **{variable: '1', 'KOPF_RUN_LOAD': str(CRD)})
+    try:
+        process.wait_for(f"PARENT {process.pid}\n")
+        process.send(signal.SIGINT)
+        process.wait()
+        assert process.text.count("The sandbox is at ") == 1
     finally:
         process.close()
 

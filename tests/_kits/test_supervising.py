@@ -198,6 +198,20 @@ def test_all_shards_are_shared_by_the_processes(start):
     assert process.wait(40) == 0
 
 
+@pytest.mark.parametrize('variable', ['KOPF_RUN_SANDBOX', 'KOPF_RUN_PROCESSES'])
+def test_processes_share_one_sandbox_whoever_asks_for_it(start, monkeypatch, variable):
+    monkeypatch.setenv('KOPF_RUN_LOAD', str(CRD))
+    monkeypatch.setenv(variable, '2' if variable == 'KOPF_RUN_PROCESSES' else 'true')
+    process = start('--processes=2' if variable == 'KOPF_RUN_SANDBOX' else '--verbose')
+    found = ''
+    while found.count('Joined the sharding') < 2:
+        found += read_until(process, 'Joined the sharding')
+    process.send_signal(signal.SIGTERM)
+    found += process.stdout.read()
+    assert process.wait(40) == 0
+    assert found.count("The sandbox is at ") == 1
+
+
 def test_webhooks_are_served_by_all_processes_at_one_port(start, tmp_path):
     port = find_free_ports(1)
     certfile = tmp_path / 'identity.pem'
