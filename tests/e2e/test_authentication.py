@@ -3,6 +3,7 @@ How operators log in to a real API, and go on when their credentials change, exp
 """
 import asyncio
 import base64
+import datetime
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 from tests.e2e.proxy import Proxy
+from tests.e2e.replicas import LEASES, LOST
 
 DURATION = float(os.environ.get('KOPF_E2E_LOAD_SECONDS', '12'))
 """How long the load lasts, in seconds."""
@@ -25,6 +27,9 @@ RATE = 100
 """How many changes there are in a second."""
 
 OBJECTS = 50
+
+DURATION_OF_LEASE = 6
+"""How long a Lease is valid, in seconds."""
 
 NOTHING = '''
 @kopf.on.event(*KIND)
@@ -254,6 +259,64 @@ def make_certificate(folder):
          '-keyout', str(folder / 'bad.key'), '-out', str(folder / 'bad.crt')],
         check=True, capture_output=True)
     return {name: (folder / f'bad.{name}').read_bytes() for name in ['crt', 'key']}
+
+
+BLOCKING = '''
+import datetime, pathlib, time
+@kopf.on.startup()
+def configure(settings, **_):
+    settings.execution.max_workers = 1
+@kopf.on.login()
+def login(**_):
+    print("login")
+    expiration = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=2)
+    return kopf.ConnectionInfo(**SERVER, token=TOKEN, expiration=expiration)
+'''
+
+
+async def test_logins_need_no_thread_of_handlers_that_wait_for_requests(
+        operator, declare, kind, kube,
+):
+    op = operator(declare(f'''{BLOCKING}
+@kopf.on.create(*KIND)
+def fn(body, **_):
+    time.sleep(2.5)
+    kopf.apply({{'apiVersion': body['apiVersion'], 'kind': body['kind'], 'spec': {{'x': 1}},
+                'metadata': {{'name': body.metadata['name'], 'namespace': 'default'}}}}).result()
+    print("applied")
+'''), kind=kind)
+    await kube.create(kind, 'one')
+    await op.wait_for('applied')
+    assert op.stop() == 0
+
+
+async def test_sync_handlers_cost_no_leader_its_lease(
+        operator, declare, kind, kube, lease, tmp_path,
+):
+    gate = tmp_path / 'gate'
+    op = operator(declare(f'''{BLOCKING}
+@kopf.on.startup()
+def configure_leadership(settings, **_):
+    settings.leadership.namespace = 'default'
+    settings.leadership.lease_duration = {DURATION_OF_LEASE}
+    settings.leadership.renew_deadline = {DURATION_OF_LEASE - 1}
+    settings.leadership.retry_period = 0.5
+@kopf.on.create(*KIND)
+def fn(**_):
+    print("handling")
+    while not pathlib.Path({str(gate)!r}).exists():
+        time.sleep(0.1)
+    print("handled")
+'''), f'--leader-elect={lease}', kind=kind, scope=('--namespace=default', '--verbose'))
+    await kube.create(kind, 'one')
+    await op.wait_for('handling')
+    begun = datetime.datetime.now(datetime.UTC)
+    until = (begun + datetime.timedelta(seconds=2 * DURATION_OF_LEASE)).isoformat()
+    await kube.wait_for(LEASES, lease, lambda obj: obj['spec']['renewTime'] > until)
+    gate.touch()
+    await op.wait_for('handled')
+    assert not op.find(LOST)
+    assert op.stop() == 0
 
 
 @pytest.mark.timeout(max(120, DURATION * 3))

@@ -196,6 +196,31 @@ async def test_stuck_threads_are_told_of_in_their_time_and_then_all_is_well_agai
     assert await wait_for(url, 200) == {}
 
 
+async def test_sync_probes_are_answered_while_handlers_occupy_all_threads(
+        embedded, kind, kube, url, settings,
+):
+    settings.execution.max_workers = 1
+    begun, gate = threading.Event(), threading.Event()
+
+    @kopf.on.create(*kind.selector)
+    def fn(**_):
+        begun.set()
+        gate.wait(60)
+
+    @kopf.on.probe(id='probe')
+    def probe(**_):
+        return begun.is_set()
+
+    embedded(liveness_endpoint=url)
+    await kube.create(kind, 'obj')
+    await asyncio.to_thread(begun.wait, 30)
+    await kube.create(kind, 'other')
+    try:
+        assert await check(url) == (200, {'probe': True})
+    finally:
+        gate.set()
+
+
 async def test_kinds_that_are_absent_are_no_reason_for_a_new_start(embedded, url):
     @kopf.on.create('absent.test', 'v1', 'nothings')
     def fn(**_):

@@ -44,7 +44,7 @@ class Pool(configuration._DefaultExecutor):
     """
     The threads of a process, at most so many at a time.
 
-    It is a default executor, so that sync daemons have threads of their own; see `make_daemons`.
+    It is a default executor, so that sync daemons have threads of their own; see `make_unlimited`.
     """
 
     def __init__(self, host: Host, size: float = math.inf) -> None:
@@ -73,8 +73,8 @@ class Pool(configuration._DefaultExecutor):
         self._admit()
 
 
-def make_daemons(name: str) -> Pool:
-    """Make the executor of the daemons of the current process; it replaces `ThreadPerCall`."""
+def make_unlimited(name: str) -> Pool:
+    """Make an executor of the current process without a limit; it replaces `ThreadPerCall`."""
     host = processes.current.get()
     assert isinstance(host, Host)
     return Pool(host)

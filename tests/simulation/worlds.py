@@ -117,7 +117,7 @@ def _seeded(seed: int) -> Iterator[None]:
     electors.Elector = elections.Elector
     try:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
-                spawning.threads, 'ThreadPerCall', threads.make_daemons), mock.patch.object(
+                spawning.threads, 'ThreadPerCall', threads.make_unlimited), mock.patch.object(
                 api.Client, 'congested', property(_is_congested)), mock.patch.object(
                 api.Client, 'overloaded', property(
                     lambda client: seed % 3 == 0 and _is_congested(client))), mock.patch.object(

@@ -389,6 +389,11 @@ class _DefaultExecutor(concurrent.futures.ThreadPoolExecutor):
     pass
 
 
+def _make_reserve() -> concurrent.futures.Executor:
+    from kopf._cogs.aiokits import threads  # not at the import of Kopf: only operators need it
+    return threads.ThreadPerCall('kopf-reserve')
+
+
 @dataclasses.dataclass(eq=False, repr=False)
 class ExecutionSettings(sections.Section):
     """How handlers are called."""
@@ -401,10 +406,14 @@ class ExecutionSettings(sections.Section):
 
     executor: concurrent.futures.Executor = dataclasses.field(default_factory=_DefaultExecutor)
     """
-    The executor that calls synchronous handlers. When it is replaced, the handlers that run
-    continue in the former executor. Default: a thread pool of this operator, and a separate thread
-    for each daemon.
+    The executor that calls synchronous handlers of objects. When it is replaced, the handlers that
+    run continue in the former executor. Default: a thread pool of this operator, and a separate
+    thread for each daemon. Handlers of the operator itself (e.g. for logins and probes) and
+    admission handlers always have separate threads.
     """
+
+    _reserve: concurrent.futures.Executor = dataclasses.field(default_factory=_make_reserve)
+    """The threads of those handlers that must not wait for the handlers of objects."""
 
     _max_workers: int | None = None
 
@@ -421,8 +430,8 @@ class ExecutionSettings(sections.Section):
     @property
     def max_workers(self) -> int | None:
         """
-        The maximal number of synchronous handlers that run at the same time. Default: `None`,
-        Python's choice for thread pools.
+        The maximal number of synchronous handlers of objects that run at the same time, without
+        daemons. Default: `None`, Python's choice for thread pools.
 
         Setting it resizes `executor` in place, so the running handlers are not affected. If
         `executor` is not a thread pool, it cannot be resized, and there is a warning.

@@ -47,9 +47,16 @@ class Policy:
     has_own_patch: bool = False
     """Whether each attempt gets a new patch, checked afterwards, instead of the cause's patch."""
 
+    has_own_threads: bool = False
+    """
+    Whether synchronous functions have threads which the handlers of objects cannot occupy.
+
+    Those can wait for the operator: e.g. `kopf.apply` waits for a login, or for an admission.
+    """
+
 
 POLICIES: Mapping[type[handlers.Handler], Policy] = {
-    handlers.ActivityHandler: Policy(),
+    handlers.ActivityHandler: Policy(has_own_threads=True),
     handlers.IndexingHandler: Policy(default_errors=handlererrors.ErrorsMode.IGNORED),
     handlers.WatchingHandler: Policy(
         default_errors=handlererrors.ErrorsMode.IGNORED, stores_result=True),
@@ -57,7 +64,8 @@ POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.ReconcilingHandler: Policy(has_own_patch=True, is_backoff_growing=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
-    handlers.WebhookHandler: Policy(default_errors=handlererrors.ErrorsMode.PERMANENT),
+    handlers.WebhookHandler: Policy(
+        default_errors=handlererrors.ErrorsMode.PERMANENT, has_own_threads=True),
 }
 
 
@@ -76,7 +84,7 @@ def execute(
     Call the handler once, unless its limits are exceeded, and notify the observer.
 
     Without ``state``, this is the first attempt, and it begins now. ``extras`` are additional
-    kwargs. Synchronous functions run in the ``executor``, by default in that of the settings. With
+    kwargs. Synchronous functions run in the ``executor``, by default in one of the settings. With
     ``family``, the handler can have sub-handlers; those that the handler has declared but not
     executed are executed when its function returns. With ``filter_error``, the handler is not
     called, and the attempt fails with this error.
@@ -122,7 +130,8 @@ async def _attempt(
         if filter_error is not None:
             raise filter_error
         if executor is None:
-            executor = settings.execution.executor
+            threads = settings.execution
+            executor = threads._reserve if policy.has_own_threads else threads.executor
         call = invocation.invoke(handler, kwargs, executor) if family is None else (
             _invoke_with_family(handler, kwargs, executor, family))
         if left is not None and handler.is_async:

@@ -88,6 +88,7 @@ class Operator:
             registry = load(self._sources, registry)
         if isinstance(loop, virtual.VirtualLoop):
             virtual.hold(loop, self.settings.execution.executor)
+            virtual.hold(loop, self.settings.execution._reserve)
         if not isinstance(loop.get_task_factory(), _TaskFactory):
             loop.set_task_factory(_TaskFactory(loop.get_task_factory()))
         ready = asyncio.Event()

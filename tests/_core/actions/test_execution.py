@@ -6,6 +6,7 @@ import concurrent.futures
 import contextvars
 import datetime
 import logging
+import threading
 
 import pytest
 
@@ -576,3 +577,33 @@ async def test_observers_that_fail_hurt_nobody_and_are_named_once(moment, caplog
     record, = [record for record in caplog.records if 'of the observer' in record.getMessage()]
     assert 'FailingObserver' in record.getMessage()
     assert record.exc_info
+
+
+# Threads.
+
+
+@pytest.mark.parametrize('kind', [handlers.ActivityHandler, handlers.WebhookHandler])
+async def test_sync_handlers_of_the_operator_and_of_admission_wait_for_no_threads_of_others(kind):
+    context, gate = make_context(), threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        context.settings.execution.executor = executor
+        occupied = executor.submit(gate.wait)
+        try:
+            outcome = await execution.execute(
+                declare(lambda **_: "done", kind), make_cause(kind), context=context)
+            assert not occupied.done()
+        finally:
+            gate.set()
+    assert outcome.result == "done"
+
+
+@KINDS
+async def test_an_executor_of_the_author_is_for_sync_handlers_of_objects_only(kind):
+    context = make_context()
+    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='of-the-test') as executor:
+        context.settings.execution.executor = executor
+        outcome = await execution.execute(
+            declare(lambda **_: threading.current_thread().name, kind), make_cause(kind),
+            context=context)
+    assert (outcome.result == 'of-the-test_0') == (
+        kind not in (handlers.ActivityHandler, handlers.WebhookHandler))

@@ -1,5 +1,4 @@
 import asyncio
-import concurrent.futures
 import logging
 import threading
 
@@ -154,22 +153,3 @@ async def test_loggers_are_named_by_their_activities(run, registry, decorator, a
     await run(activity)
     record, = [record for record in caplog.records if record.message == 'hello']
     assert record.name == f'kopf.activities.{activity.value}'
-
-
-async def test_an_executor_set_by_an_async_handler_is_for_all_sync_ones_after_it(registry):
-    names = []
-    settings = kopf.OperatorSettings()
-
-    @kopf.on.startup(id='configure', registry=registry)
-    async def configure(settings, **_):
-        settings.execution.executor = executor
-
-    @kopf.on.startup(id='fn', registry=registry)
-    def fn(**_):
-        names.append(threading.current_thread().name)
-
-    with concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix='of-the-test') as executor:
-        await run_activity(
-            registry=registry, activity=Activity.STARTUP, memo=kopf.Memo(), context=Context(
-                settings=settings, clock=Clock(), indices={}))
-    assert names == ['of-the-test_0']
