@@ -153,7 +153,7 @@ FAULTS = (
           '_core.engines.indexing:OperatorIndex.replace',
           "if key not in values:", "if False:", INDEX),
     Fault('the gate opens before the indices are filled', '_core.reactor.gates:Gate._check',
-          "(self._is_sealed and not self._unfilled)", "self._is_sealed", INDEX),
+          "(self.is_sealed and not self._unfilled)", "self.is_sealed", INDEX),
     Fault('a daemon is started twice', '_core.engines.daemons.spawning:Companions.adjust',
           "if handler.key not in keys and", "if", DAEMON),
     Fault('a daemon that was stopped is done', '_core.engines.daemons.companions:Companion._run',

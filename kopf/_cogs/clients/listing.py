@@ -108,6 +108,22 @@ async def list_objects(
         params, restarted = {**params, 'continue': head['continue']}, False
 
 
+def select_only(
+        settings: configuration.OperatorSettings, labels: str = '',
+) -> configuration.OperatorSettings:
+    """
+    Copy the settings without the author's selectors, which are for the objects with handlers.
+
+    ``labels`` is the label selector instead; by default, all objects are selected.
+    """
+    selectors = references.SelectorMapping[str]()
+    selectors[references.EVERYTHING] = labels
+    return dataclasses.replace(settings, watching=dataclasses.replace(
+        settings.watching, label_selectors=selectors,
+        field_selectors=references.SelectorMapping(),
+        shard_selectors=references.SelectorMapping()))
+
+
 def get_selectors(
         settings: configuration.OperatorSettings,
         resource: references.Resource,

@@ -64,7 +64,8 @@ class Gate:
         self._unfilled: dict[items.Source, asyncio.Event] = {}
         """The unfilled sources; the events are set when these are filled."""
         self._unlisted: set[items.Source] = set()
-        self._is_sealed = False
+        self.is_sealed: bool = False
+        """Whether all sources of the start have been announced."""
         self._is_open = False
         self._detained: list[tuple[items.Item, bool]] = []
         self._fresh: dict[items.Item, bodies.RawBody] = {}
@@ -92,7 +93,7 @@ class Gate:
         Before that, the gate must not open: the first source can be filled before the next is
         added.
         """
-        self._is_sealed = True
+        self.is_sealed = True
         self._check()
 
     def reset(self, sources: Iterable[items.Source]) -> None:
@@ -129,7 +130,7 @@ class Gate:
             self.open_for(source)
 
     def _check(self) -> None:
-        self._is_open = self._is_open or (self._is_sealed and not self._unfilled)
+        self._is_open = self._is_open or (self.is_sealed and not self._unfilled)
         if self._is_open:
             detained, self._detained = self._detained, []
             for item, urgent in detained:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from kopf._cogs.clients import listing
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries, stopping
 from kopf._core.reactor import items, queueing
@@ -40,13 +41,18 @@ class Informer:
             *,
             reconsider: Reconsider,
             resumed: frozenset[str] = frozenset(),
+            on_listed: Callable[[], None] = lambda: None,
     ) -> None:
-        """``resumed`` are the uids that were resumed under another version of the resource."""
+        """
+        ``resumed`` are the uids that were resumed under another version of the resource.
+        ``on_listed`` is called after each complete list.
+        """
         super().__init__()
         self._queue = queue
         self.resource = resource
         self.handlers = handlers
         self._reconsider = reconsider
+        self._on_listed = on_listed
         self._items: dict[str, items.Item] = {}
         self._leaving: dict[tuple[str | None, str], items.Item] = {}
         """The items of gone objects whose end is not reported yet."""
@@ -55,7 +61,8 @@ class Informer:
         self._lists = 0
         self._trusted_since = 0
         """The first list after a pause. Objects wait until this list or a later one shows them."""
-        self._is_complete = False
+        self._completed = 0
+        """The last complete list."""
         self._expected: int | None = None
         self._resumed = resumed
         self._newcomers: list[items.Item] = []
@@ -76,7 +83,12 @@ class Informer:
     @property
     def listing(self) -> int | None:
         """How many objects of the first list have come so far; None when the list has ended."""
-        return None if self._is_complete else len(self._items)
+        return None if self._completed else len(self._items)
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether all objects are known: there was a complete list since the last pause."""
+        return self._completed >= max(1, self._trusted_since)
 
     @property
     def expected(self) -> int | None:
@@ -86,7 +98,7 @@ class Informer:
     @property
     def filling(self) -> tuple[int, int] | None:
         """How many objects are indexed, and of how many; None if the indices are filled."""
-        left = self._queue.gate.count_left(self) if self._is_complete else None
+        left = self._queue.gate.count_left(self) if self._completed else None
         return None if left is None else (len(self._items) - left, len(self._items))
 
     def select(self, *, anew: bool) -> None:
@@ -127,7 +139,7 @@ class Informer:
         if self._queue.switch.is_standby:
             self._follow(body, packed)
             return
-        first = not self._is_complete
+        first = not self._completed
         item, new = self._ensure(body, initial=first)
         is_back = item.last_list < self._trusted_since
         item.see(self._lists)
@@ -151,7 +163,7 @@ class Informer:
             self.schedule(item, urgent=False)
 
     def end(self) -> None:
-        self._is_complete = True
+        self._completed = self._lists
         self._resumed = frozenset()
         for item in [item for item in self if item.last_list != self._lists]:
             self._leave(item, None)
@@ -163,6 +175,7 @@ class Informer:
                     self._yield_to_namesake(item, item.inbox.pending)
                 self.schedule(item)
         self._queue.gate.listed(self)
+        self._on_listed()
 
     def unavailable(self, error: Exception | None) -> None:
         """Let nothing wait for these objects. Without an error, nothing is logged."""
@@ -412,10 +425,17 @@ class Informer:
 class InformerFactory:
     """All informers of an operator, and the operations on all of them."""
 
-    def __init__(self, queue: queueing.WorkQueue, *, reconsider: Reconsider) -> None:
+    def __init__(
+            self,
+            queue: queueing.WorkQueue,
+            *,
+            reconsider: Reconsider,
+            on_listed: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self._queue = queue
         self._reconsider = reconsider
+        self._on_listed = on_listed
         self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
         self._taken: collections.deque[tuple[Informer, items.Item]] = collections.deque()
@@ -444,7 +464,7 @@ class InformerFactory:
             key = resource.group, resource.plural, namespace
             informer = Informer(
                 self._queue, resource, handlers, reconsider=self._reconsider,
-                resumed=self._resumed.pop(key, frozenset()))
+                resumed=self._resumed.pop(key, frozenset()), on_listed=self._on_listed)
             if handlers.indexing:
                 self._queue.gate.close_for(informer)
         self._informers[resource, namespace] = informer
@@ -503,6 +523,18 @@ class InformerFactory:
                 if item is not None:
                     return item
         return None
+
+    def is_gone(self, uid: str) -> bool:
+        """
+        Whether it is certain that no object with reconciling handlers has this uid.
+
+        It is never certain if other namespaces or other selectors can have more of such objects.
+        """
+        return self._queue.gate.is_sealed and all(
+            informer.is_listed and informer.find(uid) is None and namespace is None and (
+                not listing.get_selectors(self._queue.settings, resource))
+            for (resource, namespace), informer in self._informers.items()
+            if informer.handlers.reconciling)
 
     def pause(self) -> None:
         """Start no items; the workers end between two handlers."""

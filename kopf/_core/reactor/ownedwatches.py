@@ -3,13 +3,12 @@ The watches of reconcilers: of the children that they have made, found by their 
 objects that they use without owning them.
 """
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, watching
+from kopf._cogs.clients import api, listing, watching
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling import desired, reconcilers, watched
 from kopf._core.intents import handlers, registries
@@ -108,13 +107,6 @@ class OwnedWatches:
     def _start(
             self, key: Key, selector: str, on_end: Callable[[], None],
     ) -> asyncio.Task[None]:
-        selectors = references.SelectorMapping[str]()
-        selectors[references.EVERYTHING] = selector
-        settings = self._client.settings
-        settings = dataclasses.replace(settings, watching=dataclasses.replace(
-            settings.watching, label_selectors=selectors,
-            field_selectors=references.SelectorMapping(),
-            shard_selectors=references.SelectorMapping()))
         sink: watching.Sink
         if key.handler is None or key.mapper is None:
             sink = self._hub.store.open(key.resource, key.namespace)
@@ -130,9 +122,9 @@ class OwnedWatches:
         pulse = self._pulses[key] = pulses.Pulse()
         task = asyncio.get_running_loop().create_task(
             watching.watch(
-                self._client, settings=settings, resource=key.resource, namespace=key.namespace,
-                sink=sink, logger=logger, pulse=pulse,
-                metadata_only=key.mapper is not None and (
+                self._client, settings=listing.select_only(self._client.settings, selector),
+                resource=key.resource, namespace=key.namespace, sink=sink, logger=logger,
+                pulse=pulse, metadata_only=key.mapper is not None and (
                     not watched.needs_content(key.mapper))),
             name=f"watching of {key.resource} for reconcilers")
         task.add_done_callback(lambda _: on_end())

@@ -263,3 +263,136 @@ async def test_renamed_handlers_take_their_children_over():
             await api.client.wait('configmaps', 'shared', lambda obj: obj['data'] == {'a': '2'})
             await wait_ready(api, 'parent')
             assert await api.client.get('configmaps', 'other')
+
+
+ELSEWHERE = {'apiVersion': 'v1', 'kind': 'ConfigMap',
+             'metadata': {'name': 'shared', 'namespace': 'kube-system'}}
+CLUSTER_SCOPED = {'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'shared'}}
+
+
+def make_registry(manifest):
+    """An operator whose objects all want the same child, which cannot have owner references."""
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+        settings.reconciling.max_error_delay = 10
+        settings.watching.chunk_size = 1
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps', 'namespaces'], conditions=True,
+                    errors=kopf.ErrorsMode.PERMANENT, labels={'idle': kopf.ABSENT},
+                    registry=registry)
+    async def fn(**_):
+        yield manifest
+
+    return registry
+
+
+async def get_shared_owner(api, manifest):
+    child = await api.client.get(manifest['kind'], 'shared', **(
+        {'namespace': 'kube-system'} if manifest is ELSEWHERE else {}))
+    return child['metadata']['labels'][OWNER]
+
+
+@pytest.mark.parametrize('manifest', [ELSEWHERE, CLUSTER_SCOPED], ids=['elsewhere', 'cluster'])
+@testing.virtual_time
+async def test_a_child_of_a_parent_on_a_later_page_is_not_taken_over_after_a_restart(manifest):
+    registry = make_registry(manifest)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            first = await create(api, 'x-first')
+            await wait_ready(api, 'x-first')
+        await create(api, 'a-second')
+        api.sandbox.faults.add(testing.Fault(
+            action='delay', verb='list', resource='kopfexamples', skip=1, count=1, seconds=60))
+        async with api.operator(registry=registry):
+            await wait_ready(api, 'a-second', 'False')
+            await asyncio.sleep(30)
+            assert await get_shared_owner(api, manifest) == first
+            await asyncio.sleep(60)
+            assert await get_shared_owner(api, manifest) == first
+
+
+@testing.virtual_time
+async def test_a_child_of_a_parent_in_a_namespace_that_is_listed_later_is_not_taken_over():
+    registry, namespaces = make_registry(CLUSTER_SCOPED), ['default', 'later']
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await api.client.create('namespaces', 'later')
+        async with api.operator(registry=registry, namespaces=namespaces):
+            first = await api.client.create('kopfexamples', 'first', namespace='later')
+            await api.client.wait('namespaces', 'shared')
+        await create(api, 'second')
+        api.sandbox.faults.add(testing.Fault(
+            action='delay', verb='list', resource='kopfexamples', namespace='later', count=1,
+            seconds=60))
+        async with api.operator(registry=registry, namespaces=namespaces):
+            message = await wait_ready(api, 'second', 'False')
+            assert "not all objects are listed here" in message
+            await asyncio.sleep(90)
+            assert await get_shared_owner(api, CLUSTER_SCOPED) == first['metadata']['uid']
+
+
+@pytest.mark.parametrize(('namespaces', 'selector'), [
+    (['default', 'kube-system'], ''), ([], 'app=second')], ids=['namespaces', 'labels'])
+@testing.virtual_time
+async def test_a_child_is_not_taken_over_if_its_parent_can_be_one_of_another_operator(
+        namespaces, selector):
+    registry, settings = make_registry(ELSEWHERE), kopf.OperatorSettings()
+    settings.watching.label_selectors['kopfexamples'] = selector
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await api.client.create('namespaces', 'other')
+        async with api.operator(registry=registry):
+            first = await api.client.create('kopfexamples', 'first', namespace='other')
+            await api.client.wait('configmaps', 'shared', namespace='kube-system')
+        meta = {'labels': {'app': 'second'}}
+        await api.client.create('kopfexamples', 'second', metadata=meta)
+        async with api.operator(registry=registry, settings=settings, namespaces=namespaces):
+            message = await wait_ready(api, 'second', 'False')
+            assert "not all objects are listed here" in message
+            await asyncio.sleep(60)
+            assert await get_shared_owner(api, ELSEWHERE) == first['metadata']['uid']
+
+
+@testing.virtual_time
+async def test_an_orphan_is_taken_over_as_soon_as_all_objects_are_listed():
+    registry = make_registry(ELSEWHERE)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await create(api, 'first')
+            await wait_ready(api, 'first')
+        await api.client.patch('kopfexamples', 'first', {'metadata': {'finalizers': None}})
+        await api.client.delete('kopfexamples', 'first')
+        second = await create(api, 'a-second')
+        await api.client.create('kopfexamples', 'x-third', metadata={'labels': {'idle': 'yes'}})
+        api.sandbox.faults.add(testing.Fault(
+            action='delay', verb='list', resource='kopfexamples', skip=1, count=1, seconds=60))
+        async with api.operator(registry=registry) as operator:
+            await wait_ready(api, 'a-second', 'False')
+            await wait_ready(api, 'a-second')
+            assert await get_shared_owner(api, ELSEWHERE) == second
+            assert await operator.wait_log("has taken over ConfigMap kube-system/shared")
+
+
+@testing.virtual_time
+async def test_controllers_are_seen_whatever_labels_the_author_selects():
+    registry = make_registry(ELSEWHERE)
+    settings = kopf.OperatorSettings()
+    settings.watching.label_selectors['configmaps'] = 'app=example'
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        other = await api.client.create('configmaps', 'other', namespace='kube-system')
+        meta = {'ownerReferences': [{
+            'apiVersion': 'v1', 'kind': 'ConfigMap', 'name': 'other', 'controller': True,
+            'uid': other['metadata']['uid']}]}
+        before = await api.client.create(
+            'configmaps', 'shared', namespace='kube-system', metadata=meta)
+        async with api.operator(registry=registry, settings=settings):
+            await create(api, 'parent')
+            message = await wait_ready(api, 'parent', 'False')
+            assert "it belongs to ConfigMap other" in message
+        assert before == await api.client.get('configmaps', 'shared', namespace='kube-system')

@@ -273,7 +273,7 @@ async def test_the_field_manager_has_the_name_of_the_operator(registry):
     assert [entry['manager'] for entry in child['metadata']['managedFields']] == ['example/fn']
 
 
-def test_objects_that_other_replicas_can_handle_count_as_known():
+def test_objects_that_other_replicas_can_handle_do_not_count_as_gone():
     hub = Hub(client=None, context=None, get_memo=None)
-    assert not hub.is_known('uid')
-    assert hub.for_shard(None).is_known('uid')
+    hub.is_gone = lambda uid: True
+    assert hub.is_gone('uid') and not hub.for_shard(None).is_gone('uid')

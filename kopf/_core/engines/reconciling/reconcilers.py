@@ -82,10 +82,12 @@ class Hub:
         self.context = context
         self.get_memo = get_memo
         self.store = children.ChildStore(
-            on_change=self._notify, on_listed=self._notify_waiting,
+            on_change=self._notify, on_listed=self.note_list,
             on_unavailable=self._complain)
         self.waiting: set[Reconcilers] = set()
-        """The reconcilers that wait until all children of some kind are listed."""
+        """The reconcilers that wait until all children or all parents of some kind are listed."""
+        self.is_gone: Callable[[str], bool] = lambda uid: False
+        """Whether it is certain that there is no parent with this uid."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
         self._members: dict[str, Reconcilers] = {}
         self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
@@ -94,7 +96,6 @@ class Hub:
         """The kinds of children that must not be listed, as was said in the log."""
         self._abandoned: set[tuple[str, ids.HandlerId]] = set()
         """The objects and handlers that do not match any more, as was said in the log."""
-        self._is_shard = False
 
     def for_shard(self, client: api.Client) -> 'Hub':
         """Get a view for the objects of one shard, whose children are written by this client."""
@@ -103,7 +104,8 @@ class Hub:
         return view
 
     def _narrow(self, client: api.Client) -> None:
-        self.client, self._is_shard = client, True
+        self.client = client
+        self.is_gone = lambda uid: False  # it can be in a shard of another replica
 
     def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
         """
@@ -119,9 +121,11 @@ class Hub:
             for member in list(self._members.values()):
                 member.trigger()
 
-    def is_known(self, uid: str) -> bool:
-        """Whether there is an object with this uid, maybe in a shard of another replica."""
-        return self._is_shard or uid in self._members
+    def describe_owner(self, uid: str) -> str:
+        """Describe the parent that has a child, as far as it is known."""
+        doubt = "" if uid in self._members else (
+            " It is not known to be gone: not all objects are listed here.")
+        return f"it belongs to the object with the uid {uid}.{doubt}"
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
@@ -191,7 +195,8 @@ class Hub:
             f"needs the rights to list, watch, create, patch, and delete {resource}, which it "
             f"owns: {error}")
 
-    def _notify_waiting(self) -> None:
+    def note_list(self) -> None:
+        """Note that children or parents were listed."""
         waiting = list(self.waiting)
         self.waiting.clear()
         for member in waiting:
@@ -462,8 +467,7 @@ class Reconcilers:
             logger: Any,
     ) -> None:
         wanted, known = step
-        if known is None:
-            await self._verify_vacancy(wanted)
+        is_orphan = known is None and await self._verify_vacancy(wanted)
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
                 try:
@@ -478,7 +482,10 @@ class Reconcilers:
                         f"{handler!r} has taken over {wanted.key}, which this object controls, "
                         f"with the fields of other field managers.")
                 else:
-                    if known is None and _has_other_managers(applied, manager):
+                    if is_orphan:
+                        logger.info(f"{handler!r} has taken over {wanted.key}: the object that it "
+                                    f"belonged to is gone.")
+                    elif known is None and _has_other_managers(applied, manager):
                         logger.info(
                             f"{handler!r} has adopted {wanted.key}, which existed before, with no "
                             f"other controller and with no other values in the same fields.")
@@ -496,9 +503,10 @@ class Reconcilers:
             return
         logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
 
-    async def _verify_vacancy(self, wanted: desired.Desired) -> None:
+    async def _verify_vacancy(self, wanted: desired.Desired) -> bool:
         """
-        Check that the object is nobody else's, where the API server cannot know.
+        Check that the object is nobody else's, where the API server cannot know; return whether it
+        was a child of a parent that is gone.
 
         The API server would let it be taken over from another parent of the same handler, as the
         field manager is the same. A former parent of the same name is gone, or it will be: its
@@ -513,18 +521,19 @@ class Reconcilers:
             if store.of(uid)[wanted.key].is_applied:
                 raise errors.APIConflictError(
                     "it belongs to another handler of this object.", status=409)
-            return
+            return False
         if owner is None and wanted.is_owned:
-            return
+            return False
         other = await self._find_controller(wanted)
         if other is None:
-            if owner is not None and self._hub.is_known(owner):
-                raise errors.APIConflictError(
-                    f"it belongs to the object with the uid {owner}.", status=409)
+            if owner is not None and not self._hub.is_gone(owner):
+                self._hub.waiting.add(self)
+                raise errors.APIConflictError(self._hub.describe_owner(owner), status=409)
         elif not any(_is_same(ref, other) for ref in (
                 wanted.manifest['metadata'].get('ownerReferences') or ())):
             raise errors.APIConflictError(
                 f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
+        return owner is not None
 
     async def _is_controlled(self, wanted: desired.Desired) -> bool:
         """Whether the object controls an object that is not known, e.g. for a changed label."""
@@ -534,7 +543,8 @@ class Reconcilers:
     async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
         """Find the reference to the controller of an object that is not known, if it has any."""
         async for page in listing.list_objects(
-                self._hub.client, settings=self._hub.client.settings, resource=wanted.watched,
+                self._hub.client, settings=listing.select_only(self._hub.client.settings),
+                resource=wanted.watched,
                 namespace=None if wanted.key.namespace is None else (
                     references.NamespaceName(wanted.key.namespace)),
                 field_selector=f'metadata.name={wanted.key.name}'):
@@ -647,7 +657,11 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, patch: patches.Patch)
 
 def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two references are for the same object, or for one that was created again."""
-    return all(one.get(field) == other.get(field) for field in ('kind', 'name'))
+    return _identify(one) == _identify(other)
+
+
+def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
+    return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
 
 
 def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
