@@ -136,7 +136,7 @@ class Operator:
             settings=settings, switch=switch, alarms=alarms, processor=processor)
         self._informers = informers.InformerFactory(
             self._queue, reconsider=processor.reconsider, on_listed=self._hub.note_list)
-        self._hub.is_gone = self._informers.is_gone
+        self._hub.rely_on(self._informers.is_gone)
         self._admission = admitting.Admission(
             env=env, registry=self._registry, insights=self._insights, find=self._find,
             measure=None if measures is None else measures.observe_reviews)

@@ -121,6 +121,10 @@ class Hub:
             for member in list(self._members.values()):
                 member.trigger()
 
+    def rely_on(self, is_gone: Callable[[str], bool]) -> None:
+        """Set what says whether it is certain that there is no parent with this uid."""
+        self.is_gone = is_gone
+
     def describe_owner(self, uid: str) -> str:
         """Describe the parent that has a child, as far as it is known."""
         doubt = "" if uid in self._members else (
