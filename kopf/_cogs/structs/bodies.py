@@ -228,6 +228,10 @@ class LiveBody(Body):
 
     @property
     def _raw(self) -> Mapping[str, Any]:  # type: ignore[override]
+        return self.load() if self._newest is None else self._newest
+
+    def load(self) -> Mapping[str, Any]:
+        """Recall the state, if it is not loaded yet: e.g. because nothing keeps it any longer."""
         if self._newest is None:
             self._newest = cast(Mapping[str, Any], self._recall() or {})
         return self._newest

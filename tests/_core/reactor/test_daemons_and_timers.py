@@ -300,6 +300,23 @@ def test_daemons_without_limits_hold_the_deletion_and_are_mentioned_from_time_to
     assert len([text for text in caplog.messages if "Daemon 'fn' is still exiting" in text]) == 10
 
 
+def test_a_daemon_can_look_at_its_object_for_the_first_time_when_it_is_gone():
+    seen = []
+
+    def declare(registry):
+        @kopf.daemon('kopfexamples', registry=registry)
+        async def fn(stopped, body, spec, **_):
+            await stopped.wait()
+            await asyncio.sleep(1)
+            seen.append((body['metadata']['name'], dict(spec)))
+
+    def remove(api):  # others have removed the finalizer
+        api.edit({'metadata': {'finalizers': None, 'deletionTimestamp': '2020-01-01T00:00:00Z'}})
+
+    live(declare, (5, remove), spec={'size': 1}, lasts=20)
+    assert seen == [('obj', {'size': 1})]
+
+
 @pytest.mark.parametrize('options, duration', [
     ({}, 5),
     ({'cancellation_backoff': 1000}, 5),

@@ -212,7 +212,7 @@ class Companions:
         """The monotonic time of the latest change of the object, or of its first sight."""
         self._alive: tuple[Companion, ...] = ()
         self._done = NONE
-        self._live: bodies.Body | None = None
+        self._live: bodies.LiveBody | None = None
 
     @property
     def logger(self) -> loggers.ObjectLogger:
@@ -274,6 +274,8 @@ class Companions:
                 companion.spawn()
 
     def stop(self, reason: stopping.DaemonStoppingReason) -> None:
+        if self._live is not None:
+            self._live.load()  # they can read the object until they end; the item can forget it now
         for companion in self._alive:
             companion.stop(reason)
 
