@@ -41,8 +41,14 @@ from typing import Any
 
 from kopf._kits.testing import processes
 from tests.simulation import threads
-from tests.simulation.plans import NAMES, Plan
-from tests.simulation.specimens import CHANGING, Call, get_limits, make_children
+from tests.simulation.plans import Plan
+from tests.simulation.specimens import (
+    CHANGING,
+    REVIEW_TIMES,
+    Call,
+    get_limits,
+    make_children,
+)
 
 FINALIZER = 'kopf.zalando.org/KopfFinalizerMarker'
 PREFIX = 'kopf.zalando.org/'
@@ -52,14 +58,11 @@ SERIAL = ('change', 'event', 'parent')
 
 TOLERANCE = 0.01
 
-MANY_THREADS = 10
-"""With so many threads, sync admission handlers never wait for one."""
-
-LONGEST = 4.5
-"""How long (seconds) a sync handler can take; see `specimens`."""
-
 TRIPS = 8
 """How many times data can be on its way until an outcome is stored, also by the second PATCH."""
+
+WRITES = 4
+"""How often an outcome is reviewed until it is stored: two PATCHes, which an exit begins anew."""
 
 
 class Violation(Exception):
@@ -117,8 +120,8 @@ class Guarantees:
             step.args['seconds'] for step in plan.steps
             if step.action == 'fault' and step.args['action'] in ('slow', 'delay')), default=0.0)
         """How long (seconds) the writing of an outcome can take if the API is only slow."""
-        if plan.features & {'sync mutating', 'sync validating'} and plan.threads < MANY_THREADS:
-            self.writing += LONGEST * len(NAMES)
+        reviews = len(plan.features & {'sync mutating', 'sync validating'})
+        self.writing += reviews * WRITES * (max(REVIEW_TIMES) + max(threads.DELAYS))
         self.period = plan.flush_delay + 0.1 + trips
         if any(feature.startswith('sync ') for feature in plan.features):
             self.period += max(threads.DELAYS)

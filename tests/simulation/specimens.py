@@ -30,6 +30,9 @@ MANAGED = 'simulation.kopf.dev'
 
 REFUSAL = "it is a bad number"
 
+REVIEW_TIMES = (0, 0, 0.01, 0.3, 1.2)
+"""How long (seconds) a sync admission handler takes."""
+
 
 def is_bad(n: int) -> bool:
     """Whether the operator refuses this number, where it has admission handlers."""
@@ -179,7 +182,7 @@ def declare(recorder: Any, process: Any, features: frozenset[str], seed: int) ->
 
     async def consider(id: str, n: Any) -> None:
         if f'sync {id}' in features:  # others make no pauses: they would block nobody else
-            await threads.pause(random.Random(f'{seed} {id} {n}').choice((0, 0, 0.01, 0.3, 1.2)))
+            await threads.pause(random.Random(f'{seed} {id} {n}').choice(REVIEW_TIMES))
 
     def mark(call: Call, n: Any) -> dict[str, Any]:
         return {'uid': call.uid, 'n': n}

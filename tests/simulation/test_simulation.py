@@ -59,6 +59,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (972008, "a handler sees a change again if another one has seen only a part of it"),
     (960506, "a handler sees a change again if another one has missed the return from it"),
     (965523, "a number that was refused once can be set while nobody refuses it"),
+    (2000955, "two PATCHes that slow webhooks review take longer than the exit"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
     assert worlds.run(plans.make(seed)).violation is None, truth
