@@ -42,6 +42,12 @@ def is_refusal(e: Exception) -> bool:
     return isinstance(e, PatchError) or (isinstance(e, errors.APIError) and e.status in REFUSALS)
 
 
+def describe_refusal(e: Exception) -> str:
+    """Describe the error of a patch that must not be tried again, beginning with "patch"."""
+    how = "cannot be made" if isinstance(e, PatchError) else "is refused by the API"
+    return f"patch {how}: {e}"
+
+
 class OvertakenError(Exception):
     """Another operator has handled the object: what this operator has decided is outdated."""
 

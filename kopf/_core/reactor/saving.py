@@ -281,12 +281,10 @@ class Saver:
             except (errors.APIError, application.PatchError) as e:
                 if not application.is_refusal(e):
                     raise
-                how = ("cannot be made" if isinstance(e, application.PatchError)
-                       else "is refused by the API")
-                self.logger.error(f"Handler {contribution.handler_id!r} failed permanently: "
-                                  f"its patch {how}: {e}")
-                self.item.proceed(self.item.get_cycle().refuse(
-                    contribution, f"The patch {how}: {e}"))
+                text = application.describe_refusal(e)
+                self.logger.error(
+                    f"Handler {contribution.handler_id!r} failed permanently: its {text}")
+                self.item.proceed(self.item.get_cycle().refuse(contribution, f"The {text}"))
             else:
                 self._account([contribution], newest, effect)
         return newest

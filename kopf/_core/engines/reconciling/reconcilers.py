@@ -8,7 +8,7 @@ import asyncio
 import copy
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
@@ -376,13 +376,39 @@ class Reconcilers:
                     settings=context.settings, logger=logger)._replace(patch=outcome.patch)
                 if outcome.exception is None:  # it is ignored, as the author has declared
                     problems = []
+        return await self._report(handler, newest, outcome, problems, state, logger)
+
+    async def _report(
+            self,
+            handler: handlers.ReconcilingHandler,
+            raw: bodies.RawBody | None,
+            outcome: progression.Outcome,
+            problems: Sequence[str],
+            state: progression.HandlerState,
+            logger: Any,
+    ) -> bodies.RawBody | None:
+        """
+        Note the outcome; write the patch of the handler, and the conditions.
+
+        If the API server refuses the patch, the handler has failed, and no others are affected.
+        """
         self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
             conditions.report(
                 patch, problems, is_stalled=outcome.final and bool(problems),
-                resource=host.resource)
-        return await self._apply_patch(newest, patch, logger)
+                resource=self.host.resource)
+        try:
+            return await self._apply_patch(raw, patch, logger)
+        except (errors.APIError, application.PatchError) as e:
+            if not application.is_refusal(e):
+                raise
+            text = f"its {application.describe_refusal(e)}"
+        failed = execution.fail(handler, application.PatchError(text), logger)
+        if outcome.patch is None:  # the conditions themselves are refused
+            self._note(handler, failed, state)
+            return raw
+        return await self._report(handler, raw, failed, [*problems, text], state, logger)
 
     def _wait(self) -> None:
         """Run again when all children of some kind are listed."""
@@ -405,6 +431,7 @@ class Reconcilers:
             return
         if outcome.final:  # it has failed for good: until the next change
             self._attempts.pop(handler.id, None)
+            self._due.pop(handler.id, None)
             return
         self._attempts[handler.id] = state.after(outcome, now=now)
         self._due[handler.id] = now.mono + (outcome.delay or 0.0)

@@ -1,0 +1,109 @@
+"""
+What reconciling handlers write to their own object. In virtual time, on the sandbox.
+"""
+import asyncio
+
+import pytest
+
+import kopf
+from kopf import testing
+from tests.docs.snippets import DOCS
+
+CRD = DOCS.parent / 'examples' / 'crd.yaml'
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    return registry
+
+
+def spoil_labels(body):
+    body['metadata']['labels'] = {'not valid!': ''}
+
+
+def spoil_itself(body):
+    raise ValueError("boo!")
+
+
+@pytest.mark.parametrize(('spoil', 'how'), [
+    (spoil_labels, "is refused by the API"),
+    (spoil_itself, "cannot be made"),
+])
+@testing.virtual_time
+async def test_a_refused_patch_fails_only_its_handler(registry, spoil, how):
+    calls = []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def bad_fn(patch, **_):
+        calls.append('bad')
+        patch.fns.append(spoil)
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def good_fn(spec, **_):
+        calls.append('good')
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'child'},
+               'data': {'n': str(spec['n'])}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await api.client.wait('configmaps', 'child', timeout=5)
+            assert await operator.wait_log(f"bad_fn' failed permanently: its patch {how}: ")
+            await asyncio.sleep(1000)
+            assert sorted(calls) == ['bad', 'good']  # at once, not throttled
+            assert not any('Throttling' in line for line in operator.log)
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+            await api.client.wait(
+                'configmaps', 'child', lambda obj: obj['data'] == {'n': '2'}, timeout=5)
+            assert sorted(calls) == ['bad', 'bad', 'good', 'good']
+
+
+@testing.virtual_time
+async def test_a_refused_patch_is_reported_in_the_conditions(registry):
+
+    @kopf.reconcile('kopfexamples', conditions=True, registry=registry)
+    async def fn(spec, patch, **_):
+        if spec.get('bad'):
+            patch.meta.labels['not valid!'] = ''
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'bad': True})
+            obj = await api.client.wait('kopfexamples', 'parent', lambda obj: (
+                'conditions' in obj.get('status', {})), timeout=60)
+            stalled = next(item for item in obj['status']['conditions']
+                           if item['type'] == 'Stalled')
+            assert stalled['status'] == 'True'
+            assert stalled['message'].startswith("its patch is refused by the API: ")
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'bad': None}})
+            await api.client.wait('kopfexamples', 'parent', lambda obj: (
+                obj['status']['conditions'][0]['status'] == 'True'), timeout=60)
+
+
+@testing.virtual_time
+async def test_refused_conditions_fail_only_their_handler(registry):
+
+    @kopf.reconcile('kopfexamples', conditions=True, registry=registry)
+    async def bad_fn(patch, **_):
+        patch.status['n'] = 1
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def good_fn(**_):
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'child'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        api.sandbox.faults.add(testing.Fault(
+            action='refuse', status=400, verb='patch', resource='kopfexamples*'))
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('kopfexamples', 'parent')
+            await api.client.wait('configmaps', 'child', timeout=5)
+            assert not any('Throttling' in line for line in operator.log)
