@@ -107,3 +107,77 @@ async def test_refused_conditions_fail_only_their_handler(registry):
             await api.client.create('kopfexamples', 'parent')
             await api.client.wait('configmaps', 'child', timeout=5)
             assert not any('Throttling' in line for line in operator.log)
+
+
+def make_counter(called):
+    def count(body):
+        called.append(body['metadata']['resourceVersion'])
+        status = body.setdefault('status', {})
+        status['n'] = status.get('n', 0) + 1
+    return count
+
+
+@testing.virtual_time
+async def test_functions_of_patches_are_called_once_and_do_not_call_the_handler_again(registry):
+    calls, called = [], []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(patch, **_):
+        calls.append(1)
+        if len(calls) < 10:
+            patch.fns.append(make_counter(called))
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent')
+            await asyncio.sleep(1000)
+            assert (await api.client.get('kopfexamples', 'parent'))['status']['n'] == 1
+            assert len(calls) == len(called) == 1
+
+
+@testing.virtual_time
+async def test_a_change_by_others_that_an_own_write_has_met_calls_the_handler_again(registry):
+    seen = []
+    async with testing.open_api('sandbox') as api:
+
+        @kopf.reconcile('kopfexamples', registry=registry)
+        async def fn(spec, patch, **_):
+            seen.append(spec['n'])
+            if spec['n'] == 1:
+                await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+                patch.fns.append(make_counter([]))
+
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await asyncio.sleep(10)
+            assert seen == [1, 2]
+
+
+@testing.virtual_time
+async def test_an_object_that_is_changed_with_each_own_write_is_written_at_a_limited_rate(registry):
+    times = []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(status, patch, **_):
+        times.append(asyncio.get_running_loop().time())
+        if len(times) < 1000:
+            patch.status['n'] = status.get('n', 0) + 1
+
+    @kopf.on.mutate('kopfexamples', operations=['UPDATE'], registry=registry)
+    async def spoil(body, patch, **_):
+        patch.meta.labels['n'] = str(body.get('status', {}).get('n'))
+
+    @kopf.on.startup(registry=registry)
+    def configure_webhooks(settings, **_):
+        settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port=0)
+        settings.admission.managed = 'kopf.dev'
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await asyncio.sleep(5)
+            await api.client.create('kopfexamples', 'parent')
+            await asyncio.sleep(60)
+            assert 60 < len(times) < 80

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, applying, errors, listing
 from kopf._cogs.helpers import quotas
-from kopf._cogs.structs import bodies, ids, patches, references
+from kopf._cogs.structs import bodies, dicts, diffs, ids, patches, references
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired, planning
 from kopf._core.intents import causes, filters, handlers, registries
@@ -282,12 +282,13 @@ class Reconcilers:
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
         if self._has_applied and not is_asked:
-            self._note_restoration()
+            self._count_repetition()
 
     # Children that others change or delete all the time must not become a hot loop: e.g. Kubernetes
-    # deletes the children of a deleted object before an interrupted watch shows its deletion.
+    # deletes the children of a deleted object before an interrupted watch shows its deletion. The
+    # same goes for an object that somebody changes whenever the operator has written to it.
 
-    def _note_restoration(self) -> None:
+    def _count_repetition(self) -> None:
         now = self._hub.context.clock.mono()
         if self._restorations is None:
             self._restorations = quotas.Bucket(
@@ -633,11 +634,17 @@ class Reconcilers:
         """Apply the patch of a handler, unless the object is already so."""
         if raw is None or not patch or (not patch.fns and patches.merge(raw, patch) == raw):
             return raw
+        sent: list[bodies.RawBody] = []
+        if patch.fns:  # they are called once for each attempt: for what is sent
+            patch = patches.Patch(patch, fns=[sent.append])
         newest = await application.apply(self._get_target(logger), raw, patch)
         if newest is not None:
             self.host.accept(newest)
-            if _has_news(raw, newest, patch):
-                self.trigger()
+            expected: Any = sent[-1] if sent else patches.merge(raw, patch)
+            if _has_news(raw, newest, expected):
+                self._is_triggered = True  # but not asked: what follows from own writes is limited
+                self._count_repetition()
+                self.host.wake_up()
         return newest
 
     async def _ensure_finalizer(
@@ -673,13 +680,19 @@ class Reconcilers:
             self._hub.client, self.host.resource, logger, self._hub.context.observer)
 
 
-def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, patch: patches.Patch) -> bool:
+def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
     """
     Whether the response to an own patch has changes by others, which the watch shows no more.
 
-    The values of the patch do not count: the API server can have normalised them.
+    ``expected`` is what the patch makes of the object, or of a newer state after a conflict. The
+    values of the changed fields do not count: the API server can have normalised them.
     """
-    before, after = patch.apply(raw), patch.apply(newest)
+    if bodies.parse_version(expected) != bodies.parse_version(raw):
+        return True
+    effect: dict[str, Any] = {}
+    for item in diffs.diff(raw, expected):
+        dicts.ensure(effect, item.field, item.new)
+    before, after = patches.merge(raw, effect), patches.merge(newest, effect)
     for state in (before, after):
         state['metadata'] = {
             key: val for key, val in state['metadata'].items() if key not in VERSIONS}
