@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import cycles, progression
+from kopf._core.actions import brakes, cycles, progression
 from kopf._core.intents import causes, filters, handlers
 
 
@@ -129,6 +129,8 @@ class Situation(NamedTuple):
     """
     is_status_essential: bool = False
     """Whether some handlers handle changes of the status."""
+    brake: brakes.Brake | None = None
+    """What slows down the cycles that the handlers cause by their own patches."""
     flush_delay: float = 1.0
     """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""
 
@@ -212,6 +214,7 @@ RELEASING = "Removing the finalizer, thus allowing the actual deletion."
 FREED = "Deletion, but we are done with it, and we do not care."
 ACCOMPANIED = "daemons and timers have to stop first"
 DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
+BRAKED = "the handlers change the object again and again"
 UNCHANGED = "Something has changed, but we are not interested (the essence is the same)."
 
 
@@ -249,6 +252,10 @@ def decide(situation: Situation) -> Decision:
             return Decision(Nothing(UNCHANGED, told=True), None)
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
         return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
+    if cycle is None and reason == causes.Reason.UPDATE and situation.brake is not None and (
+            situation.brake.until > situation.now.mono + clocks.PRECISION
+            and situation.brake.essence == view.essence):
+        return Decision(Sleep(BRAKED, situation.brake.until), None)
     cycle = cycles.Cycle(reason) if cycle is None else cycle.enter(reason)
     cycle = cycle.join(selection.handlers, recall=situation.recall, now=situation.now)
     return Decision(_proceed(situation, cycle), cycle)

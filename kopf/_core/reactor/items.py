@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import cycles, throttlers
+from kopf._core.actions import brakes, cycles, throttlers
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
@@ -121,8 +121,9 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo', 'name',
-        'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'trust', 'uid', 'vanished')
+        'brake', 'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo',
+        'name', 'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'trust', 'uid',
+        'vanished')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -145,6 +146,8 @@ class Item:
         """The namespace and the name, if `identify` has set them."""
         self.cycle: cycles.Cycle | None = None
         """The current handling cycle; None if no cycle is known in this process."""
+        self.brake: brakes.Brake | None = None
+        """What slows the handlers down, if they change the object by themselves."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
         self.companions: spawning.Companions | None = None
@@ -342,6 +345,10 @@ class Item:
         """Replace the cycle with its next value, or with None when the cycle has ended."""
         self.cycle = cycle
 
+    def slow_down(self, brake: brakes.Brake | None) -> None:
+        """Set what slows the handlers down, or None if nothing does."""
+        self.brake = brake
+
     def accompany(self, companions: spawning.Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""
         self.companions = companions
@@ -366,8 +373,8 @@ class Item:
 
     @property
     def is_engaged(self) -> bool:
-        """Whether the object has a cycle, daemons, timers, reconcilers, or is throttled."""
-        return (self.cycle is not None or self.throttler is not None
+        """Whether the object has a cycle, daemons, timers, reconcilers, or is slowed down."""
+        return (self.cycle is not None or self.throttler is not None or self.brake is not None
                 or self.companions is not None or self.reconcilers is not None)
 
 

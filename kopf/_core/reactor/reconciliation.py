@@ -18,6 +18,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import (
     application,
+    brakes,
     cycles,
     decisions,
     essences,
@@ -151,6 +152,8 @@ class Reconciliation:
             cycle = recording.restore(
                 self.handlers.changing, body=self.view.body, settings=env.settings,
                 now=self._now)
+        if cycle is None and item.brake is not None and item.brake.essence != self.view.essence:
+            item.slow_down(None)  # others have changed the object
         item.proceed(cycle)
         self.reason, self._diff = decisions.detect(self.view, initial=item.initial)
         self._chosen: list[handlers.ChangingHandler] = []
@@ -276,6 +279,7 @@ class Reconciliation:
             interruption=self._find_interruption(),
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,
+            brake=item.brake,
             flush_delay=env.settings.persistence.flush_delay,
         ))
         if former is not None and cycle is not None and former.reason != cycle.reason:
@@ -331,6 +335,7 @@ class Reconciliation:
         if self.reason == causes.Reason.RESUME:
             self.item.resume()
         if self.item.cycle is None:
+            self.item.slow_down(None)
             self.item.drop()
         else:
             self.item.keep(self.saver.raw)
@@ -405,10 +410,33 @@ class Reconciliation:
         if conclusion.resumes:
             item.resume()
         if divergent is not None or self._is_changed(newest, conclusion.base):
+            self._brake(cycle.contributions, conclusion.base, newest)
             return newest
+        item.slow_down(None)
         item.drop()
         self.logger.debug("Handling cycle is finished, waiting for new changes.")
         return None
+
+    def _brake(
+            self, contributions: Sequence[cycles.Contribution],
+            base: bodies.BodyEssence, newest: bodies.RawBody,
+    ) -> None:
+        """Slow down the next cycle if only the last patches of this one have caused it."""
+        essence = self.saver.build_essence(newest)
+        fields = brakes.find_own(
+            diffs.diff(base, essence), [item.patch for item in contributions])
+        brake = brakes.press(
+            self.item.brake, essence, now=self.env.clock.mono()) if fields else None
+        self.item.slow_down(brake)
+        if brake is not None and brake.is_new:
+            names = ', '.join(sorted({repr(item.handler_id) for item in contributions if any(
+                brakes.makes(item.patch, field) for field in fields)}))
+            what = ', '.join('.'.join(field) for field in fields)
+            self.logger.warning(
+                f"{brake.cycles} times in a row, the handlers were called only because {names} had "
+                f"changed {what}. From now on, such calls are delayed by up to "
+                f"{brakes.MAX_DELAY:g} seconds. Change the object only if it is not as it should "
+                f"be, or let the handlers select other fields by field=.")
 
     def _is_resumed(self, cycle: cycles.Cycle) -> bool:
         """Whether no resuming handler is left to be called, though the cause is not handled."""

@@ -1,0 +1,68 @@
+"""
+Brakes: slow down handlers that change their own object, and are called for that, again and again.
+
+All functions are pure: the time is an argument (monotonic, in seconds).
+"""
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kopf._cogs.structs import bodies, dicts, diffs, patches
+
+FREE_CYCLES = 10
+"""How many handling cycles in a row can be caused by the handlers' own patches without a delay."""
+
+MAX_DELAY = 60.0
+"""How long (seconds) the delay of the next cycle is at most; it begins with 1, and doubles."""
+
+QUIET = 120.0
+"""How long (seconds) after a cycle the next one does not count as one more in a row."""
+
+
+class Brake(NamedTuple):
+    """The handling cycles in a row that were caused only by the handlers' own patches."""
+    essence: bodies.BodyEssence
+    """What the last of them has left. Any other state is a change by others."""
+    cycles: int
+    last: float
+    until: float
+    """When the next cycle can begin."""
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the cycles are slowed down from now on."""
+        return self.cycles == FREE_CYCLES
+
+
+def press(known: Brake | None, essence: bodies.BodyEssence, *, now: float) -> Brake:
+    """Note that a cycle has ended with a change that its own handlers have made."""
+    is_next = known is not None and now - known.last <= QUIET
+    count = known.cycles + 1 if known is not None and is_next else 1
+    return Brake(essence, count, now, now + _get_delay(count))
+
+
+def _get_delay(count: int) -> float:
+    return 0.0 if count < FREE_CYCLES else min(MAX_DELAY, 2.0 ** min(count - FREE_CYCLES, 10))
+
+
+def find_own(
+        changes: diffs.Diff, applied: Iterable[patches.Patch],
+) -> list[dicts.FieldPath]:
+    """Find the changed fields if all changes are made by these patches; otherwise, nothing."""
+    made = list(applied)
+    if all(any(makes(patch, item.field) for patch in made) for item in changes):
+        return [item.field for item in changes]
+    return []
+
+
+def makes(patch: patches.Patch, field: dicts.FieldPath) -> bool:
+    """Whether a change of the field can be made by the patch."""
+    if patch.fns:  # such patches are applied only if the object is not changed by others
+        return True
+    value: Any = patch
+    for key in field:
+        if not isinstance(value, Mapping):
+            return True
+        if key not in value:
+            return False
+        value = value[key]
+    return True

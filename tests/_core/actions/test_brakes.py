@@ -1,0 +1,55 @@
+"""
+Cycles in a row that handlers cause by their own patches: when they count, and how they slow down.
+"""
+import pytest
+
+from kopf._cogs.structs.diffs import diff
+from kopf._cogs.structs.patches import Patch
+from kopf._core.actions.brakes import Brake, find_own, press
+
+ESSENCE = {'spec': {'n': 1}}
+
+
+def press_times(count, *, apart):
+    brake, delays = None, []
+    for number in range(count):
+        brake = press(brake, ESSENCE, now=number * apart)
+        delays.append(brake.until - brake.last)
+    return delays
+
+
+def test_delays_begin_with_the_tenth_cycle_and_double_up_to_a_minute():
+    assert press_times(18, apart=60) == [0] * 9 + [1, 2, 4, 8, 16, 32, 60, 60, 60]
+
+
+def test_delays_stay_at_a_minute_however_long_it_lasts():
+    assert press_times(2000, apart=60)[-1] == 60
+
+
+def test_cycles_with_a_longer_quiet_between_them_are_not_in_a_row():
+    assert press_times(100, apart=121) == [0] * 100
+
+
+def test_the_brake_is_new_once():
+    brakes = [Brake(ESSENCE, count, 0, 0) for count in range(100)]
+    assert [brake.cycles for brake in brakes if brake.is_new] == [10]
+
+
+@pytest.mark.parametrize(('after', 'patches', 'fields'), [
+    ({'spec': {'n': 2}}, [{'spec': {'n': 2}}], [('spec', 'n')]),
+    ({'spec': {'n': '2000m'}}, [{'spec': {'n': 2}}], [('spec', 'n')]),
+    ({'spec': {'n': 2}}, [{'spec': {'x': 2}}, {'spec': {'n': 2}}], [('spec', 'n')]),
+    ({'spec': {'n': 1, 'x': {'y': 1}}}, [{'spec': {'x': {'y': 1}}}], [('spec', 'x')]),
+    ({'spec': {'n': {'y': 1}}}, [{'spec': {'n': {'y': 1}}}], [('spec', 'n')]),
+    ({}, [{'spec': None}], [('spec',)]),
+    ({'spec': {'n': 1}}, [{'spec': {'n': 1}}], []),
+    ({'spec': {'n': 2}}, [], []),
+    ({'spec': {'n': 2}}, [{'status': {'n': 2}}], []),
+    ({'spec': {'n': 2, 'm': 2}}, [{'spec': {'n': 2}}], []),
+])
+def test_changes_are_own_ones_if_patches_are_for_all_of_them(after, patches, fields):
+    assert find_own(diff(ESSENCE, after), map(Patch, patches)) == fields
+
+
+def test_patches_with_functions_can_make_any_change():
+    assert find_own(diff(ESSENCE, {'spec': {'n': 2}}), [Patch(fns=[print])]) == [('spec', 'n')]

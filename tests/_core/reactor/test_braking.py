@@ -1,0 +1,83 @@
+"""
+Handlers that change their own object, and are called for that: not in a hot loop. In virtual time.
+"""
+import pytest
+
+import kopf
+from tests._core.reactor.worlds import live, now
+
+WARNING = "10 times in a row, the handlers were called only because "
+
+
+def increment(body):
+    body['spec']['n'] += 1
+
+
+def make_declare(times, *, by_function=False, until=float('inf')):
+    def declare(registry):
+        @kopf.on.create('kopfexamples', registry=registry)
+        @kopf.on.update('kopfexamples', id='other', registry=registry)
+        async def other(**_):
+            pass
+
+        @kopf.on.update('kopfexamples', id='hot', field='spec', registry=registry)
+        async def hot(spec, patch, **_):
+            times.append(now())
+            if len(times) < until and by_function:
+                patch.fns.append(increment)
+            elif len(times) < until:
+                patch.spec['n'] = spec['n'] + 1
+
+    return declare
+
+
+def touch(api):
+    api.edit({'spec': {'touched': now()}})
+
+
+@pytest.mark.parametrize('by_function', [False, True])
+def test_after_ten_cycles_in_a_row_the_handler_is_named_and_slowed_down(by_function, caplog):
+    times = []
+    live(make_declare(times, by_function=by_function), (1, touch), lasts=600, spec={'n': 0})
+    assert all(time < 2 for time in times[:10])
+    pauses = [round(b - a) for a, b in zip(times[9:], times[10:])]
+    assert pauses[:8] == [1, 2, 4, 8, 16, 32, 60, 60]
+    assert [text for text in caplog.messages if text.startswith(WARNING)] == [
+        f"{WARNING}'hot/spec' had changed spec.n. From now on, such calls are delayed by up to 60 "
+        f"seconds. Change the object only if it is not as it should be, or let the handlers select "
+        f"other fields by field=."]
+
+
+def test_a_change_by_others_is_handled_at_once_and_begins_anew():
+    times = []
+    live(make_declare(times), (1, touch), (100, touch), lasts=110, spec={'n': 0})
+    assert sum(time < 2 for time in times) == 10
+    assert sum(100 <= time < 101 for time in times) == 10
+
+
+def test_handlers_that_come_to_an_end_are_not_slowed_down(caplog):
+    times = []
+    live(make_declare(times, until=9), (1, touch), (2, touch), (3, touch), lasts=60, spec={'n': 0})
+    assert all(time < 4 for time in times)
+    assert not any(text.startswith(WARNING) for text in caplog.messages)
+
+
+def test_a_deletion_is_not_slowed_down():
+    times, deleted = [], []
+
+    def declare(registry):
+        make_declare(times)(registry)
+
+        @kopf.on.delete('kopfexamples', registry=registry)
+        async def delete(**_):
+            deleted.append(now())
+
+    live(declare, (1, touch), (100, lambda api: api.delete()), lasts=110, spec={'n': 0})
+    assert len(deleted) == 1 and deleted[0] < 101
+
+
+def test_a_change_that_is_put_off_is_not_lost():
+    times = []
+    api = live(make_declare(times, until=15), (1, touch), lasts=600, spec={'n': 0})
+    assert len(times) == 15
+    assert api.objects['obj']['spec']['n'] == 14
