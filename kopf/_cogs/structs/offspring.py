@@ -30,6 +30,8 @@ class Children(abc.ABC):
         :param kind: the resource: its kind, plural, singular, or a short name; also with the group,
             e.g. ``deployments.apps``.
         :param name: the name of the child.
-        :param namespace: the namespace of the child. Default: any namespace.
+        :param namespace: the namespace of the child. Default: the namespace of the object. If the
+            object is cluster-scoped, there is no default for children in namespaces.
         :returns: what is known of the child, or None if there is no such child.
+        :raises ValueError: if the namespace is needed.
         """

@@ -344,7 +344,7 @@ class _Explainer:
                     **common, identity=(meta.get('uid'), meta.get('name'), meta.get('namespace')))
             case handlers.ReconcilingHandler():
                 return causes.ReconcilingCause(**common, children=children.OperatorChildren(
-                    children.ChildStore(), str(meta.get('uid'))))
+                    children.ChildStore(), str(meta.get('uid')), meta.get('namespace')))
             case handlers.WatchingHandler():
                 event: bodies.RawEvent = {'type': 'MODIFIED', 'object': self._raw}
                 return causes.WatchingCause(**common, type='MODIFIED', event=event)

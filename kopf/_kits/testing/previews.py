@@ -24,7 +24,7 @@ class GivenChildren(children.OperatorChildren):
 
     def __init__(self, parent: bodies.Body, manifests: Iterable[Mapping[str, Any]]) -> None:
         store, uid = children.ChildStore(), str(parent.metadata.uid)
-        super().__init__(store, uid)
+        super().__init__(store, uid, parent.metadata.namespace)
         self.manifests: dict[desired.Key, Mapping[str, Any]] = {}
         label = store.register(MANAGER)
         for manifest in manifests:

@@ -297,6 +297,84 @@ def test_a_child_whose_label_is_changed_is_no_child_any_more(store, shelf, news)
     assert sorted(news) == ['other', 'parent']
 
 
+# Whose an object is.
+
+REFERENCE = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'name': 'parent', 'uid': 'parent',
+             'controller': True}
+
+
+def forge(*, namespace='ns', fields=None, owners=(), owner='parent'):
+    """An object that somebody else has made, with the labels of a child."""
+    raw = make(1, fields=fields, ownerReferences=list(owners), labels={OWNER_LABEL: owner})
+    raw['metadata']['namespace'] = namespace
+    return raw
+
+
+def read(store, uid='parent', *, namespace='ns'):
+    return list(OperatorChildren(store, uid, namespace))
+
+
+@pytest.mark.parametrize('namespace', ['ns', 'other'])
+def test_labels_alone_prove_nothing(store, namespace):
+    store.open(CONFIGMAPS, None).changed('ADDED', forge(namespace=namespace), b'')
+    assert read(store) == [] and len(OperatorChildren(store, 'parent', 'ns')) == 0
+    assert OperatorChildren(store, 'parent', 'ns').get('cm', 'child', namespace=namespace) is None
+
+
+@pytest.mark.parametrize('namespace', ['ns', None])
+def test_owner_references_prove_whose_a_child_is(store, shelf, namespace):
+    shelf.changed('ADDED', forge(owners=[REFERENCE]), b'')
+    assert len(read(store, namespace=namespace)) == 1
+
+
+def test_owner_references_prove_nothing_in_other_namespaces(store):
+    store.open(CONFIGMAPS, None).changed(
+        'ADDED', forge(namespace='other', owners=[REFERENCE]), b'')
+    assert read(store) == []
+
+
+@pytest.mark.parametrize('namespace', ['ns', 'other'])
+def test_labels_that_the_handler_has_set_prove_whose_a_child_is(store, namespace):
+    store.open(CONFIGMAPS, None).changed('ADDED', forge(namespace=namespace, fields=FIELDS), b'')
+    assert len(read(store)) == 1
+
+
+def test_labels_that_others_have_set_prove_nothing_though_the_handler_has_set_other_fields(store):
+    fields = {**FIELDS, 'f:metadata': {'f:labels': {f'f:{HANDLER_LABEL}': {}}}}
+    store.open(CONFIGMAPS, None).changed('ADDED', forge(namespace='other', fields=fields), b'')
+    assert read(store) == []
+
+
+def test_a_child_whose_label_is_changed_belongs_to_its_controller(store, shelf):
+    fields = {**FIELDS, 'f:metadata': {'f:labels': {f'f:{HANDLER_LABEL}': {}}}}
+    shelf.changed('ADDED', forge(fields=fields, owners=[REFERENCE], owner='other'), b'')
+    assert len(read(store)) == 1 and read(store, 'other') == []
+
+
+def test_children_are_found_in_the_namespace_of_the_object_by_default(store):
+    children = OperatorChildren(store, 'parent', 'ns')
+    store.open(CONFIGMAPS, None).changed('ADDED', forge(namespace='other', fields=FIELDS), b'')
+    assert children.get('cm', 'child') is None
+    assert children.get('cm', 'child', namespace='other') is not None
+
+
+def test_there_is_no_default_namespace_for_children_of_cluster_scoped_objects(store, shelf):
+    children = OperatorChildren(store, 'parent', None)
+    with pytest.raises(ValueError, match="needs the namespace of configmaps.v1 'child'"):
+        children.get('cm', 'child')
+    shelf.changed('ADDED', make(1), b'')
+    assert children.get('cm', 'child', namespace='ns') is not None
+
+
+def test_cluster_scoped_children_are_found_without_a_namespace(store):
+    resource = Resource('', 'v1', 'namespaces', kind='Namespace', namespaced=False)
+    raw = make(1)
+    del raw['metadata']['namespace']
+    store.open(resource, None).changed('ADDED', {**raw, 'kind': 'Namespace'}, b'')
+    for namespace in ('ns', None):
+        assert OperatorChildren(store, 'parent', namespace).get('namespaces', 'child') is not None
+
+
 # What is in order.
 
 def test_a_child_is_in_order_after_its_manifest_was_applied(store):
@@ -363,24 +441,24 @@ def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(s
 @pytest.mark.parametrize('kind', ['ConfigMap', 'configmaps', 'configmap', 'cm', 'configmaps.v1'])
 def test_handlers_find_children_by_kind_and_name(store, kind):
     store.accept(CONFIGMAPS, make(1))
-    children = OperatorChildren(store, 'parent')
+    children = OperatorChildren(store, 'parent', 'ns')
     assert children.get(kind, 'child').metadata.name == 'child'
     assert children.get(kind, 'child', namespace='ns') is not None
 
 
 def test_handlers_find_only_children(store):
     store.accept(CONFIGMAPS, make(1))
-    children = OperatorChildren(store, 'parent')
+    children = OperatorChildren(store, 'parent', 'ns')
     assert children.get('configmaps', 'other') is None and children.get('pods', 'child') is None
     assert children.get('configmaps', 'child', namespace='other') is None
-    others = OperatorChildren(store, 'other')
+    others = OperatorChildren(store, 'other', 'ns')
     assert len(others) == 0 and list(others) == []
 
 
 def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(store):
     raw = {**make(1), 'status': {'x': 'y'}, 'data': {'a': 'b', 'z': 'foreign'}}
     store.accept(CONFIGMAPS, raw)
-    child, = OperatorChildren(store, 'parent')
+    child, = OperatorChildren(store, 'parent', 'ns')
     assert child.status == {'x': 'y'} and child['data'] == {'a': 'b'}
     assert child.metadata.uid == 'u1' and 'managedFields' not in child.metadata
 
@@ -390,7 +468,7 @@ def test_handlers_see_what_was_applied_and_the_status_and_essential_metadata(sto
 def test_handlers_see_each_child_with_its_own_values(store, first, data):
     store.accept(CONFIGMAPS, make(1, uid='u0', name='first', data=first))
     store.accept(CONFIGMAPS, make(2, data=data))
-    bodies = {body.metadata.name: body for body in OperatorChildren(store, 'parent')}
+    bodies = {body.metadata.name: body for body in OperatorChildren(store, 'parent', 'ns')}
     assert bodies['first']['data'] == {'a': first} and bodies['child']['data'] == {'a': data}
     assert bodies['child'].metadata.uid == 'u1'
 
@@ -410,7 +488,7 @@ def test_a_child_takes_less_than_a_kilobyte(store, shelf):
 
 
 def test_handlers_in_threads_can_look_while_children_come_and_go(store):
-    children, is_over, errors = OperatorChildren(store, 'parent'), threading.Event(), []
+    children, is_over, errors = OperatorChildren(store, 'parent', 'ns'), threading.Event(), []
 
     def look():
         try:

@@ -396,3 +396,35 @@ async def test_controllers_are_seen_whatever_labels_the_author_selects():
             message = await wait_ready(api, 'parent', 'False')
             assert "it belongs to ConfigMap other" in message
         assert before == await api.client.get('configmaps', 'shared', namespace='kube-system')
+
+
+@testing.virtual_time
+async def test_objects_with_the_labels_of_children_are_not_seen_as_children():
+    registry, seen = kopf.OperatorRegistry(), []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(children, **_):
+        seen.append([
+            len(children), children.get('configmaps', 'shared'),
+            children.get('configmaps', 'shared', namespace='tenant'),
+            children.get('configmaps', 'forged')])
+        yield ELSEWHERE
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await api.client.create('namespaces', 'tenant')
+        async with api.operator(registry=registry):
+            await create(api, 'parent')
+            await api.client.wait('configmaps', 'shared', namespace='kube-system')
+            child = await api.client.get('configmaps', 'shared', namespace='kube-system')
+            meta = {key: child['metadata'][key] for key in ('labels', 'annotations')}
+            await api.client.create('configmaps', 'shared', namespace='tenant', metadata=meta)
+            await api.client.create('configmaps', 'forged', metadata=meta)
+            await asyncio.sleep(10)
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'a': 'b'}})
+            await testing.wait_for(lambda: len(seen) > 1)
+            assert seen[-1] == [1, None, None, None]

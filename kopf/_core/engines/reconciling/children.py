@@ -36,7 +36,7 @@ _encode = json.JSONEncoder(separators=(',', ':')).encode
 class Place(NamedTuple):
     """Where a child belongs."""
     owner: str
-    """The uid of the parent, by the label of the child."""
+    """The uid of the parent, see `make_place`; empty if nothing proves whose child it is."""
     key: desired.Key
     uid: str
     """The uid of the child."""
@@ -73,7 +73,7 @@ class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
         '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied',
-        'is_deleting', 'is_owned', 'is_pruned', 'place', 'shape', 'version')
+        'is_deleting', 'is_marked', 'is_owned', 'is_pruned', 'place', 'shape', 'version')
 
     def __init__(self, shape: Shape, place: Place, raw: bodies.RawBody) -> None:
         meta: Any = raw['metadata']
@@ -90,6 +90,9 @@ class Child:
         fields = _find_fields(meta.get('managedFields') or (), shape.manager)
         self.is_applied: bool = fields is not None
         """Whether the handler of the label has applied it; false e.g. for copies by users."""
+        self.is_marked: bool = _is_marked(raw, fields) and (
+            _get_label(raw, desired.OWNER_LABEL) == place.owner)
+        """Whether the handler itself has set the label with the uid of the parent."""
         self._fields: bytes | None = _share(_dump(fields).replace(*_hide(place.owner)))
         """What the manager owns of the child; null if it has no fields at all."""
         self._state: int = hash((digest, self._fields))
@@ -120,6 +123,15 @@ class Child:
     @property
     def uid(self) -> str:
         return self.place.uid
+
+    def is_of(self, namespace: str | None) -> bool:
+        """
+        Whether the child belongs to its parent, which is in this namespace.
+
+        Labels alone prove nothing: everybody can set them on objects of their own. Owner references
+        prove nothing in other namespaces, where Kubernetes does not accept them.
+        """
+        return self.is_marked or (self.is_owned and namespace in (None, self.key.namespace))
 
     def settle(self) -> None:
         """Note that this is the response of the API server to the applied manifest."""
@@ -317,7 +329,14 @@ class ChildStore:
 
     def find_owner(self, key: desired.Key) -> str | None:
         """Find whose child the object is, by the uid of the parent; None if it is no child."""
-        return self._owners.get(key)
+        return self._owners.get(key) or None
+
+    def find_namespaced(self, selector: references.Selector) -> references.Resource | None:
+        """Find a namespaced kind of children by the selector."""
+        known = [*self._shelves, *(resource for resource, _ in list(self._shapes))]
+        return next((
+            resource for resource in known
+            if resource.namespaced and selector.check(resource)), None)
 
     def get_unrecorded(self, key: desired.Key) -> Collection[desired.Path]:
         """Get the fields of children of this kind that the API server is known not to record."""
@@ -336,7 +355,7 @@ class ChildStore:
         ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
         What the API server does not record is learned from it, for all children of the kind.
         """
-        place = make_place(resource, raw)
+        place = self.find_place(resource, raw)
         known = self.of(place.owner).get(place.key)
         if known is not None and known.uid == place.uid:
             place = known.place
@@ -353,6 +372,11 @@ class ChildStore:
             self._put(child)
         for shelf in _select(self._shelves.get(resource, {}), place.key.namespace):
             shelf.note(place)
+
+    def find_place(self, resource: references.Resource, raw: bodies.RawBody) -> Place:
+        """Find where a child belongs."""
+        return make_place(
+            resource, raw, manager=self._managers.get(_get_label(raw, desired.HANDLER_LABEL)))
 
     def see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
@@ -428,14 +452,31 @@ def _select(
     return [shelf for where in wheres if (shelf := shelves.get(where)) is not None]
 
 
-def make_place(resource: references.Resource, raw: bodies.RawBody) -> Place:
-    """Find where a child belongs. Equal strings are shared, as there can be many children."""
+def make_place(
+        resource: references.Resource, raw: bodies.RawBody, *, manager: str | None = None,
+) -> Place:
+    """
+    Find where a child belongs. Equal strings are shared, as there can be many children.
+
+    The parent is the one in the label if there is an owner reference to it, too, or if the field
+    manager has set the label; otherwise, it is the controller by the owner references.
+    """
     meta: Any = raw['metadata']
     namespace: str | None = meta.get('namespace')
     key = desired.Key(
         resource.group, resource.kind or raw['kind'],
         None if namespace is None else sys.intern(namespace), meta['name'])
-    return Place(sys.intern(_get_label(raw, desired.OWNER_LABEL)), key, bodies.get_uid(raw))
+    owner, refs = _get_label(raw, desired.OWNER_LABEL), meta.get('ownerReferences') or ()
+    if not any(ref.get('uid') == owner for ref in refs) and not _is_marked(
+            raw, _find_fields(meta.get('managedFields') or (), manager)):
+        owner = next((ref.get('uid') or '' for ref in refs if ref.get('controller')), '')
+    return Place(sys.intern(owner), key, bodies.get_uid(raw))
+
+
+def _is_marked(raw: bodies.RawBody, fields: Any) -> bool:
+    """Whether the owner of these fields has set the label with the uid of the parent."""
+    return bool(_get_label(raw, desired.OWNER_LABEL)) and desired.owns(
+        fields, {'metadata': {'labels': {desired.OWNER_LABEL: ''}}})
 
 
 def _get_label(raw: bodies.RawBody, name: str) -> str:
@@ -512,7 +553,7 @@ class Shelf(watching.Sink):
         self._known.clear()
 
     def _take(self, body: bodies.RawBody) -> None:
-        place = make_place(self._resource, body)
+        place = self._store.find_place(self._resource, body)
         former = self._known.get(place.uid)
         if former == place:
             place = former
@@ -535,24 +576,37 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
 
 class OperatorChildren(offspring.Children):
     """The children of one parent, as they are in the store whenever a handler reads them."""
-    __slots__ = ('_store', '_uid')
+    __slots__ = ('_namespace', '_store', '_uid')
 
-    def __init__(self, store: ChildStore, uid: str) -> None:
+    def __init__(self, store: ChildStore, uid: str, namespace: str | None) -> None:
+        """``uid`` and ``namespace`` are those of the parent."""
         super().__init__()
         self._store = store
         self._uid = uid
+        self._namespace = namespace
+
+    def _list(self) -> list[Child]:
+        # At once, as handlers can run in threads.
+        return [child for child in list(self._store.of(self._uid).values())
+                if child.is_of(self._namespace)]
 
     def __iter__(self) -> Iterator[bodies.Body]:
-        for child in list(self._store.of(self._uid).values()):
+        for child in self._list():
             yield child.body
 
     def __len__(self) -> int:
-        return len(self._store.of(self._uid))
+        return len(self._list())
 
     def get(self, kind: str, name: str, *, namespace: str | None = None) -> bodies.Body | None:
         selector = _make_selector(kind)
-        for key, child in list(self._store.of(self._uid).items()):  # handlers can run in threads
-            if key.name == name and namespace in (None, key.namespace) and (
+        if namespace is None and self._namespace is None and (
+                resource := self._store.find_namespaced(selector)) is not None:
+            raise ValueError(
+                f"The object has no namespace, so children.get() needs the namespace of {resource} "
+                f"{name!r}. Pass it as namespace=.")
+        where = (namespace,) if namespace is not None else (None, self._namespace)
+        for child in self._list():
+            if child.key.name == name and child.key.namespace in where and (
                     selector.check(child.resource)):
                 return child.body
         return None

@@ -170,12 +170,19 @@ class Hub:
         if member is not None:
             member.restore()
 
-    def abandon(self, handler: handlers.ReconcilingHandler, uid: str, logger: Any) -> None:
+    def abandon(
+            self,
+            handler: handlers.ReconcilingHandler,
+            uid: str,
+            namespace: str | None,
+            logger: Any,
+    ) -> None:
         """Say once that an object with children does not match the filters any more."""
         if (uid, handler.id) in self._abandoned:
             return
         label = self.store.register(self.get_manager(handler))
-        left = [key for key, child in self.store.of(uid).items() if child.label == label]
+        left = [key for key, child in self.store.of(uid).items()
+                if child.label == label and child.is_of(namespace)]
         if left:
             self._abandoned.add((uid, handler.id))
             more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
@@ -337,12 +344,12 @@ class Reconcilers:
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
-            children=children.OperatorChildren(hub.store, host.uid))
+            children=children.OperatorChildren(hub.store, host.uid, namespace))
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 self._attempts.pop(handler.id, None)
-                hub.abandon(handler, host.uid, logger)
+                hub.abandon(handler, host.uid, namespace, logger)
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
@@ -369,8 +376,8 @@ class Reconcilers:
             if newest is None:
                 return None
             problems.extend(await self._write(
-                handler, wanted, manager=manager, prune=handler.prune and not problems,
-                logger=logger))
+                handler, wanted, namespace=namespace, manager=manager,
+                prune=handler.prune and not problems, logger=logger))
             if problems:
                 outcome = execution.judge(
                     desired.ChildrenError(problems), handler, state=state,
@@ -442,6 +449,7 @@ class Reconcilers:
             handler: handlers.ReconcilingHandler,
             wanted: Mapping[desired.Key, desired.Desired],
             *,
+            namespace: str | None,
             manager: str,
             prune: bool,
             logger: Any,
@@ -450,7 +458,7 @@ class Reconcilers:
         label = self._hub.store.register(manager)
         known = {
             key: child for key, child in self._hub.store.of(self.host.uid).items()
-            if child.label == label}
+            if child.label == label and child.is_of(namespace)}
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
         steps = planning.plan(
