@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextvars import ContextVar
 from typing import Generic, TypeVar
 
-from kopf._cogs.structs import dicts, references
+from kopf._cogs.structs import dicts, ids, references
 from kopf._core.intents import causes, filters, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
@@ -245,6 +245,9 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     events, admission. If the verbs of a resource are unknown (an empty set), everything is assumed
     to be possible.
 
+    A reconciling handler that is for several versions of a resource has only one of them: the
+    preferred one, if it is among them.
+
     Resources without handlers are not in the result.
     """
     unresolved: list[references.Selector] = []
@@ -271,6 +274,14 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
     ) -> tuple[ResourceHandlerT, ...]:
         return tuple(handler for handler in candidates if resource in selected[handler.selector])
 
+    # Objects are the same in all versions of a resource, and so are their owned resources.
+    versions: dict[tuple[ids.HandlerId, str, str], references.Resource] = {}
+    for handler in registry._reconciling:
+        for resource in selected[handler.selector]:
+            key = handler.id, resource.group, resource.plural
+            if key not in versions or (resource.preferred and not versions[key].preferred):
+                versions[key] = resource
+
     bound: dict[references.Resource, ResourceHandlers] = {}
     unwatchable: list[references.Resource] = []
     unpatchable: list[references.Resource] = []
@@ -281,7 +292,9 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
             watching=fitting(registry._watching, resource),
             spawning=fitting(registry._spawning, resource),
             changing=changing,
-            reconciling=fitting(registry._reconciling, resource),
+            reconciling=tuple(
+                handler for handler in fitting(registry._reconciling, resource)
+                if versions[handler.id, resource.group, resource.plural] == resource),
             webhooks=fitting(registry._webhooks, resource),
             extra_fields=tuple(dict.fromkeys(
                 handler.field for handler in changing if handler.field)),

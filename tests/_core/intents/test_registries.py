@@ -12,6 +12,7 @@ from kopf._core.intents.handlers import (
     ChangingHandler,
     DaemonHandler,
     IndexingHandler,
+    ReconcilingHandler,
     WatchingHandler,
     WebhookHandler,
 )
@@ -131,6 +132,22 @@ def test_handlers_of_one_function_for_different_reasons_are_all_bound(registry):
     for reason in [Reason.CREATE, Reason.UPDATE]:
         registry._changing.append(make_handler(ChangingHandler, 'kex', reason=reason))
     assert len(resolve(registry, [KEX]).handlers[KEX].changing) == 2
+
+
+@pytest.mark.parametrize('preferred', ['v1', 'v2', None])
+def test_reconciling_handlers_of_several_versions_are_bound_to_one(registry, preferred):
+    versions = [
+        Resource('kopf.dev', version, 'kopfexamples', verbs=VERBS, preferred=version == preferred)
+        for version in ('v1', 'v2', 'v3')]
+    handlers = [make_handler(ReconcilingHandler, 'kopf.dev', version, 'kopfexamples')
+                for version in ('v1', 'v2')]
+    other = make_handler(ReconcilingHandler, 'kopf.dev', 'v3', 'kopfexamples', id='other')
+    for handler in [*handlers, other]:
+        registry._reconciling.append(handler)
+    number = 1 if preferred == 'v2' else 0
+    bound = resolve(registry, versions).handlers
+    assert {resource: served.reconciling for resource, served in bound.items()} == {
+        versions[number]: (handlers[number],), versions[2]: (other,)}
 
 
 def test_fields_of_changing_handlers_are_essential(registry):

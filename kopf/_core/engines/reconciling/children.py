@@ -314,13 +314,14 @@ class ChildStore:
         """
         Hold the news of a child back while it is written: the watch can be ahead of the response.
 
-        What is no echo of the write is news after it.
+        What is no echo of the write is news after it. Two handlers can write the same child at
+        once, if they are for several versions of a resource.
         """
-        self._held[owner, key] = []
+        self._held.setdefault((owner, key), [])
         try:
             yield
         finally:
-            for act in self._held.pop((owner, key)):
+            for act in self._held.pop((owner, key), ()):
                 act()
 
     def of(self, uid: str) -> Mapping[desired.Key, Child]:

@@ -6,6 +6,7 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import copy
+import itertools
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -89,7 +90,9 @@ class Hub:
         self.is_gone: Callable[[str], bool] = lambda uid: False
         """Whether it is certain that there is no parent with this uid."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
-        self._members: dict[str, Reconcilers] = {}
+        self._members: dict[str, tuple[Reconcilers, ...]] = {}
+        """The reconcilers by the uids of the objects; several if some handlers are for others of
+        the versions of a resource."""
         self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
         """The objects that watch others, by their names."""
         self._forbidden: set[references.Resource] = set()
@@ -118,7 +121,7 @@ class Hub:
         self._kinds.clear()
         self._kinds.update(kinds)  # in place: the views of the shards have the same ones
         if is_changed and not is_first:
-            for member in list(self._members.values()):
+            for member in list(itertools.chain.from_iterable(self._members.values())):
                 member.trigger()
 
     def rely_on(self, is_gone: Callable[[str], bool]) -> None:
@@ -140,7 +143,8 @@ class Hub:
 
     def join(self, host: Host) -> 'Reconcilers':
         """Begin to reconcile an object."""
-        member = self._members[host.uid] = Reconcilers(self, host)
+        member = Reconcilers(self, host)
+        self._members[host.uid] = (*self._members.get(host.uid, ()), member)
         if member.name is not None:
             self._named.setdefault(member.name, set()).add(member)
         return member
@@ -150,8 +154,9 @@ class Hub:
         self.waiting.discard(member)
         for handler in member.host.handlers.reconciling:
             self._abandoned.discard((member.host.uid, handler.id))
-        if self._members.get(member.host.uid) is member:
-            del self._members[member.host.uid]
+        if left := tuple(
+                other for other in self._members.pop(member.host.uid, ()) if other is not member):
+            self._members[member.host.uid] = left
         if member.name is not None and (namesakes := self._named.get(member.name)):
             namesakes.discard(member)
             if not namesakes:
@@ -166,8 +171,7 @@ class Hub:
                 member.trigger()
 
     def _notify(self, uid: str) -> None:
-        member = self._members.get(uid)
-        if member is not None:
+        for member in self._members.get(uid, ()):
             member.restore()
 
     def abandon(
