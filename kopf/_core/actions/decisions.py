@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import brakes, cycles, progression
+from kopf._core.actions import brakes, cycles, essences, progression
 from kopf._core.intents import causes, filters, handlers
 
 
@@ -64,7 +64,7 @@ def fetch_old(
     """
     persistence = settings.persistence
     old = persistence.diffbase_storage.fetch(body=body)
-    return None if old is None else persistence.progress_storage.clear(essence=old)
+    return None if old is None else essences.strip(persistence.progress_storage.clear(essence=old))
 
 
 def build_essence(
@@ -75,7 +75,7 @@ def build_essence(
 ) -> bodies.BodyEssence:
     persistence = settings.persistence
     essence = persistence.diffbase_storage.build(body=body, extra_fields=extra_fields)
-    return persistence.progress_storage.clear(essence=essence)
+    return essences.strip(persistence.progress_storage.clear(essence=essence))
 
 
 def is_deleting(raw: Mapping[str, Any]) -> bool:

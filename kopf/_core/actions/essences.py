@@ -9,6 +9,29 @@ from typing import Any, cast
 
 from kopf._cogs.structs import bodies, dicts, patches
 
+OWN_PREFIX = 'kopf.dev/'
+"""The prefix of the labels and annotations by which Kopf knows owned resources."""
+
+
+def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
+    """
+    Leave out the labels and annotations that Kopf sets on owned resources.
+
+    They depend on the parent and on how Kopf writes the manifest, not on what the object is. An
+    essence that was stored by a former version can have them.
+
+    >>> strip({'metadata': {'labels': {'kopf.dev/owner': 'uid'}}, 'spec': {'a': 1}})
+    {'spec': {'a': 1}}
+    """
+    meta: Mapping[str, Any] = essence.get('metadata') or {}
+    own = [
+        (stanza, key) for stanza in ('labels', 'annotations') for key in meta.get(stanza) or ()
+        if key.startswith(OWN_PREFIX)]
+    result = cast(dict[str, Any], essence)
+    for stanza, key in own:
+        result = _take_over(result, ('metadata', stanza, key), {})
+    return cast(bodies.BodyEssence, result)
+
 
 def advance(
         essence: bodies.BodyEssence,

@@ -188,8 +188,10 @@ def fetch_sighting(
         sighting = Sighting(record.get('base'), record.get('divergent'))
     except (KeyError, TypeError, ValueError, RecursionError):
         return Sighting()
-    is_readable = all(essence is None or isinstance(essence, dict) for essence in sighting)
-    return sighting if is_readable else Sighting()
+    if not all(essence is None or isinstance(essence, dict) for essence in sighting):
+        return Sighting()
+    return Sighting(*(
+        None if essence is None else essences.strip(essence) for essence in sighting))
 
 
 def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> str | None:

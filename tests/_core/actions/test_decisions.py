@@ -393,6 +393,15 @@ def test_traces_of_the_progress_are_no_essence_neither_now_nor_before():
     assert view.old == {'spec': {'f': 0}}
 
 
+def test_marks_of_owned_resources_are_no_essence_neither_now_nor_in_states_of_former_versions():
+    marks = {'labels': {'kopf.dev/owner': 'uid'}, 'annotations': {'kopf.dev/applied': 'new'}}
+    raw, patch = make_raw({'f': 1}, **marks), Patch()
+    kopf.AnnotationsDiffBaseStorage().store(body=Body(raw), patch=patch, essence={
+        'metadata': {**marks, 'annotations': {'kopf.dev/applied': 'old'}}, 'spec': {'f': 1}})
+    view = look(merge(raw, patch))
+    assert view.essence == view.old == {'spec': {'f': 1}}
+
+
 def test_unreadable_last_handled_states_are_errors():
     with pytest.raises(ValueError, match='last-handled state'):
         look(make_raw({}, annotations={HANDLED: 'not json'}))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import merge
-from kopf._core.actions.essences import advance, leaves, rebase
+from kopf._core.actions.essences import advance, leaves, rebase, strip
 
 SCALARS = st.booleans() | st.integers(0, 3) | st.text(max_size=2)
 KEYS = st.sampled_from(['a', 'b', 'c'])
@@ -203,3 +203,25 @@ def test_every_field_that_differs_from_the_divergent_state_differs_from_the_reba
             assert rebased.get(key) != current.get(key)
         else:
             assert rebased.get(key) == base.get(key)
+
+
+OWN = {'kopf.dev/owner': 'uid', 'kopf.dev/reconciler': 'digest'}
+
+
+@pytest.mark.parametrize('stanza', ['labels', 'annotations'])
+@pytest.mark.parametrize('others', [{}, {'a': 'b'}, {'kopf.dev': 'c', 'x.kopf.dev/y': 'd'}])
+def test_what_kopf_sets_on_owned_resources_is_not_essential(stanza, others):
+    essence = {'metadata': {stanza: {**OWN, **others}}, 'spec': {}}
+    before = copy.deepcopy(essence)
+    expected = {'metadata': {stanza: others}} if others else {}
+    assert strip(essence) == {**expected, 'spec': {}} and essence == before
+
+
+@given(raw=RAWS)
+def test_essences_without_that_remain_as_they_are(raw):
+    assert strip(get_essence(raw)) == get_essence(raw)
+
+
+@pytest.mark.parametrize('metadata', [None, {}, {'labels': None}, {'annotations': {}}])
+def test_essences_without_metadata_remain_as_they_are(metadata):
+    assert strip({'metadata': metadata}) == {'metadata': metadata}

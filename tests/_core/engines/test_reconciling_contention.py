@@ -10,6 +10,7 @@ from kopf import testing
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
+HANDLED = 'kopf.zalando.org/last-handled-configuration'
 OWNER = 'kopf.dev/owner'
 SHARED = {'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'shared'}}
 
@@ -428,3 +429,25 @@ async def test_objects_with_the_labels_of_children_are_not_seen_as_children():
             await api.client.patch('kopfexamples', 'parent', {'spec': {'a': 'b'}})
             await testing.wait_for(lambda: len(seen) > 1)
             assert seen[-1] == [1, None, None, None]
+
+
+@testing.virtual_time
+async def test_what_kopf_sets_on_owned_resources_is_no_change_for_their_own_handlers():
+    registry, diffs = make_registry(SHARED), []
+
+    @kopf.on.create('configmaps', registry=registry)
+    @kopf.on.update('configmaps', registry=registry)
+    def child_fn(diff, **_):
+        diffs.append([(change.operation, change.field, change.new) for change in diff])
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await create(api, 'parent')
+            child = await api.client.wait(
+                'configmaps', 'shared', lambda obj: HANDLED in obj['metadata']['annotations'])
+            assert child['metadata']['annotations'][HANDLED] == '{}\n'
+            await api.client.patch(
+                'configmaps', 'shared', {'metadata': {'annotations': {'kopf.dev/applied': 'x'}}})
+            await asyncio.sleep(60)
+    assert diffs == [[('add', (), {})]]
