@@ -159,6 +159,36 @@ async def test_children_are_restored_when_they_are_deleted_or_edited(kube, kind,
         assert restored['metadata']['uid'] == child['metadata']['uid'], edit
 
 
+@pytest.mark.parametrize('is_elsewhere', [False, True], ids=['here', 'elsewhere'])
+@pytest.mark.parametrize('label', [OWNER, 'kopf.dev/reconciler'])
+async def test_owned_resources_are_seen_whatever_their_labels_say(
+        kube, kind, run, journal, parent, namespace, label, is_elsewhere):
+    namespace = namespace if is_elsewhere else 'default'
+    where = {'namespace': namespace}
+
+    @kopf.reconcile(*kind.selector, owns=['configmaps'])
+    def fn(name, children, **_):
+        known = children.get('configmaps', name, namespace=namespace)
+        if known is None:
+            journal.append((name,))
+        yield configmap(name, namespace=namespace, value=known['data']['value'] if known else (
+            str(len(journal))))
+
+    def is_restored(obj):
+        return obj['metadata']['labels'].get(label) not in (None, 'x')
+
+    run()
+    await kube.create(kind, parent)
+    await kube.wait_for(CONFIGMAPS, parent, bool, **where)
+    for value in (None, 'x'):
+        await kube.patch(CONFIGMAPS, parent, {'metadata': {'labels': {label: value}}}, **where)
+        child = await kube.wait_for(CONFIGMAPS, parent, is_restored, **where)
+        assert child['data'] == {'value': '1'}
+    await kube.delete(kind, parent)
+    if is_elsewhere:
+        await kube.wait_gone(CONFIGMAPS, parent, **where)
+
+
 async def test_children_that_are_not_wanted_any_more_are_deleted(kube, kind, run, parent):
 
     @kopf.reconcile(*kind.selector, owns=['configmaps'])

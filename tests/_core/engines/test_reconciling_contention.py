@@ -2,6 +2,7 @@
 Objects that others have, or want, too. In virtual time, on the sandbox.
 """
 import asyncio
+import itertools
 
 import pytest
 
@@ -451,3 +452,126 @@ async def test_what_kopf_sets_on_owned_resources_is_no_change_for_their_own_hand
                 'configmaps', 'shared', {'metadata': {'annotations': {'kopf.dev/applied': 'x'}}})
             await asyncio.sleep(60)
     assert diffs == [[('add', (), {})]]
+
+
+# Children whose labels others have changed.
+
+def make_minting_registry(namespace=None, id='fn'):
+    """An operator that makes a new value whenever it does not see the former one."""
+    registry = kopf.OperatorRegistry()
+    numbers = itertools.count(1)
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], id=id, registry=registry)
+    async def fn(spec, children, **_):
+        known = children.get('configmaps', 'shared', namespace=namespace)
+        value = known['data']['value'] if known else f'{id} {next(numbers)}'
+        yield {**SHARED, 'metadata': {'name': 'shared', **(
+            {'namespace': namespace} if namespace else {})}, 'data': {'value': value}}
+
+    return registry
+
+
+@pytest.mark.parametrize('is_restarted', [False, True], ids=['live', 'restarted'])
+@pytest.mark.parametrize('namespace', ['default', 'kube-system'])
+@pytest.mark.parametrize('label', [OWNER, 'kopf.dev/reconciler'])
+@pytest.mark.parametrize('value', [None, 'x'], ids=['removed', 'changed'])
+@testing.virtual_time
+async def test_owned_resources_are_seen_whatever_their_labels_say(
+        label, value, namespace, is_restarted):
+    change = {'metadata': {'labels': {label: value}}}
+
+    def is_restored(obj):
+        return obj['metadata']['labels'].get(label) not in (None, 'x')
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=make_minting_registry(namespace, 'fn')) as operator:
+            await create(api, 'parent')
+            before = await api.client.wait('configmaps', 'shared', namespace=namespace)
+            if not is_restarted:
+                await api.client.patch('configmaps', 'shared', change, namespace=namespace)
+                await api.client.wait('configmaps', 'shared', is_restored, namespace=namespace)
+        if is_restarted:
+            await api.client.patch('configmaps', 'shared', change, namespace=namespace)
+            async with api.operator(registry=make_minting_registry(namespace, 'fn')) as operator:
+                await api.client.wait('configmaps', 'shared', is_restored, namespace=namespace)
+        after = await api.client.get('configmaps', 'shared', namespace=namespace)
+        assert after['data'] == before['data'] == {'value': 'fn 1'}
+        assert after['metadata']['labels'] == before['metadata']['labels']
+        told = [line for line in operator.log if "taken over" in line]
+        assert len(told) == 1 and (
+            f"has taken over ConfigMap {namespace}/shared again, which belongs to this object, "
+            f"though others have changed its labels.") in told[0]
+
+
+@testing.virtual_time
+async def test_what_the_object_controls_is_seen_before_it_is_taken_over():
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        uid = await create(api, 'parent')
+        await api.client.create('configmaps', 'shared', data={'value': 'old'}, metadata={
+            'ownerReferences': [{'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'uid': uid,
+                                 'name': 'parent', 'controller': True}]})
+        async with api.operator(registry=make_minting_registry()) as operator:
+            child = await api.client.wait(
+                'configmaps', 'shared', lambda obj: OWNER in obj['metadata'].get('labels', {}))
+            assert child['data'] == {'value': 'old'}
+            assert await operator.wait_log("has taken over ConfigMap default/shared")
+
+
+@testing.virtual_time
+async def test_renamed_handlers_see_what_they_take_over():
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=make_minting_registry(id='old')):
+            await create(api, 'parent')
+            before = await api.client.wait('configmaps', 'shared')
+        async with api.operator(registry=make_minting_registry(id='new')) as operator:
+            assert await operator.wait_log("has taken over ConfigMap default/shared")
+            after = await api.client.get('configmaps', 'shared')
+        assert after['data'] == before['data'] == {'value': 'old 1'}
+
+
+@testing.virtual_time
+async def test_what_another_handler_has_applied_is_left_alone_whatever_its_labels_say(registry):
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], id='other', registry=registry)
+    async def other(spec, **_):
+        if spec.get('all'):
+            yield {**SHARED, 'data': {'a': 'other'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry) as operator:
+            await create(api, 'parent')
+            await wait_ready(api, 'parent')
+            await api.client.patch(
+                'configmaps', 'shared', {'metadata': {'labels': {'kopf.dev/reconciler': None}}})
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'all': True}})
+            assert await operator.wait_log("it belongs to another handler of this object")
+            await asyncio.sleep(60)
+            assert (await api.client.get('configmaps', 'shared'))['data'] == {'a': 'b'}
+
+
+@testing.virtual_time
+async def test_what_cannot_be_looked_for_is_not_written_unless_the_object_is_new(registry):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await create(api, 'old')
+        async with api.operator(registry=registry):
+            await wait_ready(api, 'old')
+            await api.client.delete('configmaps', 'shared')
+            await api.client.delete('kopfexamples', 'old')
+            await asyncio.sleep(10)
+            api.sandbox.faults.add(testing.Fault(
+                action='refuse', status=403, verb='list', resource='configmaps'))
+            await create(api, 'new')
+            await wait_ready(api, 'new')
+            await api.client.delete('configmaps', 'shared')
+            message = await wait_ready(api, 'new', 'False')
+            assert message.startswith("ConfigMap default/shared: ")
+            api.sandbox.faults.clear()
+            await wait_ready(api, 'new')

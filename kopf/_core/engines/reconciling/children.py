@@ -10,6 +10,7 @@ import json
 import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from kopf._cogs.clients import watching
@@ -103,8 +104,9 @@ class Child:
             key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
         kept['metadata'] = {key: val for key, val in meta.items() if key in META}
         kept.update({
-            key: desired.restrict(fields[f'f:{key}'], val) for key, val in raw.items()
-            if fields is not None and key not in kept and f'f:{key}' in fields})
+            key: val if fields is None else desired.restrict(fields[f'f:{key}'], val)
+            for key, val in raw.items()
+            if key not in kept and (fields is None or f'f:{key}' in fields)})
         self._packed: bytes = shape.pack(kept)
 
     @property
@@ -191,6 +193,10 @@ class Child:
     def body(self) -> bodies.Body:
         """What is kept of the object."""
         return bodies.Body(self.shape.unpack(self._packed))
+
+
+Strays = Mapping[desired.Key, Child]
+"""The children of one parent that the watch does not show, as others have changed their labels."""
 
 
 def _dump(value: object) -> bytes:
@@ -376,8 +382,27 @@ class ChildStore:
 
     def find_place(self, resource: references.Resource, raw: bodies.RawBody) -> Place:
         """Find where a child belongs."""
-        return make_place(
-            resource, raw, manager=self._managers.get(_get_label(raw, desired.HANDLER_LABEL)))
+        return make_place(resource, raw, manager=self._managers.get(self._find_label(raw)))
+
+    def recognise(
+            self,
+            resource: references.Resource,
+            raw: bodies.RawBody,
+            *,
+            owner: str,
+            namespace: str | None,
+    ) -> Child | None:
+        """
+        Make a child of an object that the watch does not show, if it is one of this parent.
+
+        Others can have changed its labels. The object is the parent's by its owner reference, or if
+        a handler has applied it and nothing says that it is somebody else's.
+        """
+        raw = _complete(raw, resource)
+        place = self.find_place(resource, raw)
+        child = Child(self._get_shape(resource, raw), place._replace(owner=owner), raw)
+        is_lost = not place.owner and child.is_applied
+        return child if is_lost or (place.owner == owner and child.is_of(namespace)) else None
 
     def see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
@@ -436,13 +461,22 @@ class ChildStore:
                 self.on_change(place.owner)
 
     def _get_shape(self, resource: references.Resource, raw: bodies.RawBody) -> Shape:
-        label = _get_label(raw, desired.HANDLER_LABEL)
+        label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
             shape = Shape(resource, label, self._managers.get(label))
             if shape.manager is not None:
                 self._shapes[resource, label] = shape
         return shape
+
+    def _find_label(self, raw: bodies.RawBody) -> str:
+        """Find the label of the handler that has applied the child, also if others changed it."""
+        label = _get_label(raw, desired.HANDLER_LABEL)
+        entries: Any = raw['metadata'].get('managedFields') or ()
+        for known, manager in ((label, self._managers.get(label)), *self._managers.items()):
+            if _find_fields(entries, manager) is not None:
+                return known
+        return label
 
 
 def _select(
@@ -577,19 +611,27 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
 
 class OperatorChildren(offspring.Children):
     """The children of one parent, as they are in the store whenever a handler reads them."""
-    __slots__ = ('_namespace', '_store', '_uid')
+    __slots__ = ('_namespace', '_store', '_strays', '_uid')
 
-    def __init__(self, store: ChildStore, uid: str, namespace: str | None) -> None:
+    def __init__(
+            self,
+            store: ChildStore,
+            uid: str,
+            namespace: str | None,
+            strays: Strays = MappingProxyType({}),
+    ) -> None:
         """``uid`` and ``namespace`` are those of the parent."""
         super().__init__()
+        self._strays = strays
         self._store = store
         self._uid = uid
         self._namespace = namespace
 
     def _list(self) -> list[Child]:
         # At once, as handlers can run in threads.
-        return [child for child in list(self._store.of(self._uid).values())
-                if child.is_of(self._namespace)]
+        known = [child for child in list(self._store.of(self._uid).values())
+                 if child.is_of(self._namespace)]
+        return [*known, *self._strays.values()]
 
     def __iter__(self) -> Iterator[bodies.Body]:
         for child in self._list():

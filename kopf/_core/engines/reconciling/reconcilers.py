@@ -10,6 +10,7 @@ import itertools
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import tasks
@@ -55,6 +56,10 @@ class Host(Protocol):
 
     @property
     def handlers(self) -> registries.ResourceHandlers: ...
+
+    @property
+    def initial(self) -> bool:
+        """Whether the object can be older than the operator."""
 
     @property
     def name(self) -> tuple[str | None, str] | None:
@@ -221,7 +226,7 @@ class Hub:
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_triggered',
+        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_new', '_is_triggered',
         '_restorations', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
@@ -231,6 +236,8 @@ class Reconcilers:
         """The namespace and the name, if they are needed."""
         self._hub = hub
         self._is_triggered = True
+        self._is_new = not host.initial
+        """Whether the object cannot have children yet."""
         self._is_asked = True
         """Whether the next run is not only because of children."""
         self._has_applied = False
@@ -292,6 +299,8 @@ class Reconcilers:
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
+        finally:
+            self._is_new = self._is_new and not self._has_applied
         if self._has_applied and not is_asked:
             self._count_repetition()
 
@@ -334,8 +343,18 @@ class Reconcilers:
                 newest = await self._run(handler, newest)
 
     async def _run(
-            self, handler: handlers.ReconcilingHandler, raw: bodies.RawBody,
+            self,
+            handler: handlers.ReconcilingHandler,
+            raw: bodies.RawBody,
+            strays: children.Strays = MappingProxyType({}),
     ) -> bodies.RawBody | None:
+        """
+        Call the handler, and apply what it returns.
+
+        ``strays`` are the children that the watch does not show, because others have changed their
+        labels. They are found when the handler has returned their manifests. Then the handler is
+        called again, as it must see what it is going to overwrite.
+        """
         hub, host, context = self._hub, self.host, self._hub.context
         kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
         namespace = raw['metadata'].get('namespace')
@@ -348,7 +367,7 @@ class Reconcilers:
         cause = causes.ReconcilingCause(
             logger=logger, memo=hub.get_memo(host), indices=context.indices,
             resource=host.resource, body=body, patch=patch,
-            children=children.OperatorChildren(hub.store, host.uid, namespace))
+            children=children.OperatorChildren(hub.store, host.uid, namespace, strays))
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
@@ -375,12 +394,14 @@ class Reconcilers:
                     item.watched, item.key.namespace)]:
                 del wanted[key]
                 problems.append(f"{key}: the operator does not serve the namespace of this child.")
+            if found := await self._find_strays(wanted, problems, strays, namespace=namespace):
+                return await self._run(handler, raw, {**strays, **found})
             if any(not item.is_owned for item in wanted.values()):
                 newest = await self._ensure_finalizer(raw, logger)
             if newest is None:
                 return None
             problems.extend(await self._write(
-                handler, wanted, namespace=namespace, manager=manager,
+                handler, wanted, strays, namespace=namespace, manager=manager,
                 prune=handler.prune and not problems, logger=logger))
             if problems:
                 outcome = execution.judge(
@@ -422,6 +443,40 @@ class Reconcilers:
             return raw
         return await self._report(handler, raw, failed, [*problems, text], state, logger)
 
+    async def _find_strays(
+            self,
+            wanted: dict[desired.Key, desired.Desired],
+            problems: list[str],
+            strays: children.Strays,
+            *,
+            namespace: str | None,
+    ) -> children.Strays:
+        """
+        Find those of the desired children that are there, but that neither the watch shows nor the
+        former strays. If it is not known of some, they are moved to the problems.
+        """
+        store, found = self._hub.store, dict[desired.Key, children.Child]()
+        if self._is_new:
+            return found
+        limit = asyncio.Semaphore(MAX_WRITES)
+
+        async def look_for(key: desired.Key, item: desired.Desired) -> None:
+            async with limit:
+                try:
+                    raw = await self._read(item)
+                except errors.APIError as e:
+                    del wanted[key]
+                    problems.append(f"{key}: {e}")
+                    return
+            if raw is not None and (child := store.recognise(
+                    item.watched, raw, owner=self.host.uid, namespace=namespace)) is not None:
+                found[key] = child
+
+        await tasks.gather(*(
+            look_for(key, item) for key, item in wanted.items()
+            if key not in strays and store.find_owner(key) is None))
+        return found
+
     def _wait(self) -> None:
         """Run again when all children of some kind are listed."""
         self._is_triggered = True
@@ -452,6 +507,7 @@ class Reconcilers:
             self,
             handler: handlers.ReconcilingHandler,
             wanted: Mapping[desired.Key, desired.Desired],
+            strays: children.Strays,
             *,
             namespace: str | None,
             manager: str,
@@ -463,6 +519,7 @@ class Reconcilers:
         known = {
             key: child for key, child in self._hub.store.of(self.host.uid).items()
             if child.label == label and child.is_of(namespace)}
+        known.update({key: child for key, child in strays.items() if child.label == label})
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
         steps = planning.plan(
@@ -480,7 +537,8 @@ class Reconcilers:
                             pass
                         case planning.Apply():
                             self._has_applied = True
-                            await self._apply(handler, step, manager=manager, logger=logger)
+                            await self._apply(
+                                handler, step, strays, manager=manager, logger=logger)
                         case planning.Delete():
                             with self._hub.store.writing(self.host.uid, step.known.key):
                                 await self._delete(step.known, logger, is_pruned=True)
@@ -506,12 +564,13 @@ class Reconcilers:
             self,
             handler: handlers.ReconcilingHandler,
             step: planning.Apply,
+            strays: children.Strays,
             *,
             manager: str,
             logger: Any,
     ) -> None:
         wanted, known = step
-        is_orphan = known is None and await self._verify_vacancy(wanted)
+        is_orphan = known is None and await self._verify_vacancy(wanted, strays)
         try:
             with self._hub.store.writing(self.host.uid, wanted.key):
                 try:
@@ -526,6 +585,10 @@ class Reconcilers:
                         f"{handler!r} has taken over {wanted.key}, which this object controls, "
                         f"with the fields of other field managers.")
                 else:
+                    if known is not None and not _has_labels(known, wanted):
+                        logger.info(
+                            f"{handler!r} has taken over {wanted.key} again, which belongs to this "
+                            f"object, though others have changed its labels.")
                     if is_orphan:
                         logger.info(f"{handler!r} has taken over {wanted.key}: the object that it "
                                     f"belonged to is gone.")
@@ -547,7 +610,7 @@ class Reconcilers:
             return
         logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
 
-    async def _verify_vacancy(self, wanted: desired.Desired) -> bool:
+    async def _verify_vacancy(self, wanted: desired.Desired, strays: children.Strays) -> bool:
         """
         Check that the object is nobody else's, where the API server cannot know; return whether it
         was a child of a parent that is gone.
@@ -561,8 +624,9 @@ class Reconcilers:
         """
         store, uid = self._hub.store, self.host.uid
         owner = store.find_owner(wanted.key)
-        if owner == uid:
-            if store.of(uid)[wanted.key].is_applied:
+        child = store.of(uid).get(wanted.key) or strays.get(wanted.key)
+        if child is not None:
+            if child.is_applied:
                 raise errors.APIConflictError(
                     "it belongs to another handler of this object.", status=409)
             return False
@@ -586,6 +650,12 @@ class Reconcilers:
 
     async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
         """Find the reference to the controller of an object that is not known, if it has any."""
+        raw = await self._read(wanted)
+        owners: Any = raw['metadata'].get('ownerReferences') if raw is not None else None
+        return next((ref for ref in owners or () if ref.get('controller')), None)
+
+    async def _read(self, wanted: desired.Desired) -> bodies.RawBody | None:
+        """Read the object as it is in the cluster, if it is there."""
         async for page in listing.list_objects(
                 self._hub.client, settings=listing.select_only(self._hub.client.settings),
                 resource=wanted.watched,
@@ -593,8 +663,7 @@ class Reconcilers:
                     references.NamespaceName(wanted.key.namespace)),
                 field_selector=f'metadata.name={wanted.key.name}'):
             for item in page.items:
-                owners: Any = item['metadata'].get('ownerReferences') or ()
-                return next((ref for ref in owners if ref.get('controller')), None)
+                return item
         return None
 
     async def _send(
@@ -718,6 +787,13 @@ def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
     return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
+
+
+def _has_labels(known: children.Child, wanted: desired.Desired) -> bool:
+    """Whether the labels say whose child it is."""
+    labels, marks = known.body.metadata.labels, wanted.manifest['metadata']['labels']
+    return all(labels.get(name) == marks[name] for name in (
+        desired.OWNER_LABEL, desired.HANDLER_LABEL))
 
 
 def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
