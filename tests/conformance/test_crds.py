@@ -302,6 +302,54 @@ def test_a_kind_in_deletion_holds_a_finalizer(api, make_crd, fresh):
     assert answer['metadata']['finalizers'] == ['customresourcecleanup.apiextensions.k8s.io']
 
 
+@pytest.fixture()
+def held(api, make_crd, fresh, ns):
+    """The path of a namespace's toys, whose kind is in deletion: a finalizer holds one toy."""
+    crd = make_crd('toys')
+    path, name = fresh.path('toys', namespace=ns), f"{fresh.crds}/{crd['metadata']['name']}"
+    toy = fresh.make('toys', 'one')
+    toy['metadata']['finalizers'] = ['a.b/c']
+    api.wait(path, lambda _: api.post(path, toy).status == 201)
+    api.delete(name).ok
+    api.wait(name, lambda answer: len(answer['status']['conditions']) == 3)
+    api.wait(f'{path}/one', lambda answer: 'deletionTimestamp' in answer['metadata'])
+    yield path
+    api.patch(f'{path}/one', {'metadata': {'finalizers': None}})
+    api.wait_gone(name)
+
+
+def test_a_kind_in_deletion_tells_so(api, held, fresh):
+    condition = api.get(f'{fresh.crds}/toys.{fresh.group}')['status']['conditions'][-1]
+    del condition['lastTransitionTime']
+    assert condition == {
+        'type': 'Terminating', 'status': 'True', 'reason': 'InstanceDeletionInProgress',
+        'message': "CustomResource deletion is in progress"}
+
+
+def test_a_kind_in_deletion_has_fewer_verbs(api, held, fresh):
+    few = ['delete', 'deletecollection', 'get', 'list', 'watch']
+    api.wait(f'/apis/{fresh.group}/v1', lambda answer: answer.status == 200 and sorted(
+        answer['resources'][0]['verbs']) == few)
+    accept = 'application/json;v=v2;g=apidiscovery.k8s.io;as=APIGroupDiscoveryList'
+    api.wait('/apis', lambda answer: [
+        sorted(item['versions'][0]['resources'][0]['verbs']) for item in answer['items']
+        if item['metadata']['name'] == fresh.group] == [few], accept=accept)
+
+
+def test_objects_of_a_kind_in_deletion_can_be_changed(api, held):
+    assert api.patch(f'{held}/one', {'metadata': {'labels': {'a': 'b'}}}).ok
+    assert api.put(f'{held}/one', api.get(f'{held}/one').ok).ok
+
+
+def test_objects_of_a_kind_in_deletion_cannot_be_created(api, held, fresh):
+    for answer in [api.post(held, fresh.make('toys', 'two')),
+                   api.apply(f'{held}/two', fresh.make('toys', 'two'))]:
+        assert answer.error == (403, 'Forbidden')
+        assert answer['message'] == (
+            f'toys.{fresh.group} "two" is forbidden: create not allowed while custom resource '
+            f'definition is terminating')
+
+
 def test_versions_that_are_not_served_are_not_found(api, make_crd, fresh, ns):
     make_crd('toys', version('v1'), {**version('v2'), 'served': False, 'storage': False})
     api.wait(fresh.path('toys', namespace=ns), lambda answer: answer.status == 200)

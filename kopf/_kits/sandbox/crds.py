@@ -108,6 +108,9 @@ def status_of(crd: statuses.Obj, others: Iterable[statuses.Obj], now: str) -> st
     _set_condition(conditions, now, *names_accepted)
     if not is_established(crd):
         _set_condition(conditions, now, *established)
+    if crd['metadata'].get('deletionTimestamp') and is_established(crd):
+        _set_condition(conditions, now, 'Terminating', 'True', 'InstanceDeletionInProgress',
+                       "CustomResource deletion is in progress")
 
     stored = list(status.get('storedVersions') or [])
     stored += [version['name'] for version in crd['spec']['versions']
@@ -136,8 +139,16 @@ def _set_condition(
 
 
 def is_established(crd: statuses.Obj) -> bool:
+    return _is_true(crd, 'Established')
+
+
+def is_terminating(crd: statuses.Obj) -> bool:
+    return _is_true(crd, 'Terminating')
+
+
+def _is_true(crd: statuses.Obj, type: str) -> bool:
     conditions = (crd.get('status') or {}).get('conditions') or []
-    return any(c['type'] == 'Established' and c['status'] == 'True' for c in conditions)
+    return any(c['type'] == type and c['status'] == 'True' for c in conditions)
 
 
 def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
@@ -151,13 +162,16 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
     names = names if names.get('plural') else spec['names']
     storage = next(version['name'] for version in spec['versions'] if version.get('storage'))
     versions = sorted(spec['versions'], key=lambda version: priority_of(version['name']))
+    terminating = is_terminating(crd)
     return [
-        _kind_of(spec, names, version, storage) for version in versions if version.get('served')
+        _kind_of(spec, names, version, storage, terminating)
+        for version in versions if version.get('served')
     ]
 
 
 def _kind_of(
         spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any], storage: str,
+        terminating: bool,
 ) -> kinds.Kind:
     subresources = version.get('subresources') or {}
     scale = subresources.get('scale')
@@ -180,6 +194,7 @@ def _kind_of(
             scale['specReplicasPath'], scale['statusReplicasPath'],
             scale.get('labelSelectorPath') or ''),
         custom=True,
+        terminating=terminating,
         storage_version=storage,
         warning=_warning_of(spec, names['kind'], version) if version.get('deprecated') else '',
         schema=(version.get('schema') or {}).get('openAPIV3Schema') or {},

@@ -99,7 +99,7 @@ def _group(name: str, versions: Iterable[str]) -> Obj:
 def _resource(kind: Kind) -> Obj:
     resource: Obj = {
         'name': kind.plural, 'singularName': kind.singular, 'namespaced': kind.namespaced,
-        'kind': kind.kind, 'verbs': list(kind.verbs),
+        'kind': kind.kind, 'verbs': list(kind.told_verbs),
     }
     if kind.short_names:
         resource['shortNames'] = list(kind.short_names)
@@ -129,7 +129,7 @@ def _aggregated(kind: Kind) -> Obj:
         'responseKind': {'group': kind.group, 'version': kind.version, 'kind': kind.kind},
         'scope': 'Namespaced' if kind.namespaced else 'Cluster',
         'singularResource': kind.singular,
-        'verbs': list(kind.verbs),
+        'verbs': list(kind.told_verbs),
     }
     if kind.short_names:
         resource['shortNames'] = list(kind.short_names)

@@ -43,6 +43,8 @@ class Definitions:
         if old.get('spec') != crd['spec'] or not crds.is_established(old):
             self._serve(crd)
             self._end_watches(crd)
+        elif crds.is_terminating(crd) and not crds.is_terminating(old):
+            self._serve(crd)
 
     def _put(self, crd: Obj, old: Obj) -> None:
         """Store it with another status; the change comes back to `hear`."""

@@ -67,6 +67,8 @@ class Kind:
     selectable: tuple[str, ...] = ()
     scaling: Scaling | None = None
     custom: bool = False
+    #: Whether its definition is being deleted: nothing can be created.
+    terminating: bool = False
     storage_version: str = ''
     warning: str = ''
     schema: Mapping[str, Any] | None = None
@@ -85,6 +87,15 @@ class Kind:
     @property
     def resource(self) -> Resource:
         return self.group, self.plural
+
+    @property
+    def told_verbs(self) -> tuple[str, ...]:
+        """
+        The verbs as discovery tells them. While a definition is being deleted, the API server
+        leaves out those that write, although the objects can still be changed.
+        """
+        hidden = ('create', 'patch', 'update') if self.terminating else ()
+        return tuple(verb for verb in self.verbs if verb not in hidden)
 
     @property
     def has_status(self) -> bool:

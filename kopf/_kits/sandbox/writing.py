@@ -57,6 +57,10 @@ class Writer:
             raise APIError(
                 "resourceVersion should not be set on objects to be created", reason='')
         self._check_namespace(request, metadata.get('name', ''))
+        if kind.terminating:
+            raise Forbidden.to(
+                "create not allowed while custom resource definition is terminating",
+                group=kind.group, plural=kind.plural, name=metadata.get('name', ''))
         for field in ('deletionTimestamp', 'deletionGracePeriodSeconds', 'selfLink'):
             metadata.pop(field, None)
         metadata['uid'] = cluster.new_uid()
