@@ -26,9 +26,6 @@ class Lines:
         self.states[resource.plural, namespace] = State()
         return self.states[resource.plural, namespace]
 
-    def narrow(self, resource, namespace, handlers):
-        pass
-
     def close(self, resource, namespace, *, deleted):
         self.states.pop((resource.plural, namespace))
         self.dropped.append((resource.plural, namespace))

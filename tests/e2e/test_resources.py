@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import kopf
-from tests.e2e.journals import wait_handled
+from tests.e2e.journals import FINALIZER, wait_handled
 from tests.e2e.kubes import CONFIGMAPS, CRDS, NAMESPACES, PODS, Kind, KubeError
 
 DEPLOYMENTS = Kind('apps', 'v1', 'deployments', 'Deployment')
@@ -33,6 +33,12 @@ def suffix():
 def get_warnings(caplog):
     return [record.getMessage() for record in caplog.records
             if record.levelname == 'WARNING' and 'OS signals' not in record.getMessage()]
+
+
+async def get_verbs(kube, kind):
+    """The verbs of the kind as discovery names them."""
+    answer = await kube.request('GET', f'/apis/{kind.group}/{kind.version}')
+    return next(item['verbs'] for item in answer['resources'] if item['name'] == kind.plural)
 
 
 async def test_handlers_are_told_all_about_the_kind(kube, make_kind, suffix, journal, embedded):
@@ -222,6 +228,35 @@ async def test_a_kind_that_comes_and_goes_and_comes_back_is_served_while_it_is_t
         journal.clear()
         assert [record.getMessage() for record in caplog.records
                 if record.levelname == 'ERROR'] == []
+
+
+@pytest.mark.parametrize('is_late', [False, True])
+async def test_objects_of_a_deleted_definition_are_handled_before_they_are_gone(
+        kube, make_kind, journal, embedded, caplog, is_late):
+    kind = await make_kind(Kind.make_unique())
+    path = f'{CRDS}/{kind.plural}.{kind.group}'
+
+    @kopf.on.delete(*kind.selector)
+    def delete_fn(name, retry, **_):
+        if retry == 0:
+            raise kopf.TemporaryError("Later, when discovery does not name all verbs.", delay=3)
+        journal.append(('delete', name))
+
+    if is_late:
+        await kube.create(kind, 'x', finalizers=[FINALIZER])
+        await kube.request('DELETE', path)
+        async with asyncio.timeout(30):
+            while 'patch' in await get_verbs(kube, kind):
+                await asyncio.sleep(0.05)
+        embedded()
+    else:
+        embedded()
+        await kube.create(kind, 'x')
+        await kube.wait_for(kind, 'x', lambda obj: obj['metadata'].get('finalizers'))
+        await kube.request('DELETE', path)
+    await kube.wait_gone(CRD, f'{kind.plural}.{kind.group}')
+    assert journal == [('delete', 'x')]
+    assert 'will not be served' not in caplog.text
 
 
 async def test_a_change_of_the_version_is_no_change_of_the_objects(

@@ -233,6 +233,19 @@ def _join(items: Iterable[object]) -> str:
     return ', '.join(str(item) for item in items)
 
 
+TERMINATING = frozenset({'delete', 'deletecollection', 'get', 'list', 'watch'})
+"""
+The verbs of a resource whose CRD is being deleted. Its objects wait for their finalizers.
+
+The API server does not name the verbs for changes any more, but it accepts the changes: only new
+objects are refused.
+"""
+
+
+def _is_patchable(resource: references.Resource) -> bool:
+    return not resource.verbs or 'patch' in resource.verbs or resource.verbs == TERMINATING
+
+
 def resolve(registry: OperatorRegistry, resources: Collection[references.Resource]) -> Binding:
     """
     Find the handlers of each resource of a cluster.
@@ -302,7 +315,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
         if resource.verbs and served.are_watched and not resource.verbs >= {'list', 'watch'}:
             unwatchable.append(resource)
             served = ResourceHandlers(webhooks=served.webhooks)
-        elif resource.verbs and 'patch' not in resource.verbs and (
+        elif not _is_patchable(resource) and (
                 served.spawning or changing or served.reconciling):
             unpatchable.append(resource)
             served = dataclasses.replace(

@@ -185,17 +185,6 @@ class Division:
         distributor = Distributor(self, resource, namespace)
         return self._distributors.setdefault((resource, namespace), distributor)
 
-    def narrow(
-            self, resource: references.Resource, namespace: references.Namespace,
-            served: registries.ResourceHandlers,
-    ) -> None:
-        self._set(resource, namespace, served)
-        if self.indices.get(resource, namespace) is not None:
-            self.indices.narrow(resource, namespace, _narrow(served))
-        for shard in self.works.values():
-            if shard.informers.get(resource, namespace) is not None:
-                shard.informers.narrow(resource, namespace, served)
-
     def close(
             self, resource: references.Resource, namespace: references.Namespace, *,
             deleted: bool = False,

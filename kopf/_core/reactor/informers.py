@@ -349,12 +349,6 @@ class Informer:
         self.resource, self.handlers = resource, handlers
         self._forget_versions()
 
-    def narrow(
-            self, resource: references.Resource, handlers: registries.ResourceHandlers,
-    ) -> None:
-        """Switch to fewer handlers. No new list is needed: they have seen all objects."""
-        self.resource, self.handlers = resource, handlers
-
     def distrust(self) -> None:
         """
         Note that the resource was not watched for a while.
@@ -469,17 +463,6 @@ class InformerFactory:
                 self._queue.gate.close_for(informer)
         self._informers[resource, namespace] = informer
         return informer
-
-    def narrow(
-            self,
-            resource: references.Resource,
-            namespace: str | None,
-            handlers: registries.ResourceHandlers,
-    ) -> None:
-        """Switch an informer to fewer handlers, while the same watch goes on feeding it."""
-        informer = self._informers.pop((resource, namespace))
-        informer.narrow(resource, handlers)
-        self._informers[resource, namespace] = informer
 
     def close(
             self, resource: references.Resource, namespace: str | None, *, deleted: bool = False,

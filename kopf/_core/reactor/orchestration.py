@@ -46,21 +46,18 @@ class _Served(NamedTuple):
     """
     handlers: registries.ResourceHandlers
     details: tuple[object, ...]
-    """All attributes of the resource except for its verbs."""
-    verbs: frozenset[str]
+    """
+    All attributes of the resource except for its verbs.
+
+    When a CRD is being deleted, its resource has fewer verbs, but the watch must go on: a new one
+    would begin with a list, and the CRD can be gone before that.
+    """
 
     @classmethod
     def make(
             cls, handlers: registries.ResourceHandlers, resource: references.Resource,
     ) -> '_Served':
-        details = dataclasses.astuple(dataclasses.replace(resource, verbs=frozenset()))
-        return cls(handlers, details, resource.verbs)
-
-    def is_narrowed_to(self, other: '_Served') -> bool:
-        """Whether the other one differs only by fewer verbs, and so maybe by fewer handlers."""
-        return self.details == other.details and self.verbs > other.verbs and all(
-            set(getattr(self.handlers, name)) >= set(getattr(other.handlers, name))
-            for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling'))
+        return cls(handlers, dataclasses.astuple(dataclasses.replace(resource, verbs=frozenset())))
 
 
 class Feed(watching.Sink, listings.Listed, Protocol):
@@ -78,11 +75,6 @@ class Informers(Protocol):
             self, resource: references.Resource, namespace: references.Namespace,
             handlers: registries.ResourceHandlers, /,
     ) -> Feed: ...
-
-    def narrow(
-            self, resource: references.Resource, namespace: references.Namespace,
-            handlers: registries.ResourceHandlers, /,
-    ) -> None: ...
 
     def close(
             self, resource: references.Resource, namespace: references.Namespace, /, *,
@@ -309,13 +301,6 @@ class WatchTasks:
         gone = [key for key in self._served if key not in needed]
         outdated = dict.fromkeys(
             key for key, served in self._served.items() if served != needed.get(key))
-        for key, served in needed.items():
-            if key in outdated and self._served[key].is_narrowed_to(served):
-                # E.g. a CRD is being deleted: its resource supports no patches any more, but the
-                # watch still brings the deletions of its objects, with their last states. A new
-                # watch would begin with a list, and the CRD can be gone before that.
-                del outdated[key]
-                self._informers.narrow(*key, served.handlers)
         idle = set() if is_idle is None else {key for key in needed if is_idle(key)}
         for key in (*outdated, *idle):
             self._listings.forget(key)

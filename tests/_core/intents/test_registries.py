@@ -233,6 +233,15 @@ def test_resources_that_cannot_be_patched_are_served_only_where_nothing_is_store
         "Non-patchable resources will not be served: {readonly.v1}"]
 
 
+def test_resources_whose_definitions_are_being_deleted_are_served(registry):
+    registry._changing.append(make_handler(ChangingHandler, 'x', reason='delete'))
+    verbs = frozenset({'delete', 'deletecollection', 'get', 'list', 'watch'})
+    resource = Resource('g', 'v', 'x', verbs=verbs)
+    binding = resolve(registry, [resource])
+    assert binding.handlers[resource].changing == tuple(registry._changing)
+    assert not list(binding.complaints())
+
+
 def test_resources_with_unknown_verbs_are_served(registry):
     registry._changing.append(make_handler(ChangingHandler, 'x'))
     resource = Resource('g', 'v', 'x')

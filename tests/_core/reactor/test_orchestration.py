@@ -37,10 +37,6 @@ class Lines:
         self.sinks[resource.plural, namespace] = Recorder()
         return self.sinks[resource.plural, namespace]
 
-    def narrow(self, resource, namespace, handlers):
-        self.calls.append(('narrow', resource.plural, namespace))
-        self.left = handlers
-
     def close(self, resource, namespace, *, deleted):
         self.calls.append(('delete' if deleted else 'drop', resource.plural, namespace))
 
@@ -229,22 +225,23 @@ async def test_changed_details_make_a_new_sink_but_drop_nothing(
 
 
 async def test_while_a_kind_is_being_deleted_its_stream_goes_on(
-        watched, serve_all, handle, lines, until,
+        watched, serve_all, handle, lines, until, caplog,
 ):
     watched.script(flow(0.05, make_event('MODIFIED', 'things.g.test', '101')), on=f'watch {CRDS}')
     watched.script(say({'name': 'g.test', 'versions': [{'version': 'v1'}]}), on='/apis/g.test')
     watched.script(say({'resources': [
         {'name': 'things', 'singularName': 'thing', 'namespaced': True, 'kind': 'Thing',
-         'shortNames': ['th'], 'categories': ['all'], 'verbs': ['list', 'watch']},
+         'shortNames': ['th'], 'categories': ['all'],
+         'verbs': ['delete', 'deletecollection', 'get', 'list', 'watch']},
         {'name': 'things/status', 'verbs': []}, {'name': 'things/scale', 'verbs': []},
     ]}), on='/apis/g.test/v1')
     handle('g.test', 'things')
     handle('g.test', 'things', decorator=kopf.on.update)
     async with serve_all():
-        await until(lambda: len(lines.calls) == 2)
+        await until(lambda: sum(req.path == '/apis/g.test/v1' for req in watched.requests) >= 2)
         await lines.sinks['things', None].wait('listed', 'obj')
-    assert lines.calls == [('sink', 'things', None), ('narrow', 'things', None)]
-    assert lines.left.watching and not lines.left.changing
+    assert lines.calls == [('sink', 'things', None)]
+    assert 'will not be served' not in caplog.text
 
 
 async def test_what_cannot_be_served_is_warned_of_once(
