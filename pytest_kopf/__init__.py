@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -36,6 +37,16 @@ def pytest_pycollect_makeitem() -> Generator[None, Any, Any]:
         if marker is not None:
             item.obj = _explored(item.obj, marker)
     return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Let explorations show their progress, although pytest captures the output of tests."""
+    reporting: Any = sys.modules.get('kopf._kits.testing.reporting')
+    manager: Any = item.config.pluginmanager.getplugin('capturemanager')
+    if reporting is not None and manager is not None and not hasattr(item.config, 'workerinput'):
+        reporting.uncaptured = manager.global_and_fixture_disabled
+    return (yield)
 
 
 def _explored(

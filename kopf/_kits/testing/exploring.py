@@ -127,6 +127,7 @@ def explore(
         only: str | None = None,
         rest: float = 150.0,
         limit: float = 3600.0,
+        real_limit: float = 120.0,
         **options: Any,
 ) -> Exploration:
     """
@@ -150,6 +151,8 @@ def explore(
     :param rest: for how long (virtual seconds) nothing must be written until the objects are
         compared.
     :param limit: how long (virtual seconds) a run can take.
+    :param real_limit: how long (real seconds) a run can take. The first run that takes longer is
+        the last one.
     :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
     :returns: the number of runs, and the writes of the operator.
     :raises ExplorationError: if any run has ended differently.
@@ -167,13 +170,15 @@ def explore(
     kinds = strikes if chosen is None else {chosen.kind}
     definitions = handovers.DEFINITIONS if 'handover' in kinds else ()
     plan = runs.Plan(
-        sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit)
+        sources, options, load=[*definitions, *load], ignore=ignore, rest=rest, limit=limit,
+        real_limit=real_limit)
 
     def run(strike: Strike | None) -> _StruckRun:
         current = _StruckRun(plan, strike)
         current.play(scenario)
         return current
 
+    reporting.show_progress("Exploring: the run without faults …")
     origin = run(None)
     if origin.problems:
         raise AssertionError('\n'.join(
@@ -185,14 +190,20 @@ def explore(
         for number, (write, effect) in enumerate(
             zip(origin.writes, origin.effects, strict=True), start=1)]
     findings: list[Finding] = []
-    for strike in planned:
+    for count, strike in enumerate(planned, start=1):
+        reporting.show_progress(f"Exploring: run {count} of {len(planned)}, {strike} …")
         result = run(strike)
-        problems = [*result.problems, *snapshots.compare(origin.snapshot, result.snapshot)]
+        problems = list(result.problems)
+        if not result.is_abandoned:
+            problems += snapshots.compare(origin.snapshot, result.snapshot)
         if problems:
             hints = list(_get_hints(strike, origin, result))
             findings.append(Finding(strike, writes, problems, hints, result.story))
+        if result.is_abandoned:
+            break
+    reporting.show_progress('')
     if findings:
-        raise ExplorationError(findings, runs=len(planned))
+        raise ExplorationError(findings, runs=count)
     return Exploration(len(planned), tuple(origin.writes))
 
 

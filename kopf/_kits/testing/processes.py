@@ -19,6 +19,9 @@ from kopf._kits.testing import pipes, virtual
 
 R = TypeVar('R')
 
+MAX_CANCELLATIONS = 10
+"""How often a task of a killed process is cancelled until it is left alone."""
+
 ORIGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 """The wall time at the beginning of a run: the same for each run."""
 
@@ -93,13 +96,18 @@ class Process:
         for pipe in self._links:
             pipe.lose()
         self._links.clear()
-        while left := [task for task in self._tasks if not task.done()]:
+        for _ in range(MAX_CANCELLATIONS):
+            left = [task for task in self._tasks if not task.done()]
+            if not left:
+                break
             for task in left:
                 task.cancel()
             await asyncio.wait(left, timeout=1)
             for task in left:
                 if task.done() and not task.cancelled():
                     task.exception()  # or asyncio complains that nobody has looked at it
+        else:
+            self.loop.forget(self, left)
         self._tasks.clear()  # some of them are keys of weak dicts whose values refer to the loop
 
 
@@ -200,6 +208,17 @@ class SeededLoop(virtual.VirtualLoop):
         """Run the callbacks of this process again, beginning with these."""
         self._dead.discard(process)
         self._ready.extend(handles)  # type: ignore[attr-defined]
+
+    def forget(self, process: Process, tasks: list[Any]) -> None:
+        """Never continue these tasks of the process, and do not wait for them at the end."""
+        self.freeze(process)
+        for task in tasks:
+            asyncio._unregister_task(task)
+            task._log_destroy_pending = False
+
+    async def shutdown_default_executor(self, *args: Any, **kwargs: Any) -> None:
+        """Do not wait for the threads: some of them never end."""
+        self._threads.shutdown(wait=False)
 
     # The connections.
 

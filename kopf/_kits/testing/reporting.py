@@ -1,7 +1,10 @@
 """
 The words for what has happened in a run, and for what its author can change.
 """
-from collections.abc import Iterator, Mapping
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from kopf._kits.sandbox.storage import Change
@@ -11,6 +14,17 @@ MAX_FIELDS = 3
 """How many changed fields of an object are named."""
 
 NO_CHANGE = "changes nothing"
+
+
+uncaptured: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext
+"""Makes a context in which what is written reaches the terminal; pytest captures it otherwise."""
+
+
+def show_progress(text: str) -> None:
+    """Show a text on the terminal, if there is one, instead of the previous text."""
+    with uncaptured():
+        if sys.stderr.isatty():  # save the cursor, clear the rest of the line, restore the cursor
+            print(f'\x1b7\x1b[K{text}\x1b8', end='', file=sys.stderr, flush=True)
 
 
 def describe_change(change: Change) -> str:

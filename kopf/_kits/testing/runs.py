@@ -5,17 +5,30 @@ A run notes the story of what has happened, and the writes of the operator. Whoe
 can decide what hits a write, and can kill, stop, and start the operator, or add a replica.
 """
 import asyncio
+import contextlib
 import contextvars
+import ctypes
 import dataclasses
 import logging
 import os
 import re
+import sys
+import threading
 import types
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from pathlib import Path
 from typing import Any
 
-from kopf._core.actions import loggers
+from kopf._core.actions import calls, loggers, tracebacks
+from kopf._core.reactor import shutdown
 from kopf._kits.sandbox import faults
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
@@ -28,6 +41,9 @@ Scenario = Callable[[clients.Client], Awaitable[None]]
 
 DOWNTIME = 1.0
 """How long (seconds) it takes until an operator is back after its end."""
+
+BLOCKING = 2.0
+"""How long (real seconds) the event loop can be blocked after the limit of real time."""
 
 WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
 READS = ('list', 'watch')
@@ -69,7 +85,7 @@ class Plan:
     What all runs have in common: the operator, the objects at the beginning, and the limits.
 
     ``options`` are those of the operator. A run is at rest if nothing was written for ``rest``
-    seconds, and it takes at most ``limit`` seconds.
+    seconds, and it takes at most ``limit`` seconds, and at most ``real_limit`` seconds in reality.
     """
     sources: Sequence[Source]
     options: Mapping[str, Any]
@@ -77,6 +93,11 @@ class Plan:
     ignore: Collection[str]
     rest: float
     limit: float
+    real_limit: float
+
+
+class BlockedError(BaseException):
+    """Interrupts what has blocked the event loop, even if it catches all usual errors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,6 +105,10 @@ class Replica:
     """A process with an operator."""
     process: processes.Process
     operator: operators.Operator
+
+    def stop(self) -> asyncio.Task[None]:
+        """Stop the operator as by a signal, in its process, so that it can be killed meanwhile."""
+        return self.process.run(lambda: self.process.loop.create_task(self.operator.stop()))
 
 
 class Run:
@@ -105,8 +130,11 @@ class Run:
         self.errors: list[str] = []
         self.calls: dict[str, int] = {}
         self.snapshot: snapshots.Snapshot = {}
+        self.is_abandoned = False
+        """Whether the run was broken off at the limit of real time."""
         self.plan = plan
         self._loop: processes.SeededLoop | None = None
+        self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
         self.sandbox = _ObservedSandbox(self)
@@ -124,8 +152,13 @@ class Run:
 
     def play(self, scenario: Scenario) -> None:
         """Run the scenario, and wait for the rest. In its end, nothing is left of the operator."""
-        with asyncio.Runner(loop_factory=lambda: processes.SeededLoop(0)) as runner:
-            runner.run(self._live(scenario))
+        with (contextlib.suppress(BlockedError),
+              asyncio.Runner(loop_factory=lambda: processes.SeededLoop(0)) as runner):
+            loop = runner.get_loop()
+            assert isinstance(loop, processes.SeededLoop)
+            self._loop = loop
+            with self._limit_real_time():
+                runner.run(self._live(scenario))
 
     # To be overridden.
 
@@ -174,9 +207,7 @@ class Run:
     # The course of things.
 
     async def _live(self, scenario: Scenario) -> None:
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, processes.SeededLoop)
-        self._loop = loop
+        self._main = asyncio.current_task()
         handler = _LogHandler(self)
         logging.getLogger().addHandler(handler)
         try:
@@ -184,9 +215,15 @@ class Run:
                 await self.sandbox.load(*self.plan.load)
                 self._api = apis.API(self.sandbox.kubeconfig(), self.sandbox)
                 async with self._api.client:
-                    await self._perform(scenario)
-                    self._is_over = True
-                    await self._bury()
+                    try:
+                        await self._perform(scenario)
+                        self._is_over = True
+                        await self._stop_all()
+                    finally:
+                        await self._bury()
+        except asyncio.CancelledError:
+            if not self.is_abandoned:
+                raise
         finally:
             logging.getLogger().removeHandler(handler)
 
@@ -203,6 +240,9 @@ class Run:
             self.problems.append(f"There is no rest in {self.plan.limit:g} seconds.{latest}")
         except Exception as e:
             self.problems.append(f"The scenario fails: {e}")
+        finally:
+            for task in self._restarting:
+                task.cancel()
         self.snapshot = self.take_snapshot()
 
     async def wait_rest(self) -> None:
@@ -214,14 +254,62 @@ class Run:
                 self._restarting.clear()
             await asyncio.sleep(max(0.1, self._latest + self.plan.rest - self.loop.time()))
 
-    async def _bury(self) -> None:
-        for replica in self._replicas:
-            try:
-                await replica.operator.stop()
-            except Exception as e:
+    async def _stop_all(self) -> None:
+        """Stop the operator. Nothing is compared after that, so its writes are not hit."""
+        for replica in list(self._replicas):
+            stopping = replica.stop()
+            await asyncio.wait([stopping], timeout=self.plan.limit)
+            if not stopping.done():
+                self.problems.append(
+                    f"The operator has not stopped in {self.plan.limit:g} seconds. "
+                    f"{shutdown.describe_waiting(calls.Calls(), self.loop)}")
+            elif (e := stopping.exception()) is not None:
                 self.problems.append(f"The operator fails: {e!r}")
+
+    async def _bury(self) -> None:
+        self._is_over = True
+        while self._replicas:
+            self.kill()
         for process in self._past:
             await process.bury()
+
+    # The real time.
+
+    @contextlib.contextmanager
+    def _limit_real_time(self) -> Iterator[None]:
+        over = threading.Event()
+        watch = threading.Thread(
+            target=self._watch, args=[threading.get_ident(), over], daemon=True)
+        watch.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watch.join()
+
+    def _watch(self, ident: int, over: threading.Event) -> None:
+        """Break off the run in the thread ``ident`` if it is not over in time."""
+        if over.wait(self.plan.real_limit):
+            return
+        self.is_abandoned = True
+        self.problems.append(
+            f"It has not ended in {self.plan.real_limit:g} seconds of real time. "
+            f"{shutdown.describe_waiting(calls.Calls(), self.loop)}")
+        while not over.is_set():
+            reaction = threading.Event()
+            self.loop.call_soon_threadsafe(self._abandon, reaction)
+            if not reaction.wait(BLOCKING) and not over.is_set():
+                place = tracebacks.locate(sys._current_frames().get(ident), own=True)
+                self.problems.append(f"The event loop is blocked at {place}.")
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                    ctypes.c_ulong(ident), ctypes.py_object(BlockedError))
+            over.wait(BLOCKING)
+
+    def _abandon(self, reaction: threading.Event) -> None:
+        reaction.set()
+        if self._main is not None and self.loop.is_patient:
+            self.loop.is_patient = False
+            self._main.cancel()
 
     # The operator.
 
@@ -243,8 +331,10 @@ class Run:
 
     async def stop(self, replica: int = 0) -> None:
         """Stop the operator as by a signal."""
-        await self._replicas[replica].operator.stop()
-        del self._replicas[replica]
+        stopping = self._replicas[replica].stop()
+        await asyncio.wait([stopping])
+        stopping.result()
+        self._past.append(self._replicas.pop(replica).process)
 
     async def restart(self) -> None:
         """Start the operator after a while."""
@@ -296,7 +386,7 @@ class Run:
 
     def _is_write(self, target: faults.Target) -> bool:
         return (
-            target.verb in WRITES and self._is_own(processes.peer.get())
+            not self._is_over and target.verb in WRITES and self._is_own(processes.peer.get())
             and not _is_ignored(target.resources[0].partition('/')[0]))
 
     def _is_own(self, process: processes.Process | None) -> bool:

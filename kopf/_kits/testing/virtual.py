@@ -55,13 +55,16 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self.holds = 0
         """How many threads and processes work for the loop now."""
+        self.is_patient = True
+        """Whether the time stands still for these, and for foreign servers."""
         self._now = 0.0
         self._origin = datetime.datetime.now(datetime.UTC)
         self._servers: dict[tuple[str, int], _Server] = {}
         self._virtual: dict[socket.socket, tuple[str, int]] = {}
         self._waiters: list[tuple[float, asyncio.Future[None]]] = []
         super().__init__(_Selector(self))
-        self.set_default_executor(concurrent.futures.ThreadPoolExecutor())
+        self._threads = concurrent.futures.ThreadPoolExecutor()
+        self.set_default_executor(self._threads)
 
     def time(self) -> float:
         return self._now
@@ -330,7 +333,7 @@ class _Selector(selectors.DefaultSelector):
             self._active = time.monotonic()
         if ready or (timeout is not None and timeout <= 0):
             return ready
-        if not self._loop.holds and not self._is_waiting():
+        if not self._loop.is_patient or (not self._loop.holds and not self._is_waiting()):
             if self._loop.rest():
                 return []
             if timeout is not None:

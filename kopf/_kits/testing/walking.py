@@ -74,6 +74,7 @@ def walk(
         rest: float = 150.0,
         kept: float = 600.0,
         limit: float = 3600.0,
+        real_limit: float = 120.0,
         **options: Any,
 ) -> int:
     """
@@ -103,6 +104,7 @@ def walk(
         being at rest.
     :param kept: for how long (virtual seconds) the operator must write nothing after that.
     :param limit: how long (virtual seconds) a walk can take.
+    :param real_limit: how long (real seconds) a walk can take.
     :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
     :returns: the number of sequences that the API server has accepted.
     :raises WalkError: if any sequence ends differently. The sequence is as short as possible.
@@ -112,7 +114,9 @@ def walk(
     """
     __tracebackhide__ = True
     runs.check_sync('walk')
-    plan = runs.Plan(sources, options, load=load, ignore=ignore, rest=rest, limit=limit)
+    plan = runs.Plan(
+        sources, options, load=load, ignore=ignore, rest=rest, limit=limit,
+        real_limit=real_limit)
     walker = _Walker(plan, resource, kept=kept, expected=expected)
     if only is not None:
         walker.check(only)
@@ -235,6 +239,9 @@ class _Walker:
     def _walk(self, steps: Sequence[Step]) -> '_Walk':
         walk = _Walk(self._plan, self._resource, steps, kept=self._kept)
         walk.play(walk.go)
+        if walk.is_abandoned:
+            self._left = 0  # others would take as long
+            raise WalkError(steps, walk.problems, walk.story)
         return walk
 
     def _find_errors(self, walk: '_Walk') -> list[str]:

@@ -1,3 +1,10 @@
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+import time
+
 import pytest
 
 import kopf
@@ -193,3 +200,157 @@ async def tick(patch, **_):
 def test_unknown_faults_are_errors(options):
     with pytest.raises(ValueError, match='crash'):
         testing.explore(scenario, registry=None, **options)
+
+
+VALIDATING = '''
+import asyncio
+import kopf
+
+async def serve(fn):
+    yield {'url': 'https://localhost:1/'}
+    await asyncio.Event().wait()
+
+@kopf.on.startup()
+async def configure(settings, **_):
+    settings.admission.managed = 'kopf.example.com'
+    settings.admission.server = serve
+
+@kopf.on.validate('kopfexamples', ignore_failures=True)
+async def check(**_):
+    pass
+
+@kopf.on.create('kopfexamples')
+async def create(patch, **_):
+    patch.status['tries'] = 1
+'''
+
+
+def test_no_fault_hits_the_shutdown_at_the_end_of_a_run(crd, script):
+    explored = testing.explore(
+        scenario, script(VALIDATING), load=[crd], strikes=['crash'],
+        ignore=['validatingwebhookconfigurations:metadata.annotations'])
+    assert 'create validatingwebhookconfigurations' in explored.writes
+    assert len(explored.writes) == 4
+
+
+STUBBORN = '''
+import asyncio
+
+@kopf.on.create('kopfexamples')
+async def create(patch, **_):
+    patch.status['tries'] = 1
+
+@kopf.on.cleanup()
+async def stay(**_):
+    while True:
+        try:
+            await asyncio.sleep(1)
+        except asyncio.CancelledError:
+            pass
+'''
+
+
+def test_an_operator_that_never_stops_is_found(crd, script):
+    with pytest.raises(AssertionError) as found:
+        testing.explore(scenario, script(STUBBORN), load=[crd])
+    assert "The operator has not stopped in 3600 seconds." in str(found.value)
+    assert "stay()" in str(found.value)
+
+
+def make_blocked(*, threaded, released):
+    registry = kopf.OperatorRegistry()
+
+    def block(patch, retry, **_):
+        if retry:
+            while not released.is_set():
+                time.sleep(0.01)
+        patch.status['tries'] = 1
+        raise kopf.TemporaryError("Once more.", delay=5)
+
+    async def block_loop(**kwargs):
+        block(**kwargs)
+
+    kopf.on.create('kopfexamples', registry=registry, id='block')(block if threaded else block_loop)
+    return registry
+
+
+@pytest.mark.parametrize('threaded', [True, False])
+def test_a_run_has_a_limit_of_real_time(crd, threaded, monkeypatch):
+    monkeypatch.setattr('kopf._kits.testing.runs.BLOCKING', 0.1)
+    released = threading.Event()
+    registry = make_blocked(threaded=threaded, released=released)
+    try:
+        with pytest.raises(AssertionError) as found:
+            testing.explore(scenario, registry=registry, load=[crd], real_limit=1)
+    finally:
+        released.set()
+    assert "It has not ended in 1 seconds of real time." in str(found.value)
+    assert ' block()' in str(found.value)
+
+
+def test_an_exploration_ends_with_the_first_run_that_takes_too_long(crd):
+    released = threading.Event()
+    registry = kopf.OperatorRegistry()
+    calls = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    def create(patch, **_):
+        calls.append(True)
+        if len(calls) > 1:
+            released.wait()
+        patch.status['tries'] = 1
+
+    try:
+        with pytest.raises(testing.ExplorationError) as found:
+            testing.explore(
+                scenario, registry=registry, load=[crd], strikes=['crash', 'stop'], real_limit=2)
+    finally:
+        released.set()
+    assert "1 of 1 runs" in str(found.value)
+    assert "It has not ended in 2 seconds of real time. Tasks: " in str(found.value)
+    assert "configmaps" not in str(found.value)
+
+
+def test_an_exploration_can_be_interrupted(crd, script):
+    started = []
+
+    async def interrupted(client):
+        await scenario(client)
+        started.append(True)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        testing.explore(interrupted, script(RIGHT), load=[crd], only='crash:1')
+
+
+def test_the_progress_is_shown_on_a_terminal_even_if_the_output_is_captured(crd, script):
+    path = script(f"""
+from kopf import testing
+SCRIPT = {script(RIGHT, 'operator.py')!r}
+
+async def scenario(client):
+    await client.create('kopfexamples', 'obj', spec={{}})
+    await client.wait('kopfexamples', 'obj', lambda obj: obj['status']['tries'], timeout=300)
+
+def test_it():
+    testing.explore(scenario, SCRIPT, load=[{crd!r}], strikes=['crash'])
+""", 'test_it.py')
+    shown = run_on_terminal(sys.executable, '-m', 'pytest', '-p', 'no:cacheprovider', path)
+    assert "Exploring: the run without faults …" in shown
+    assert "Exploring: run 2 of 3, crash:2 …" in shown
+    assert "1 passed" in shown
+
+
+def run_on_terminal(*args):
+    """Run a command on a terminal of its own; return what is shown there."""
+    main, terminal = os.openpty()
+    with subprocess.Popen(args, stdin=terminal, stdout=terminal, stderr=terminal) as process:
+        os.close(terminal)
+        shown = bytearray()
+        with contextlib.suppress(OSError):  # the end of the terminal
+            while data := os.read(main, 4096):
+                shown += data
+        os.close(main)
+    assert process.returncode == 0, shown
+    return shown.decode()

@@ -1,8 +1,10 @@
 import sys
+import threading
 
 import pytest
 from hypothesis import strategies as st
 
+import kopf
 from kopf import testing
 
 SPECS = [{'n': 1}, {'n': 2}, {}]
@@ -149,3 +151,21 @@ def test_the_library_is_named_if_it_is_missing(crd, script, monkeypatch):
     monkeypatch.setitem(sys.modules, 'hypothesis', None)
     with pytest.raises(ImportError, match=r"kopf\[testing\]"):
         testing.walk('kopfexamples', script(RIGHT), load=[crd], specs=SPECS)
+
+
+def test_a_walk_that_takes_too_long_in_reality_is_the_last_one(crd):
+    released = threading.Event()
+    registry = kopf.OperatorRegistry()
+    calls = []
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    def block(**_):
+        calls.append(True)
+        released.wait()
+
+    try:
+        with pytest.raises(testing.WalkError, match="It has not ended in 1 seconds of real time"):
+            testing.walk('kopfexamples', registry=registry, load=[crd], specs=SPECS, real_limit=1)
+    finally:
+        released.set()
+    assert len(calls) == 1
