@@ -93,7 +93,7 @@ class Target(NamedTuple):
             return
         if self.fence.is_overtaken(expected, actual):
             raise OvertakenError(actual)
-        if bodies.is_newer(bodies.parse_version(actual), bodies.parse_version(expected)):
+        if _is_newer(actual, expected):
             self.fence.confirm()
 
     def is_applied(
@@ -229,6 +229,8 @@ async def _merge(
                 raise
             if is_fenced and target.is_applied(part, expected, newest):
                 return newest  # the response to a former attempt was lost
+            if not _is_newer(newest, expected):
+                raise  # the server is behind: the same patch would fail at once again
             target.verify(expected, newest)
             continue
         except api.REPEATABLE:
@@ -303,8 +305,7 @@ async def exchange(
             raw, [*tests, *ops], subresource=subresource, retry=retry), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw)
-        if newest is None or bodies.is_newer(
-                bodies.parse_version(newest), bodies.parse_version(raw)):
+        if newest is None or _is_newer(newest, raw):
             target.logger.debug("Not patched: the object has changed meanwhile.")
             return newest, False
         if e.message == FAILED_TEST:
@@ -336,6 +337,10 @@ def guard_finalizer(
 def _namespace_of(raw: bodies.RawBody) -> references.Namespace:
     namespace = raw['metadata'].get('namespace')
     return None if namespace is None else references.NamespaceName(namespace)
+
+
+def _is_newer(a: bodies.RawBody, b: bodies.RawBody) -> bool:
+    return bodies.is_newer(bodies.parse_version(a), bodies.parse_version(b))
 
 
 def _is_in_status(op: Mapping[str, Any]) -> bool:

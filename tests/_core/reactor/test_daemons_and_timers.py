@@ -9,7 +9,6 @@ import threading
 import pytest
 
 import kopf
-from kopf._core.actions import application
 from tests._core.reactor.worlds import accompany, live, now, run_virtually
 
 SORTS = pytest.mark.parametrize('decorate', [kopf.daemon, kopf.timer])
@@ -429,7 +428,7 @@ def test_conflicts_in_a_row_are_no_errors_but_many_times_more_are(decorate, capl
                 patch.status['done'] = True
 
         def obstruct(api, rounds=rounds):
-            api.faults = ['conflict', None] * application.MAX_CONFLICTS * rounds
+            api.faults = ['conflict', None] * rounds
 
         caplog.clear()
         api = live(declare, (1, obstruct), lasts=10_000)

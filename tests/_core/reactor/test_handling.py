@@ -316,6 +316,24 @@ def test_a_list_that_is_older_than_the_known_state_is_not_taken_after_a_conflict
     assert not api.faults
 
 
+@pytest.mark.parametrize('seen', ['older', None])
+def test_conflicts_are_not_tried_again_at_once_if_the_api_shows_no_newer_state(
+        registry, journal, seen):
+    journal.declare(registry, kopf.on.create, 'c')
+    counts = []
+
+    def recover(api):
+        counts.append(len(api.requests))
+        api.faults = []
+
+    api = Api()
+    api.faults = ['conflict', seen] * 1000
+    run_virtually(handle(registry, (10, recover), api=api, subresource=True))
+    assert counts == [10]  # 5 attempts and lists: after 0, 1, 2, 4, 7 seconds
+    assert journal.done == [('c', 'create', 0)]
+    assert api.objects['obj']['status'] == {'c': 1}
+
+
 @pytest.mark.parametrize('number, told', [(10, 0), (11, 1)])
 def test_only_so_many_conflicts_in_a_row_are_usual(registry, journal, caplog, number, told):
     caplog.set_level(logging.DEBUG)
