@@ -7,6 +7,8 @@ import collections
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from kopf._cogs.aiokits import timeouts
+
 T = TypeVar('T')
 
 
@@ -102,7 +104,7 @@ class Workers(Generic[T]):
         future = self._loop.create_future()
         self._idle.append(future)
         try:
-            async with asyncio.timeout(self._idle_timeout):
+            async with timeouts.timeout(self._idle_timeout):
                 await future
         except TimeoutError:
             # If notified in this same iteration of the event loop, the worker must go on: no other

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
@@ -135,7 +136,7 @@ class Outpost:
                 running.result()
             if self._time_to_release is not None:
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(self._time_to_release):
+                    async with timeouts.timeout(self._time_to_release):
                         await duty.release()
 
     def _stop(self) -> None:

@@ -23,7 +23,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal, Protocol
 
-from kopf._cogs.aiokits import pulses
+from kopf._cogs.aiokits import pulses, timeouts
 from kopf._cogs.clients import (
     api,
     errors,
@@ -363,8 +363,8 @@ class _Watcher:
         loop = asyncio.get_running_loop()
         started = loop.time()
         proving: asyncio.TimerHandle | None = None
-        lifetime = asyncio.timeout(watching.client_timeout)
-        silence = asyncio.timeout(watching.inactivity_timeout)
+        lifetime = timeouts.timeout(watching.client_timeout)
+        silence = timeouts.timeout(watching.inactivity_timeout)
         heard = started
         self._pulse.expect(watching.inactivity_timeout)
         splitter = splitting.LineSplitter()

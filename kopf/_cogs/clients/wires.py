@@ -18,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import aiohappyeyeballs
 
+from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import sockets
 from kopf._cogs.helpers import parsing
 
@@ -223,7 +224,7 @@ class Wire:
         loop = asyncio.get_running_loop()
         host, port = self._address
         try:
-            async with asyncio.timeout(timeout):
+            async with timeouts.timeout(timeout):
                 addresses = await _resolve(host, port)
                 sock = await aiohappyeyeballs.start_connection(
                     addresses, happy_eyeballs_delay=ATTEMPT_DELAY,

@@ -9,6 +9,8 @@ import enum
 import threading
 from typing import Any, Generic, Self, TypeVar
 
+from kopf._cogs.aiokits import timeouts
+
 FlagT = TypeVar('FlagT', bound=enum.Flag)
 
 
@@ -154,7 +156,7 @@ class AsyncFlagWaiter(FlagWaiter[FlagT]):
 
     async def wait(self, timeout: float | None = None) -> Self:
         try:
-            async with asyncio.timeout(timeout):
+            async with timeouts.timeout(timeout):
                 await self._setter.async_event.wait()
         except TimeoutError:
             pass

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Literal, TypeVar
 
-from kopf._cogs.aiokits import tasks
+from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import api, errors, listing, scanning, streaks, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
@@ -118,7 +118,7 @@ async def observe_resources(
             # The CRDs are listed before the first discovery. In the reverse order, a CRD that
             # changes in between would be listed already, and its change would be missed.
             try:
-                async with asyncio.timeout(MAX_CRDS_WAIT):
+                async with timeouts.timeout(MAX_CRDS_WAIT):
                     await tracker.filled.wait()
             except TimeoutError:
                 pass

@@ -11,7 +11,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
-from kopf._cogs.aiokits import wakeups
+from kopf._cogs.aiokits import timeouts, wakeups
 from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, dicts, patches
 from kopf._core.actions import application, decisions, execution, loggers, observers
@@ -332,7 +332,7 @@ class Processor:
     async def _settle_at_exit(self, item: items.Item, saver: saving.Saver) -> None:
         """Wait for the PATCH that was sent while a handler ran: its effect must be known."""
         try:
-            async with asyncio.timeout_at(self._switch.deadline):
+            async with timeouts.timeout_at(self._switch.deadline):
                 await saver.settle()
         except (apierrors.APIError, application.PatchError, TimeoutError):
             pass  # `save` tries once more
@@ -354,7 +354,7 @@ class Processor:
         saver = saving.Saver(
             item, raw, env=self.env, logger=logger, is_shared=self._switch.check_paused)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with timeouts.timeout_at(deadline):
                 try:
                     if saver.is_behind(raw):  # e.g. the response to a timer has shown that
                         raise application.OvertakenError(raw)

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from kopf._cogs.aiokits import clocks
+from kopf._cogs.aiokits import clocks, timeouts
 from kopf._cogs.clients import watching
 from kopf._cogs.structs import bodies, references
 
@@ -132,7 +132,7 @@ class Tracker(watching.Sink):
             self._changed.clear()
             try:
                 earliest = min((due for due, _ in self._plans.values()), default=None)
-                async with asyncio.timeout_at(earliest):
+                async with timeouts.timeout_at(earliest):
                     await self._changed.wait()
             except TimeoutError:
                 pass

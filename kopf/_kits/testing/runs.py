@@ -27,6 +27,7 @@ from collections.abc import (
 from pathlib import Path
 from typing import Any
 
+from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import calls, loggers, tracebacks
 from kopf._core.reactor import shutdown
 from kopf._kits.sandbox import faults
@@ -229,7 +230,7 @@ class Run:
 
     async def _perform(self, scenario: Scenario) -> None:
         try:
-            async with asyncio.timeout(self.plan.limit):
+            async with timeouts.timeout(self.plan.limit):
                 self.sandbox.listen(self.hear)
                 await self.open()
                 await scenario(self._api.client)

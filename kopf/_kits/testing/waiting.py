@@ -8,6 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
+from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import errors
 from kopf._kits.testing import virtual
 
@@ -47,7 +48,7 @@ async def wait_for(
     attempt, since = 0, loop.time()
     seen: Any = "nothing yet: it has not returned"
     try:
-        async with asyncio.timeout(timeout):
+        async with timeouts.timeout(timeout):
             while True:
                 await virtual.pause(attempt, since)
                 attempt, since = attempt + 1, loop.time()

@@ -13,6 +13,7 @@ import string
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
@@ -85,7 +86,7 @@ class Manager:
                 else:
                     streak.end()
             try:
-                async with asyncio.timeout(pause):
+                async with timeouts.timeout(pause):
                     await woken.wait()
             except TimeoutError:
                 pass

@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from typing import Any
 
-from kopf._cogs.aiokits import tasks
+from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references, reviews
@@ -113,7 +113,7 @@ class Service:
         if self._managing is not None and self._manager is not None:
             await tasks.cancel([self._managing])
             try:
-                async with asyncio.timeout_at(deadline):
+                async with timeouts.timeout_at(deadline):
                     await self._manager.clean(self._describe(persistent=True) or {})
             except (errors.APIError, TimeoutError) as e:
                 logger.warning(f"The webhooks are left in the cluster, as it does not let them be "

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from typing import Any
 
-from kopf._cogs.aiokits import threads, wakeups
+from kopf._cogs.aiokits import threads, timeouts, wakeups
 from kopf._cogs.clients import api
 from kopf._cogs.structs import bodies, patches, references
 from kopf._core.actions import execution, loggers
@@ -145,7 +145,7 @@ class Spawner:
         until = self._deadline
         if until is not None:
             until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
-        async with asyncio.timeout_at(until) as limit:
+        async with timeouts.timeout_at(until) as limit:
             self._writings.add(limit)
             try:
                 yield

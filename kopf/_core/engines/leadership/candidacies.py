@@ -8,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from kopf._cogs.aiokits import clocks, tasks, tenures
+from kopf._cogs.aiokits import clocks, tasks, tenures, timeouts
 from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
@@ -82,7 +82,7 @@ class Candidacy:
                         step, period=self._settings.retry_period, now=self._clock(),
                         share=random.random())
                     with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(pause):
+                        async with timeouts.timeout(pause):
                             await self._freed.wait()
         finally:
             await tasks.cancel([following])
@@ -107,7 +107,7 @@ class Candidacy:
             if self._tenure.term is None:
                 break
             try:
-                async with asyncio.timeout(self._tenure.left):
+                async with timeouts.timeout(self._tenure.left):
                     step = await self._attempt()
             except TimeoutError:
                 self._fail("the API server has not responded in time")

@@ -7,7 +7,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from typing import NamedTuple
 
-from kopf._cogs.aiokits import forks
+from kopf._cogs.aiokits import forks, timeouts
 from kopf._cogs.helpers import parsing
 
 LIMITS = parsing.Limits(head=16 * 1024, fields=100, body=16 * 1024)
@@ -59,7 +59,7 @@ class Responder:
         try:
             peer = writer.get_extra_info('peername')
             response = await self._make_response(reader, peer[0] if peer else '')
-            async with asyncio.timeout(CLIENT_TIMEOUT):
+            async with timeouts.timeout(CLIENT_TIMEOUT):
                 writer.write(response)
                 await writer.drain()
                 writer.close()
@@ -82,7 +82,7 @@ class Responder:
         heads: list[parsing.RequestHead] = []
         parser = parsing.RequestReader(LIMITS, heads.append, lambda _: None)
         try:
-            async with asyncio.timeout(CLIENT_TIMEOUT):
+            async with timeouts.timeout(CLIENT_TIMEOUT):
                 while not heads:
                     data = await reader.read(LIMITS.head)
                     if not data:

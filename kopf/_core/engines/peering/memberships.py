@@ -17,7 +17,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.aiokits import clocks, tasks, timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
@@ -224,7 +224,7 @@ class Membership:
         if not self._written or not self._present or not is_released:
             return
         try:
-            async with asyncio.timeout_at(deadline):
+            async with timeouts.timeout_at(deadline):
                 await self._patch({self._identity: None}, retry=True)
         except Exception as e:
             logger.warning(f"The record in the peering {self._title} is left to expire: {e!r}")
@@ -417,7 +417,7 @@ class Membership:
 
 async def _wait_for(event: asyncio.Event, timeout: float | None) -> None:
     try:
-        async with asyncio.timeout(timeout):
+        async with timeouts.timeout(timeout):
             await event.wait()
     except TimeoutError:
         pass

@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from kopf._cogs.aiokits import clocks, tasks, tenures
+from kopf._cogs.aiokits import clocks, tasks, tenures, timeouts
 from kopf._cogs.clients import errors, leasing
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
@@ -165,7 +165,7 @@ class Participation:
             members = 1
             if self._own.tenure.term is not None:
                 try:
-                    async with asyncio.timeout(settings.lease_duration):
+                    async with timeouts.timeout(settings.lease_duration):
                         members = await self._look()
                 except TimeoutError:
                     self._fail('list the Leases', "the API server has not responded in time")
