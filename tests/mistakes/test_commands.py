@@ -63,7 +63,7 @@ COMMANDS = [
     ("kopf check folder",
      r"it is not a file, but a folder\. Name the files in it, for example: folder/\*\.py"),
     ("kopf check notes.txt", r"not a file of Python: its name must end with \.py"),
-    ("kopf check binary.py", r"Cannot load binary\.py: SyntaxError: .*null bytes"),
+    ("kopf check binary.py", r"Cannot load binary\.py: (Syntax|Value)Error: .*null bytes"),
     ("kopf check -m handlers.py", r"handlers\.py as a module: it is a file\. Name it without -m"),
     ("kopf check -m absent", r"No module named 'absent'\nCheck the name, or install it into "),
     ("kopf check handlers.py other.py", r"two handlers have the id 'fn': .*handlers\.py:3 and .*"),
