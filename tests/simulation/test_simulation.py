@@ -49,6 +49,7 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (711146, "a list that is older than the response to the last write is taken as the newest"),
     (730015, "what is done is not written at exit, if an event handler has to be interrupted"),
     (965567, "finished sub-handlers are called again, as another one has seen an older state"),
+    (2000018, "a conflict with an own PATCH, whose response was lost, is taken for another's"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault

@@ -264,6 +264,9 @@ class Client:
                 which = f'#{attempt}' if total is None else f'#{attempt}/{total}'
                 self._log_retry(logger or self.logger, which, method, path, error)
                 await asyncio.sleep(pause)
+            except errors.APIError as error:
+                error.earlier = error.earlier or failure
+                raise
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -356,6 +359,8 @@ class Client:
                 return answer.body
             if answer.status != 401:
                 error = _make_error(answer, answer.body)
+                if answer.is_repeated:
+                    error.earlier = errors.APIConnectionError("there was no response")
                 if self._outages and not isinstance(error, REPEATABLE):
                     self._outages.end(path)
                 raise error

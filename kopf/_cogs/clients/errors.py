@@ -46,6 +46,8 @@ class APIError(Exception):
         self.status = status
         self.payload: Mapping[str, Any] = payload or {}
         self._retry_after = retry_after
+        self.earlier: APIError | None = None
+        """The failure of an earlier attempt, which the server may have executed nevertheless."""
 
     def __str__(self) -> str:
         return self.message or f"HTTP {self.status}"

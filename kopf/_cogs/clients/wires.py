@@ -116,6 +116,7 @@ class Wire:
         """
         request = self._encode(method, target, headers, body)
         await self._enter()
+        is_repeated = False
         try:
             while True:
                 if self._closed:
@@ -136,6 +137,7 @@ class Wire:
                 except _Silence:
                     if not is_kept or method == 'POST':
                         raise
+                    is_repeated = True
                     continue
                 except BaseException:
                     connection.abort()  # of a refused permit; otherwise, it is aborted already
@@ -143,7 +145,7 @@ class Wire:
                 if connection.is_reusable:
                     connection.idle_since = asyncio.get_running_loop().time()
                     self._idle.append(connection)
-                return response
+                return response._replace(is_repeated=True) if is_repeated else response
         finally:
             self._leave()
 

@@ -53,6 +53,8 @@ class Response(NamedTuple):
     status: int
     raw_fields: RawFields
     body: bytes
+    is_repeated: bool = False
+    """Whether the request was sent before, over a connection that was closed without a response."""
 
     @property
     def fields(self) -> Fields:

@@ -208,6 +208,7 @@ async def _merge(
         target: Target, raw: bodies.RawBody, part: Mapping[str, Any],
 ) -> bodies.RawBody | None:
     alone = list(part) == ['status'] and 'status' in target.resource.subresources
+    earlier: errors.APIError | None = None
     if target.logger.isEnabledFor(logging.DEBUG):
         target.logger.debug(f"Patching with: {dict(part)!r}")
     newest: bodies.RawBody | None = raw
@@ -222,6 +223,7 @@ async def _merge(
                 newest, payload, subresource='status' if alone else None,
                 retry=True if is_fenced else lambda: not target.is_fenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
+            earlier = earlier or e.earlier
             expected, newest = newest, await target.read_again(newest)
             if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None
@@ -240,8 +242,10 @@ async def _merge(
         if result is not None:
             _report_inconsistencies(part, result, target.logger)
         return result
-    raise errors.APIConflictError(
+    failure = errors.APIConflictError(
         f"The object changes too often to be patched: {MAX_CONFLICTS} conflicts in a row.")
+    failure.earlier = earlier
+    raise failure
 
 
 async def _transform(

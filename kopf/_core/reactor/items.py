@@ -269,14 +269,17 @@ class Item:
 
     @contextlib.contextmanager
     def attempting(self) -> Iterator[None]:
-        """Note that a PATCH is sent in this block. If there is a conflict, its result is known."""
+        """
+        Note that a PATCH is sent in this block. If there is a conflict, its result is known, unless
+        that is a conflict with an earlier attempt, whose response was lost.
+        """
         former = self.trust
         if former is Trust.NONE:
             self.trust = Trust.ATTEMPTED
         try:
             yield
-        except errors.APIConflictError:
-            if self.trust is Trust.ATTEMPTED:
+        except errors.APIConflictError as e:
+            if self.trust is Trust.ATTEMPTED and e.earlier is None:
                 self.trust = former
             raise
 

@@ -140,6 +140,21 @@ async def test_redirects_are_not_followed(server, client):
     assert len(server.requests) == 1
 
 
+@pytest.mark.parametrize('before, earlier', [
+    ([], None),
+    ([refuse(503)], errors.APIServerError),
+    ([say({}), drop()], errors.APIConnectionError),
+], ids=['first', 'retried', 'kept-connection'])
+async def test_errors_tell_whether_an_earlier_attempt_can_have_been_executed(
+        server, client, before, earlier):
+    server.script(*before, refuse(409))
+    if len(before) > 1:
+        await client.request('PATCH', '/api', body=b'{}')
+    with pytest.raises(errors.APIConflictError) as info:
+        await client.request('PATCH', '/api', body=b'{}')
+    assert type(info.value.earlier) is (earlier or type(None))
+
+
 @pytest.mark.parametrize('backoffs', [[], ()])
 async def test_retrying_can_be_disabled_by_settings(server, client, settings, backoffs):
     settings.networking.error_backoffs = backoffs

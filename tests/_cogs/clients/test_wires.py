@@ -127,9 +127,9 @@ async def test_connections_kept_for_too_long_are_not_used():
 
 async def test_a_request_is_sent_again_if_a_kept_connection_turns_out_to_be_closed():
     async with serve(OK, b'', OK) as (server, wire):
-        await send(wire)
-        response = await send(wire)
-    assert response.status == 200
+        first = await send(wire)
+        second = await send(wire)
+    assert (second.status, first.is_repeated, second.is_repeated) == (200, False, True)
     assert server.connections == 2
 
 
