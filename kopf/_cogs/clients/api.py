@@ -3,6 +3,7 @@ The API client: requests with retries, streams, and automatic re-authentication.
 """
 import asyncio
 import contextlib
+import contextvars
 import copy
 import functools
 import logging
@@ -51,6 +52,11 @@ class Tenure(Protocol):
 
         :raises errors.NotLeadingError: if it may not.
         """
+
+
+_term_var: contextvars.ContextVar[tuple[Tenure, int | None] | None] = contextvars.ContextVar(
+    'term_var', default=None)
+"""The term to which the writes of this context belong; see `Client.enter_term`."""
 
 
 class Stream(Protocol):
@@ -130,12 +136,36 @@ class Client:
 
     def limit_writes(self, tenure: Tenure) -> None:
         """
-        Send no writes outside of the terms, nor those that were begun in a former term.
+        Send no writes outside of the terms, nor those that belong to a former term.
 
         This is checked right before each attempt is sent. Such requests raise
         `errors.NotLeadingError`. A write is any request with a body.
         """
         self._tenure = tenure
+
+    def enter_term(self) -> None:
+        """
+        Let all later writes of this context (`contextvars`) belong to the present term.
+
+        After its end, they raise `errors.NotLeadingError`, even if there is another term by then:
+        what they write was decided before. Writes in other contexts belong to the term in which
+        they begin.
+        """
+        if self._tenure is not None:
+            _term_var.set((self._tenure, self._tenure.term))
+
+    def verify_term(self) -> None:
+        """
+        Check that the term has not ended to which the writes of this context belong.
+
+        :raises errors.NotLeadingError: if it has.
+        """
+        if self._tenure is not None:
+            self._tenure.verify(self._find_term(self._tenure))
+
+    def _find_term(self, tenure: Tenure) -> int | None:
+        entered = _term_var.get()
+        return entered[1] if entered is not None and entered[0] is tenure else tenure.term
 
     def without_limits(self) -> 'Client':
         """Get a client with the same connections, whose writes `limit_writes` does not affect."""
@@ -231,7 +261,7 @@ class Client:
             content_type = JSON
         permit: Callable[[], None] | None = None
         if self._tenure is not None and body is not None:
-            permit = functools.partial(self._tenure.verify, self._tenure.term)
+            permit = functools.partial(self._tenure.verify, self._find_term(self._tenure))
         pauses: Iterator[float] | None = None
         failure: errors.APIError | None = None
         attempt = 0

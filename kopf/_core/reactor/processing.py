@@ -108,6 +108,7 @@ class Processor:
 
     async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
         """Index the state; return when to retry failed indexing handlers, or None for never."""
+        self.env.client.enter_term()
         try:
             return await self.indexers.index(
                 self._find_indexing(item), uid=item.uid, resource=item.resource,
@@ -129,6 +130,7 @@ class Processor:
             found: reconciliation.Reconciliation | None,
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
+        self.env.client.enter_term()
         work: Awaitable[object] = self._conclude(item, raw, found)
         if self.env.observer is not None:
             work = self.env.observer.reconciliation(

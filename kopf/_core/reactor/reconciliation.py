@@ -538,6 +538,7 @@ class Reconciliation:
                 filter_error=self._selection.failing.get(handler))
         finally:
             self.item.enter(items.Phase.WORKING)
+        self.env.client.verify_term()  # what a thread has done in a former term is not recorded
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))

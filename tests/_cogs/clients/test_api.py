@@ -1,4 +1,5 @@
 import asyncio
+import contextvars
 import datetime
 import itertools
 import logging
@@ -628,6 +629,57 @@ async def test_reading_is_not_limited(limited, server):
 async def test_writes_without_limits_are_sent_at_any_time(limited, server):
     limited._tenure.term = None
     assert await limited.without_limits().request('PATCH', '/path', body=b'{}') == {}
+
+
+async def test_writes_belong_to_the_term_that_was_entered(limited, server):
+    limited.enter_term()
+    limited.verify_term()
+    assert await limited.request('PATCH', '/path', body=b'{}') == {}
+    limited._tenure.term = 2
+    with pytest.raises(errors.NotLeadingError):
+        limited.verify_term()
+    with pytest.raises(errors.NotLeadingError):
+        await limited.request('PATCH', '/path', body=b'{}')
+    assert len([req for req in server.requests if req.body]) == 1
+    limited.enter_term()
+    assert await limited.request('PATCH', '/path', body=b'{}') == {}
+
+
+async def test_writes_in_other_contexts_belong_to_the_present_term(limited):
+    async def enter():
+        limited.enter_term()
+
+    await asyncio.create_task(enter())
+    limited._tenure.term = 2
+    limited.verify_term()
+    assert await limited.request('PATCH', '/path', body=b'{}') == {}
+
+
+async def test_writes_that_threads_ask_for_belong_to_the_term_of_the_thread(limited):
+    loop = asyncio.get_running_loop()
+
+    def write():
+        return asyncio.run_coroutine_threadsafe(
+            limited.request('PATCH', '/path', body=b'{}'), loop).result()
+
+    async def enter():
+        limited.enter_term()
+        return contextvars.copy_context()
+
+    context = await asyncio.create_task(enter())
+    assert await loop.run_in_executor(None, context.run, write) == {}
+    limited._tenure.term = 2
+    with pytest.raises(errors.NotLeadingError):
+        await loop.run_in_executor(None, context.run, write)
+
+
+async def test_terms_of_other_clients_do_not_matter(limited, server, settings):
+    info = credentials.ConnectionInfo(server=server.url)
+    async with api.Client(credentials=info, settings=settings) as other:
+        other.limit_writes(Tenure())
+        other.enter_term()
+        limited._tenure.term = 2
+        assert await limited.request('PATCH', '/path', body=b'{}') == {}
 
 
 async def test_requests_without_limits_count_as_traffic(client, server, until):

@@ -359,6 +359,72 @@ async def test_patches_of_daemons_are_lost_with_the_lease_and_not_written_later(
     await operator.stop()
 
 
+class Relapse:
+    """Lets the operator lose and get the leadership again, from inside of a thread."""
+
+    def __init__(self):
+        self.loop = asyncio.get_running_loop()
+        self.operator = None
+
+    async def _happen(self):
+        self.operator.stand_by()
+        self.operator.take_over()
+
+    def __call__(self):
+        asyncio.run_coroutine_threadsafe(self._happen(), self.loop).result()
+
+
+@testing.virtual_time
+async def test_what_a_thread_of_a_former_term_has_done_is_not_written(registry, calls):
+    relapse = Relapse()
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    def create(patch, **_):
+        calls.append('create')
+        patch.status['by'] = len(calls)
+        if len(calls) == 1:
+            relapse()
+
+    api = Api()
+    relapse.operator = operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await operator.rest()
+    assert calls == ['create', 'create']
+    assert [raw['status']['by'] for _, raw in api.history if 'status' in raw] == [2]
+    await operator.stop()
+
+
+@testing.virtual_time
+async def test_what_threads_of_event_handlers_and_of_timers_want_in_a_later_term_is_not_written(
+        registry, calls):
+    relapse = Relapse()
+
+    @kopf.on.event('kopfexamples', registry=registry)
+    def show(patch, spec, **_):
+        patch.status['event'] = len(calls)
+        if 'event' not in calls:
+            calls.append('event')
+            relapse()
+
+    @kopf.timer('kopfexamples', interval=60, initial_delay=10, registry=registry)
+    def tick(patch, **_):
+        patch.status['timer'] = len(calls)
+        if 'timer' not in calls:
+            calls.append('timer')
+            relapse()
+
+    api = Api()
+    relapse.operator = operator = Operator(api, registry)
+    operator.start()
+    api.create(spec={})
+    await asyncio.sleep(200)
+    status = [raw['status'] for _, raw in api.history if 'status' in raw]
+    assert all(item.get('event') != 0 and item.get('timer') != 1 for item in status)
+    assert status[-1] == {'event': 2, 'timer': 2}
+    await operator.stop()
+
+
 @testing.virtual_time
 async def test_indices_are_kept_up_to_date_by_a_standby(registry, calls):
     @kopf.index('kopfexamples', id='by_size', registry=registry)

@@ -7,6 +7,7 @@ which can be late. Requests can fail before or after they are committed.
 """
 import asyncio
 import collections
+import contextvars
 import copy
 import gc
 import json
@@ -158,14 +159,23 @@ class Client:
         self.dead = False
         self.cut = False
         self.leads = True
+        self.terms = 1
+        self._term = contextvars.ContextVar('term')
+
+    def enter_term(self):
+        self._term.set(self.terms)
+
+    def verify_term(self):
+        if not self.leads or self._term.get(self.terms) != self.terms:
+            raise errors.NotLeadingError("not leading")
 
     async def request(self, method, path, *, body=None, content_type=None, retry=True, **_):
-        while self.cut or not self.leads:
-            if not self.leads:
-                raise errors.NotLeadingError("not leading")
+        self.verify_term()
+        while self.cut:
             await asyncio.sleep(1)
             if callable(retry) and not retry():
                 raise errors.APIConnectionError("cut off", status=0)
+            self.verify_term()
         return await self._exchange(lambda: self.api.patch(
             *parse_path(path), content_type, json.loads(body)), path)
 
@@ -291,6 +301,7 @@ class Operator:
 
     def take_over(self):
         self.client.leads = True
+        self.client.terms += 1
         self.informers.take_over()
         self.spawner.take_over()
 

@@ -188,6 +188,7 @@ class Companion:
 
     async def _run(self) -> None:
         task = self.task
+        self.spawner.client.enter_term()
         until: float | None = None
         try:
             until = await self._attempt()
