@@ -354,3 +354,23 @@ def fn(**_):
         await op.wait_for("called")
         await asyncio.sleep(0.5)
         assert op.stop(timeout=20) == 0
+
+
+async def test_threads_do_not_wait_for_what_they_apply_any_more(
+        cluster, kube, kind, operator, tmp_path):
+    with Proxy(cluster) as proxy:
+        op = operator('''
+@kopf.on.create(*KIND)
+def fn(**_):
+    obj = {'apiVersion': 'v1', 'kind': 'ConfigMap'}
+    kopf.adopt(obj, strict=True)
+    print("called")
+    kopf.apply(obj).result()
+''', kind=kind, kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
+        await op.wait_for("authentication has finished")
+        proxy.hang(match=lambda request: '/configmaps/' in request.path, times=None)
+        await kube.create(kind, 'obj')
+        await op.wait_for("called")
+        await asyncio.sleep(0.5)
+        assert op.stop(timeout=20) == 0
+        assert not op.find("'fn' failed")  # it is interrupted as async handlers are

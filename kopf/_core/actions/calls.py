@@ -5,10 +5,11 @@ With these, hanging handlers are named: in the log, in the health checks, and in
 """
 import asyncio
 import collections
+import contextlib
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from types import FrameType
 from typing import Any
@@ -22,7 +23,9 @@ MAX_NAMED = 5
 
 class Call:
     """One call of one handler. A synchronous handler waits for a thread of the executor first."""
-    __slots__ = ('began', 'executor', 'handler', 'kwargs', 'loop', 'requested', 'task', 'thread')
+    __slots__ = (
+        '_awaited', '_is_interrupted', 'began', 'executor', 'handler', 'kwargs', 'loop',
+        'requested', 'task', 'thread')
 
     def __init__(
             self,
@@ -40,6 +43,31 @@ class Call:
         """The time of the event loop when the call began; None while it waits for a thread."""
         self.task = asyncio.current_task()
         self.thread: int | None = None
+        self._is_interrupted = False
+        self._awaited: Future[Any] | None = None
+        """What the thread waits for, if that can be interrupted."""
+
+    @contextlib.contextmanager
+    def awaiting(self, work: Future[Any]) -> Iterator[None]:
+        """Note that the current thread waits for this work of the event loop."""
+        self._awaited = work
+        try:
+            if self._is_interrupted:
+                work.cancel()
+            yield
+        finally:
+            self._awaited = None
+
+    def interrupt(self) -> None:
+        """
+        Cancel what the thread waits for, from now on.
+
+        The thread itself cannot be interrupted.
+        """
+        self._is_interrupted = True  # before the look: the thread looks in the reverse order
+        work = self._awaited
+        if work is not None:
+            work.cancel()
 
     def begin(self) -> None:
         """Note that the synchronous handler begins in the current thread."""
@@ -109,6 +137,9 @@ class Calls:
                 stuck.extend(running)
         return stuck
 
+
+call_var: ContextVar[Call | None] = ContextVar('call_var', default=None)
+"""The call of the synchronous handler that runs in the current thread."""
 
 calls_var: ContextVar[Calls | None] = ContextVar('calls_var', default=None)
 """The calls of the current operator."""

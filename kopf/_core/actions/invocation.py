@@ -3,7 +3,7 @@ Invocation of handlers, both synchronous and asynchronous.
 
 Asynchronous handlers run in the event loop. Synchronous handlers run in threads of an executor. A
 thread cannot be stopped, so a cancelled invocation goes on until its thread ends, and then returns
-the result.
+the result. Only if the thread waits for Kopf itself, e.g. for `kopf.apply`, this is interrupted.
 """
 import asyncio
 import contextvars
@@ -45,6 +45,7 @@ async def _invoke_in_thread(
         handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor, call: calls.Call,
 ) -> Any:
     context = contextvars.copy_context()
+    context.run(calls.call_var.set, call)
     running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs), call)
     future = asyncio.wrap_future(running)
     while not future.done():
@@ -53,6 +54,7 @@ async def _invoke_in_thread(
         except asyncio.CancelledError:
             if running.cancel():  # it succeeds only before the handler has a thread
                 raise
+            call.interrupt()
     result = future.result()
     return await result if inspect.isawaitable(result) else result
 

@@ -3,12 +3,14 @@ One-off server-side apply from inside of any handler, by the connections of the 
 """
 import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 from collections.abc import Awaitable, Generator
 from typing import Any
 
 from kopf._cogs.clients import api, applying, errors, scanning
 from kopf._cogs.structs import bodies, references
+from kopf._core.actions import calls
 from kopf._core.engines.reconciling import desired
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
@@ -31,13 +33,26 @@ class Application(Awaitable[bodies.Body]):
 
         :param timeout: how long to wait, in seconds. Default: no limit.
         :raises RuntimeError: in an event loop, which would be blocked: use ``await`` there.
-        :raises TimeoutError: if it takes longer.
+        :raises TimeoutError: if it takes longer. The request is given up, and not sent later; but
+            it can have been executed.
+        :raises asyncio.CancelledError: if the handler is interrupted, e.g. as the operator exits.
         """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            return self._work.result(timeout)
+            call = calls.call_var.get()
+            with contextlib.nullcontext() if call is None else call.awaiting(self._work):
+                return self._wait(timeout)
         raise RuntimeError("This would block the event loop: use `await kopf.apply(…)`.")
+
+    def _wait(self, timeout: float | None) -> bodies.Body:
+        try:
+            return self._work.result(timeout)
+        except TimeoutError:
+            self._work.cancel()
+            raise
+        except concurrent.futures.CancelledError:  # it would count as an error of the handler
+            raise asyncio.CancelledError from None
 
 
 class Applier:
