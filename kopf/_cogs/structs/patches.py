@@ -15,7 +15,8 @@ PatchFn = Callable[[bodies.RawBody], None]
 """
 A function that changes the raw body of an object in place.
 
-Kopf can call the function several times: e.g. again with a newer body after a conflict.
+Kopf can call the function several times: e.g. again with a newer body after a conflict. If a
+response was lost, this body can have the change already, so the function has to be idempotent.
 """
 
 JSONPatch = list[dict[str, Any]]
@@ -104,7 +105,7 @@ class Patch(dict[str, Any]):
         Functions that get the newest raw body of the object, and change the body in place.
 
         Use functions if a change depends on the current state, e.g. to append to a list. Kopf can
-        call a function several times.
+        call a function several times, also with a body that has its change already.
         """
         return self._fns
 
