@@ -1,7 +1,7 @@
 import pytest
 
 from kopf._core.engines.reconciling.desired import Key
-from kopf._core.engines.reconciling.planning import Apply, Delete, plan
+from kopf._core.engines.reconciling.planning import Apply, Delete, arrange, plan
 
 KEY = Key('', 'ConfigMap', 'ns', 'child')
 
@@ -61,3 +61,18 @@ def test_children_do_not_matter_to_each_other():
     third = KEY._replace(name='third')
     assert plan({KEY: WANTED, third: WANTED}, {other: FINE, third: FINE}, prune=True) == [
         Apply(WANTED, None), Delete(FINE)]
+
+
+class Named:
+    def __init__(self, group, kind):
+        self.key = Key(group, kind, None, 'child')
+
+
+def test_what_others_can_need_is_written_first():
+    namespace, definition, account, other, foreign = (Apply(Named(*kind), None) for kind in [
+        ('', 'Namespace'), ('apiextensions.k8s.io', 'CustomResourceDefinition'),
+        ('', 'ServiceAccount'), ('', 'ConfigMap'), ('example.com', 'Namespace')])
+    steps = [other, Delete(FINE), account, definition, foreign, namespace]
+    assert arrange(steps) == [
+        [namespace], [definition], [account], [other, Delete(FINE), foreign]]
+    assert arrange([other]) == [[other]] and arrange([]) == []

@@ -1,11 +1,18 @@
 """
 Plans: what to write so that the children are as they should be. All functions are pure.
 """
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from kopf._core.engines.reconciling.children import Child
 from kopf._core.engines.reconciling.desired import Desired, Key, Path
+
+ORDER = (
+    ('', 'Namespace'),
+    ('apiextensions.k8s.io', 'CustomResourceDefinition'),
+    ('', 'ServiceAccount'),
+)
+"""The groups and kinds of children that others can need, in the order of their application."""
 
 
 class Apply(NamedTuple):
@@ -51,3 +58,12 @@ def plan(
             Delete(child) for key, child in known.items()
             if key not in wanted and not child.is_deleting and child.is_applied)
     return steps
+
+
+def arrange(steps: Iterable[Step]) -> list[list[Step]]:
+    """Divide the steps into stages, each of which begins when the previous one has ended."""
+    stages: list[list[Step]] = [[] for _ in range(len(ORDER) + 1)]
+    for step in steps:
+        kind = step.wanted.key[:2] if isinstance(step, Apply) else None
+        stages[ORDER.index(kind) if kind in ORDER else -1].append(step)
+    return [stage for stage in stages if stage]

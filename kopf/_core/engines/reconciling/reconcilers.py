@@ -548,10 +548,11 @@ class Reconcilers:
                     key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
                     problems.append(f"{key}: {_explain(e, step)}")
 
-        if len(steps) == 1:
-            await carry_out(steps[0])
-        else:
-            await tasks.gather(*map(carry_out, steps))
+        for stage in planning.arrange(steps):
+            if len(stage) == 1:
+                await carry_out(stage[0])
+            else:
+                await tasks.gather(*map(carry_out, stage))
         return problems
 
     def _is_superfluous(self, step: planning.Apply) -> bool:
