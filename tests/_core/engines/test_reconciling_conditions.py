@@ -4,9 +4,11 @@ import datetime
 import pytest
 
 import kopf
+import kopf.testing
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import invocation
-from kopf._core.engines.reconciling.conditions import report
+from kopf._core.engines.reconciling.conditions import Problems, combine, report
+from tests.docs.snippets import DOCS
 
 LONG_AGO = '2020-01-01T00:00:00Z'
 WITH_STATUS = Resource('example.com', 'v1', 'things', subresources=frozenset({'status'}))
@@ -166,17 +168,85 @@ def test_a_status_without_conditions_gets_them(patch, status):
                    'Stalled': ('True', 'Failed', 'a')}),
 ], ids=['success', 'retry', 'failure'])
 def test_reports_are_as_kstatus_reads_them(patch, problems, is_stalled, expected):
-    report(patch, problems, is_stalled=is_stalled, resource=WITHOUT_STATUS)
+    report(patch, Problems(tuple(problems), is_stalled), resource=WITHOUT_STATUS)
     assert {type: (item['status'], item['reason'], item['message'])
             for type, item in apply(patch).items()} == expected
 
 
 @pytest.mark.parametrize(('resource', 'generation'), [(WITH_STATUS, 7), (WITHOUT_STATUS, None)])
 def test_reports_observe_the_generation_if_they_can(patch, resource, generation):
-    report(patch, [], is_stalled=False, resource=resource)
+    report(patch, Problems((), is_stalled=False), resource=resource)
     assert {item.get('observedGeneration') for item in apply(patch).values()} == {generation}
 
 
 def test_long_problems_are_cut(patch):
-    report(patch, ['x' * 5000], is_stalled=False, resource=WITHOUT_STATUS)
+    report(patch, Problems(('x' * 5000,), is_stalled=False), resource=WITHOUT_STATUS)
     assert len(apply(patch)['Ready']['message']) == 1000
+
+
+@pytest.mark.parametrize(('problems', 'expected'), [
+    ({}, Problems((), False)),
+    ({'own': Problems(('a', 'b'), False)}, Problems(('a', 'b'), False)),
+    ({'y': Problems(('a', 'b'), False), 'own': Problems(('c',), True),
+      'x': Problems(('d',), False)},
+     Problems(('c', 'x: d', 'y: a', 'y: b'), True)),
+], ids=['none', 'own', 'several'])
+def test_problems_of_several_handlers_say_whose_they_are(problems, expected):
+    assert combine(problems, but='own') == expected
+
+
+@kopf.testing.virtual_time
+async def test_conditions_are_about_all_reconciling_handlers():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.posting.enabled = False
+
+    @kopf.reconcile('kopfexamples', id='first', conditions=True, registry=registry)
+    async def first(spec, **_):
+        if spec.get('first'):
+            raise kopf.TemporaryError(spec['first'], delay=10)
+
+    @kopf.reconcile('kopfexamples', id='second', annotations={'skip': kopf.ABSENT},
+                    registry=registry)
+    async def second(spec, **_):
+        if spec.get('second'):
+            raise kopf.PermanentError(spec['second'])
+
+    @kopf.reconcile('kopfexamples', id='third', annotations={'skip': kopf.ABSENT},
+                    registry=registry)
+    async def third(retry, spec, **_):
+        if retry < spec.get('third', 0):
+            raise kopf.TemporaryError("boo!", delay=10)
+
+    async with kopf.testing.open_api('sandbox') as api:
+        await api.client.load(DOCS.parent / 'examples' / 'crd.yaml')
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'second': 'never'})
+
+            async def wait(ready, reconciling, stalled, message):
+                def is_so(obj):
+                    found = {item['type']: item for item in obj['status'].get('conditions', ())}
+                    return found and [found[type]['status'] for type in (
+                        'Ready', 'Reconciling', 'Stalled')] == [ready, reconciling, stalled] and (
+                        found['Ready']['message'] == message)
+                await api.client.wait('kopfexamples', 'parent', is_so, timeout=60)
+
+            async def edit(patch):
+                await api.client.patch('kopfexamples', 'parent', patch)
+
+            await wait('False', 'False', 'True', 'second: never')
+            await edit({'spec': {'first': 'later'}})
+            await wait('False', 'False', 'True', 'later; second: never')
+            await edit({'spec': {'second': None, 'third': 1}})
+            await wait('False', 'True', 'False', 'later; third: boo!')
+            await edit({'spec': {'first': None, 'second': 'never', 'third': 1}})
+            await wait('False', 'False', 'True', 'second: never')
+            await edit({'metadata': {'annotations': {'skip': 'yes'}}})
+            await wait('True', 'False', 'False', '')
+            await edit({'metadata': {'annotations': {'skip': None}}})
+            await wait('False', 'False', 'True', 'second: never')
+            await edit({'spec': {'second': None, 'third': 2}})
+            await wait('False', 'True', 'False', 'third: boo!')
+            await wait('True', 'False', 'False', '')

@@ -6,10 +6,10 @@ utilities for ``Ready``, ``Reconciling``, and ``Stalled``.
 """
 import datetime
 import functools
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
 
-from kopf._cogs.structs import bodies, patches, references
+from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import invocation
 
 ConditionStatus = Literal['True', 'False', 'Unknown']
@@ -83,17 +83,33 @@ def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.Ra
     status['conditions'] = [*known, wanted]
 
 
+class Problems(NamedTuple):
+    """Why the reconciliation has failed: of one handler, or of all handlers of an object."""
+    messages: tuple[str, ...]
+    is_stalled: bool
+    """Whether a handler has failed permanently."""
+
+
+def combine(problems: Mapping[ids.HandlerId, Problems], *, but: ids.HandlerId) -> Problems:
+    """Combine the problems of all handlers of an object in a stable order; one needs no name."""
+    return Problems(
+        tuple(message if id_ == but else f"{id_}: {message}"
+              for id_ in sorted(problems, key=lambda id_: (id_ != but, id_))
+              for message in problems[id_].messages),
+        is_stalled=any(found.is_stalled for found in problems.values()))
+
+
 def report(
         patch: patches.Patch,
-        problems: Sequence[str],
+        problems: Problems,
         *,
-        is_stalled: bool,
         resource: references.Resource,
 ) -> None:
     """Set the conditions of an object after its reconciliation, as kstatus reads them."""
     add = functools.partial(_add, patch, is_observed='status' in resource.subresources)
-    message = '; '.join(problems)[:MAX_MESSAGE]
-    if not problems:
+    messages, is_stalled = problems
+    message = '; '.join(messages)[:MAX_MESSAGE]
+    if not messages:
         add('Ready', True, 'Reconciled', '')
         add('Reconciling', False, 'Reconciled', '')
         add('Stalled', False, 'Reconciled', '')

@@ -226,8 +226,8 @@ class Hub:
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_new', '_is_triggered',
-        '_restorations', 'host', 'name')
+        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_new', '_is_reported',
+        '_is_triggered', '_problems', '_reporter', '_restorations', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
@@ -248,6 +248,12 @@ class Reconcilers:
         """The failed attempts in a row."""
         self._due: dict[ids.HandlerId, float] = {}
         """When the handlers are called again, though nothing has changed (monotonic time)."""
+        self._problems: dict[ids.HandlerId, conditions.Problems] = {}
+        """The problems of those handlers that have failed in their last calls."""
+        self._reporter: ids.HandlerId | None = None
+        """The handler with ``conditions=True``, if the object matches its filters."""
+        self._is_reported = True
+        """Whether the conditions are as the last calls of the handlers require."""
 
     @property
     def due(self) -> float | None:
@@ -336,20 +342,30 @@ class Reconcilers:
             is_triggered: bool,
     ) -> None:
         now = self._hub.context.clock.mono()
+        called = [
+            handler for handler in served if is_triggered or (
+                (due := self._due.get(handler.id)) is not None and due <= now)]
         newest: bodies.RawBody | None = raw
-        for handler in served:
-            due = self._due.get(handler.id)
-            if newest is not None and (is_triggered or (due is not None and due <= now)):
-                newest = await self._run(handler, newest)
+        for number, handler in enumerate(called, start=1):
+            if newest is not None:
+                newest = await self._run(handler, newest, is_last=number == len(called))
+        if newest is not None and not self._is_reported:  # the last handler was not called
+            patch = patches.Patch()
+            self._report(patch)
+            logger = loggers.LocalObjectLogger(
+                body=bodies.Body(newest), settings=self._hub.context.settings)
+            await self._apply_patch(newest, patch, logger)
 
     async def _run(
             self,
             handler: handlers.ReconcilingHandler,
             raw: bodies.RawBody,
             strays: children.Strays = MappingProxyType({}),
+            *,
+            is_last: bool,
     ) -> bodies.RawBody | None:
         """
-        Call the handler, and apply what it returns.
+        Call the handler, and apply what it returns; after the last one, report the conditions.
 
         ``strays`` are the children that the watch does not show, because others have changed their
         labels. They are found when the handler has returned their manifests. Then the handler is
@@ -372,6 +388,9 @@ class Reconcilers:
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 self._attempts.pop(handler.id, None)
+                self._note_problems(handler, conditions.Problems((), is_stalled=False))
+                if self._reporter == handler.id:
+                    self._reporter = None
                 hub.abandon(handler, host.uid, namespace, logger)
                 return raw
         except filters.FilterError as e:
@@ -395,7 +414,7 @@ class Reconcilers:
                 del wanted[key]
                 problems.append(f"{key}: the operator does not serve the namespace of this child.")
             if found := await self._find_strays(wanted, problems, strays, namespace=namespace):
-                return await self._run(handler, raw, {**strays, **found})
+                return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
             if any(not item.is_owned for item in wanted.values()):
                 newest = await self._ensure_finalizer(raw, logger)
             if newest is None:
@@ -409,9 +428,10 @@ class Reconcilers:
                     settings=context.settings, logger=logger)._replace(patch=outcome.patch)
                 if outcome.exception is None:  # it is ignored, as the author has declared
                     problems = []
-        return await self._report(handler, newest, outcome, problems, state, logger)
+        return await self._finish(
+            handler, newest, outcome, problems, state, logger, is_last=is_last)
 
-    async def _report(
+    async def _finish(
             self,
             handler: handlers.ReconcilingHandler,
             raw: bodies.RawBody | None,
@@ -419,6 +439,8 @@ class Reconcilers:
             problems: Sequence[str],
             state: progression.HandlerState,
             logger: Any,
+            *,
+            is_last: bool,
     ) -> bodies.RawBody | None:
         """
         Note the outcome; write the patch of the handler, and the conditions.
@@ -428,9 +450,11 @@ class Reconcilers:
         self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
-            conditions.report(
-                patch, problems, is_stalled=outcome.final and bool(problems),
-                resource=self.host.resource)
+            self._reporter, self._is_reported = handler.id, False
+        self._note_problems(handler, conditions.Problems(
+            tuple(problems), is_stalled=outcome.final and bool(problems)))
+        if is_last and not self._is_reported:
+            self._report(patch)
         try:
             return await self._apply_patch(raw, patch, logger)
         except (errors.APIError, application.PatchError) as e:
@@ -441,7 +465,25 @@ class Reconcilers:
         if outcome.patch is None:  # the conditions themselves are refused
             self._note(handler, failed, state)
             return raw
-        return await self._report(handler, raw, failed, [*problems, text], state, logger)
+        return await self._finish(
+            handler, raw, failed, [*problems, text], state, logger, is_last=is_last)
+
+    def _note_problems(
+            self, handler: handlers.ReconcilingHandler, problems: conditions.Problems,
+    ) -> None:
+        former = self._problems.pop(handler.id, None)
+        if problems.messages:
+            self._problems[handler.id] = problems
+        if self._reporter is not None and (former is not None or problems.messages):
+            self._is_reported = False
+
+    def _report(self, patch: patches.Patch) -> None:
+        """Set the conditions, which are about all handlers of the object."""
+        self._is_reported = True
+        if self._reporter is not None:
+            conditions.report(
+                patch, conditions.combine(self._problems, but=self._reporter),
+                resource=self.host.resource)
 
     async def _find_strays(
             self,
