@@ -246,6 +246,38 @@ async def test_handlers_get_what_is_documented(kube, kind, serve, journal):
     assert [(op, field) for op, field, _, _ in kwargs['diff']] == [('add', ())]
 
 
+@pytest.mark.parametrize('is_strict', [True, False], ids=['strict', 'as documented'])
+async def test_own_writes_of_the_operator_pass_the_validator(
+        kube, kind, serve, journal, is_strict):
+    allowed = ['x']  # until the handler is changed, so to say
+
+    @kopf.on.validate(*kind.selector, operations={'CREATE', 'UPDATE'},
+                      labels={'probe': kopf.ABSENT})
+    def check(spec, old, operation, **_):
+        if not is_strict and old is not None and old.get('spec', {}) == spec:
+            return
+        if spec.get('field') not in allowed:
+            journal.append((operation,))
+            raise kopf.AdmissionError("This is bad.")
+
+    @kopf.on.delete(*kind.selector)
+    def delete_fn(**_):
+        pass
+
+    await serve()
+    await kube.create(kind, 'x', spec={'field': 'x'})
+    await kube.wait_for(kind, 'x', lambda obj: obj['metadata'].get('finalizers'))
+    allowed.clear()
+    await kube.delete(kind, 'x')
+    if is_strict:
+        await journal.wait(('UPDATE',))
+        assert (await kube.get(kind, 'x'))['metadata']['finalizers']
+        allowed.append('x')
+    await kube.wait_gone(kind, 'x')
+    if not is_strict:
+        assert not journal
+
+
 async def test_updates_and_deletions_have_their_old_states(kube, kind, serve, journal):
 
     @kopf.on.validate(*kind.selector, labels={'probe': kopf.ABSENT})
