@@ -4,7 +4,6 @@ What follows of the errors of handlers: retries, limits, and the harm that they 
 
 import asyncio
 import datetime
-import re
 import signal
 import threading
 import time
@@ -536,26 +535,6 @@ async def test_results_that_the_api_prunes_are_no_changes_to_those_who_handle_th
     await journal.wait((None, {'kept': 'value'}))
     await wait_settled(kube, kind, 'x')
     assert journal == [(None, {'kept': 'value'})]
-
-
-async def test_an_object_too_large_to_be_remembered_hurts_no_other_and_is_handled_once(
-        kube, kind, journal, embedded, settings, caplog):
-    settings.queueing.error_delays = [0.1]
-
-    @kopf.on.create(*kind.selector, id='fn')
-    def fn(name, **_):
-        journal.append(name)
-        return 'result'
-
-    embedded()
-    await kube.create(kind, 'large', spec={'field': 'x' * 300_000})
-    await kube.wait_for(kind, 'large', lambda obj: obj['status']['fn'] == 'result')
-    await kube.create(kind, 'small')
-    await wait_handled(kube, kind, 'small')
-    await journal.wait_until(
-        lambda: len([message for message in get_messages(caplog, 'ERROR') if re.match(
-            'Throttling for .*annotations: Too long', message)]) > 1)
-    assert journal == ['large', 'small']
 
 
 async def test_a_handler_that_blocks_its_thread_does_not_hinder_other_objects(

@@ -94,7 +94,7 @@ FAULTS = (
           "base=sighting.base if found else None,", "base=None,", SEEN),
     Fault('the progress is forgotten at a restart', '_core.actions.recording:restore',
           "if not found and sighting is None and (", "if True or (", ONCE),
-    Fault('the progress is not written', '_core.actions.recording:make_progress',
+    Fault('the progress is not written', '_core.actions.recording:_make_progress',
           "elif handler_id in cycle.unsaved or not state.retries or (", "elif False and (", ONCE),
     Fault('the progress is not removed', '_core.actions.recording:make_closing',
           "if cycle.stored:\n", "if False:\n", GONE),

@@ -140,6 +140,15 @@ def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
     return key == KUBECTL_KEY or (bool(slash) and prefix in prefixes)
 
 
+def get_foreign_annotations(body: bodies.Body) -> Mapping[str, str]:
+    """Get the annotations that no Kopf-based operator has written for itself."""
+    annotations = body.metadata.annotations
+    prefixes = StorageKeyMarkingConvention.detect_prefixes(annotations)
+    return {
+        key: val for key, val in annotations.items()
+        if key == KUBECTL_KEY or not is_own_annotation(key, prefixes)}
+
+
 def _is_owned_replica_set(body: bodies.Body) -> bool:
     """
     Whether the object is a ReplicaSet of a Deployment.

@@ -3,19 +3,21 @@ Storages of the last-handled state of objects.
 
 Kopf detects changes as the difference between the last-handled state and the current state.
 """
-import json
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, cast
 
-from kopf._cogs.configs import conventions
-from kopf._cogs.structs import bodies, dicts, encoders, nesting, patches
+from kopf._cogs.configs import capacity, compaction, conventions
+from kopf._cogs.structs import bodies, dicts, nesting, patches
 
 _SYSTEM_FIELDS = frozenset({'apiVersion', 'kind', 'metadata', 'status'})
 _FILTERED = frozenset({'labels', 'annotations'})
 _VOLATILE = frozenset({'resourceVersion', 'managedFields', 'generation'})  # changed by own writes
 
-encode_essence = encoders.make_encode(json.JSONEncoder(separators=(',', ':')))
-"""Encodes essences to JSON for all storages in the same form."""
+RESERVE = 32 * 1024
+"""How many bytes of the annotations the last-handled state leaves to the progress of handlers."""
+
+LARGE = 64 * 1024
+"""From which length of the last-handled state the size of the whole object matters."""
 
 
 class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.StorageStanzaCleaner):
@@ -107,6 +109,10 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
         """
         raise NotImplementedError
 
+    def _is_reduced(self, source: Mapping[str, Any]) -> bool:
+        """Whether the object has a last-handled state of which some values are digests."""
+        return False
+
 
 def decode_essence(encoded: str) -> bodies.BodyEssence | None:
     """
@@ -115,7 +121,7 @@ def decode_essence(encoded: str) -> bodies.BodyEssence | None:
     :raises ValueError: if it is not a JSON object, e.g. after somebody has edited the annotation.
     """
     try:
-        essence = nesting.parse(encoded)
+        essence = compaction.unpack(nesting.parse(encoded))
         if essence is not None and not isinstance(essence, dict):
             raise ValueError("it is no object")
         return cast(bodies.BodyEssence | None, essence)
@@ -123,6 +129,21 @@ def decode_essence(encoded: str) -> bodies.BodyEssence | None:
         raise ValueError(
             f"The last-handled state of the object is not readable ({e}); it starts with "
             f"{encoded!r:.50}. Restore it, or remove it to handle the object as a new one.") from e
+
+
+def _encode(
+        essence: bodies.BodyEssence,
+        room: int,
+        *,
+        body: bodies.Body,
+        patch: patches.Patch,
+        field: dicts.FieldPath,
+) -> str:
+    """Encode an essence for a field of the object, in so many bytes if possible."""
+    plain = compaction.encode(essence)
+    if len(plain) > LARGE:
+        room = min(room, capacity.MAX_OBJECT - capacity.count_object(body, patch, without=field))
+    return compaction.pack(essence, plain, room)
 
 
 def _put(essence: dict[str, Any], path: dicts.FieldPath, value: Any) -> None:
@@ -200,13 +221,26 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,
     ) -> None:
-        encoded = encode_essence(essence) + '\n'  # readable with jsonpath and the like
+        keys = self.make_keys(self.key, body=body)
+        after = {**body.metadata.annotations, **patch.metadata.annotations}
+        taken = capacity.count_annotations(after, without=keys)
+        names = sum(capacity.count(key) + len('\n') for key in keys)
+        room = (capacity.MAX_ANNOTATIONS - RESERVE - taken - names) // len(keys)
+        field = ('metadata', 'annotations', next(iter(keys)))
+        encoded = _encode(essence, room, body=body, patch=patch, field=field)
+        encoded += '\n'  # readable with jsonpath and the like
         annotations = patch.metadata.annotations
-        for key in self.make_keys(self.key, body=body):
+        for key in keys:
             annotations[key] = encoded
             marker = self.mark_key(key, body=body)
             if marker:
                 annotations[marker] = 'yes'
+
+    def _is_reduced(self, source: Mapping[str, Any]) -> bool:
+        annotations = (source.get('metadata') or {}).get('annotations') or {}
+        return any(
+            compaction.is_reduced(annotations.get(key))
+            for key in self.make_keys(self.key, body=cast(bodies.Body, source)))
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
@@ -255,7 +289,11 @@ class StatusDiffBaseStorage(DiffBaseStorage):
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,
     ) -> None:
-        dicts.ensure(patch, self.field, encode_essence(essence))
+        dicts.ensure(patch, self.field, _encode(
+            essence, capacity.MAX_OBJECT, body=body, patch=patch, field=self.field))
+
+    def _is_reduced(self, source: Mapping[str, Any]) -> bool:
+        return compaction.is_reduced(dicts.resolve(source, self.field, None))
 
 
 class MultiDiffBaseStorage(DiffBaseStorage):
@@ -300,3 +338,6 @@ class MultiDiffBaseStorage(DiffBaseStorage):
     ) -> None:
         for storage in self.storages:
             storage.store(body=body, patch=patch, essence=essence)
+
+    def _is_reduced(self, source: Mapping[str, Any]) -> bool:
+        return any(storage._is_reduced(source) for storage in self.storages)

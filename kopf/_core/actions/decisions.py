@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration
+from kopf._cogs.configs import compaction, configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
 from kopf._core.actions import brakes, cycles, essences, progression
 from kopf._core.intents import causes, filters, handlers
@@ -44,26 +44,35 @@ def look(
     :raises ValueError: if the object has a last-handled state that is not readable.
     """
     body = bodies.Body(raw)
+    essence = build_essence(body, settings=settings, extra_fields=extra_fields)
     return View(
         raw=raw,
         body=body,
-        essence=build_essence(body, settings=settings, extra_fields=extra_fields),
-        old=fetch_old(body, settings),
+        essence=essence,
+        old=fetch_old(body, settings, current=essence),
         deleting=is_deleting(raw),
         blocked=is_blocked(raw, settings.persistence.finalizer),
     )
 
 
 def fetch_old(
-        body: bodies.Body, settings: configuration.OperatorSettings,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        *,
+        current: bodies.BodyEssence | None = None,
 ) -> bodies.BodyEssence | None:
     """
     Read the last-handled state; None if the object was never handled.
+
+    If only digests of some values are stored, the values that have not changed since are taken from
+    the ``current`` essence.
 
     :raises ValueError: if it is not readable.
     """
     persistence = settings.persistence
     old = persistence.diffbase_storage.fetch(body=body)
+    if isinstance(old, compaction.Reduced):
+        old = cast(bodies.BodyEssence, compaction.complete(old, current))
     return None if old is None else essences.strip(persistence.progress_storage.clear(essence=old))
 
 

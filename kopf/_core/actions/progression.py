@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import progress
-from kopf._cogs.structs import ids, patches
+from kopf._cogs.structs import ids, patches, texts
 from kopf._core.intents import causes, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
@@ -21,6 +21,10 @@ MIN_PAUSE = 0.02
 The shortest time (seconds) from one attempt to the next of a handler that wants to be called again
 at once, so that other objects do not have to wait for it.
 """
+
+
+MAX_DELAY = 1_000_000_000.0
+"""The longest delay (seconds): 31 years. Delays can be infinite, but dates cannot."""
 
 
 class Outcome(NamedTuple):
@@ -107,7 +111,14 @@ class HandlerState(NamedTuple):
         except (AttributeError, TypeError, ValueError) as e:
             raise ValueError(f"The progress of a handler is not readable: {record!r}") from e
 
-    def as_record(self) -> progress.ProgressRecord:
+    def as_record(self, *, max_message: int | None = None) -> progress.ProgressRecord:
+        """
+        Make a record. A message with more bytes of UTF-8 than ``max_message`` is cut in the middle;
+        with 0, there is no message.
+        """
+        message = self.message
+        if message and max_message is not None and len(message) > max_message // 4:
+            message = texts.cut(message, max_message, marker=' [...] ') if max_message else None
         return {
             'started': self.started.isoformat(),
             'stopped': self.stopped.isoformat() if self.stopped is not None else None,
@@ -116,13 +127,14 @@ class HandlerState(NamedTuple):
             'retries': self.retries,
             'success': self.success,
             'failure': self.failure,
-            'message': self.message,
+            'message': message,
             'subrefs': sorted(self.subrefs) or None,
         }
 
     def after(self, outcome: Outcome, *, now: clocks.Moment) -> 'HandlerState':
         """Make the state after one more attempt."""
-        delay = outcome.delay if not outcome.final else None
+        delay = None if outcome.final or outcome.delay is None else (
+            max(0.0, float(min(outcome.delay, MAX_DELAY))))
         success = outcome.final and outcome.exception is None
         return HandlerState(
             started=self.started,

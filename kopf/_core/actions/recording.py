@@ -4,13 +4,20 @@ Records of a handling cycle on its object: the progress of handlers, and the sta
 These functions read bodies and make patches; they do no I/O. The storages in the settings decide
 where the records are. Authors can write their own storages.
 """
-import hashlib
+import enum
 import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration, diffbase
+from kopf._cogs.configs import (
+    capacity,
+    compaction,
+    configuration,
+    conventions,
+    diffbase,
+    progress,
+)
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import cycles, essences, progression
 from kopf._core.intents import causes, handlers
@@ -32,6 +39,24 @@ class Sighting(NamedTuple):
     divergent: bodies.BodyEssence | None = None
 
 
+MAX_MESSAGES = 16 * 1024
+"""How many bytes of UTF-8 the messages of all handlers have together in the records, about."""
+
+MAX_MESSAGE, MIN_MESSAGE = 2 * 1024, 64
+"""How many bytes of UTF-8 the message of a handler can have, depending on how many there are."""
+
+
+class Scope(enum.IntEnum):
+    """How much of a cycle is recorded: the most for which there is room in the annotations."""
+    NOTHING = 0
+    HANDLERS = 1
+    """The progress of the handlers, without their messages."""
+    MESSAGES = 2
+    """The progress of the handlers."""
+    SIGHTINGS = 3
+    """That, and the states that the handlers have seen."""
+
+
 class Progress(NamedTuple):
     """A patch with the records of an unfinished cycle."""
     patch: patches.Patch
@@ -39,7 +64,7 @@ class Progress(NamedTuple):
     """
     The finished handlers that will be called again after a restart.
 
-    Their progress is not recorded, because the states that they have seen are too large.
+    Their progress is not recorded, because that, or the states that they have seen, is too large.
     """
 
 
@@ -104,25 +129,64 @@ def make_progress(
     ``contributed`` are the patches that are sent together with the record. ``expected`` is the
     essence of the object after these patches.
     """
-    patch = patches.Patch()
     storage = settings.persistence.progress_storage
+    encoded = _encode_seen(
+        cycle, body=body, settings=settings, expected=expected, contributed=contributed)
+    is_too_long = encoded is not None and len(encoded) > MAX_LENGTH
+    for scope in reversed(Scope):
+        if scope == Scope.SIGHTINGS and is_too_long:
+            continue
+        made = _make_progress(cycle, scope, encoded, body=body, storage=storage)
+        after = {**body.metadata.annotations, **made.patch.metadata.annotations}
+        if capacity.count_annotations(after) <= capacity.MAX_ANNOTATIONS:
+            break
+    storage.flush()
+    return made
+
+
+def _encode_seen(
+        cycle: cycles.Cycle,
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+        expected: bodies.BodyEssence,
+        contributed: Iterable[patches.Patch],
+) -> str | None:
+    if cycle.reason not in cycles.CHANGES:
+        return None
+    base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
+    since = settings.persistence.diffbase_storage.fetch(body=body)
+    return encode_sighting(Sighting(base, cycle.divergent), since=since)
+
+
+def _make_progress(
+        cycle: cycles.Cycle,
+        scope: Scope,
+        encoded: str | None,
+        *,
+        body: bodies.Body,
+        storage: progress.ProgressStorage,
+) -> Progress:
+    patch = patches.Patch()
     repeated: frozenset[ids.HandlerId] = frozenset()
+    if scope == Scope.NOTHING:
+        repeated = frozenset(cycle.states)
+    elif scope < Scope.SIGHTINGS and encoded is not None:
+        repeated = frozenset(id_ for id_, state in cycle.states.items() if state.finished)
     if cycle.reason in cycles.CHANGES:
-        base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
-        since = settings.persistence.diffbase_storage.fetch(body=body)
-        encoded = encode_sighting(Sighting(base, cycle.divergent), since=since)
-        if encoded is not None and len(encoded) > MAX_LENGTH:
-            repeated = frozenset(id_ for id_, state in cycle.states.items() if state.finished)
-            encoded = None
-        if encoded != storage.fetch_cycle(body=body):
-            storage.store_cycle(body=body, patch=patch, value=encoded)
+        value = encoded if scope == Scope.SIGHTINGS else None
+        if value != storage.fetch_cycle(body=body):
+            storage.store_cycle(body=body, patch=patch, value=value)
+    failing = sum(state.message is not None for state in cycle.states.values())
+    max_message = 0 if scope < Scope.MESSAGES else (
+        max(MIN_MESSAGE, min(MAX_MESSAGE, MAX_MESSAGES // (failing or 1))))
     for handler_id, state in cycle.states.items():
         if handler_id in repeated:
             storage.purge(key=handler_id, body=body, patch=patch)
         elif handler_id in cycle.unsaved or not state.retries or (
                 not state.subrefs.isdisjoint(cycle.unsaved)):
-            storage.store(key=handler_id, record=state.as_record(), body=body, patch=patch)
-    storage.flush()
+            record = state.as_record(max_message=max_message)
+            storage.store(key=handler_id, record=record, body=body, patch=patch)
     return Progress(patch, repeated)
 
 
@@ -161,10 +225,14 @@ def is_committed(
     return old == conclusion.base and fetch_sighting(body, settings=settings) == expected
 
 
-def is_too_large(conclusion: cycles.Conclusion) -> bool:
-    """Whether the divergent state is too large for a record."""
+def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
+    """Whether the divergent state is too large for a record beside the annotations of others."""
     encoded = _encode_divergent(conclusion)
-    return encoded is not None and len(encoded) > MAX_LENGTH
+    if encoded is None:
+        return False
+    taken = capacity.count_annotations(conventions.get_foreign_annotations(body))
+    room = capacity.MAX_ANNOTATIONS - diffbase.RESERVE - taken
+    return len(encoded) > min(room, MAX_LENGTH)
 
 
 def fetch_sighting(
@@ -185,7 +253,8 @@ def fetch_sighting(
         if record['version'] != VERSION or record['since'] != _fingerprint(
                 settings.persistence.diffbase_storage.fetch(body=body)):
             return Sighting()
-        sighting = Sighting(record.get('base'), record.get('divergent'))
+        sighting = Sighting(*(
+            compaction.unpack(record.get(key)) for key in ('base', 'divergent')))
     except (KeyError, TypeError, ValueError, RecursionError):
         return Sighting()
     if not all(essence is None or isinstance(essence, dict) for essence in sighting):
@@ -200,7 +269,11 @@ def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> 
         return None
     seen = {key: val for key, val in sighting._asdict().items() if val is not None}
     record: dict[str, Any] = {'version': VERSION, 'since': _fingerprint(since), **seen}
-    return diffbase.encode_essence(record)
+    encoded = compaction.encode(record)
+    if compaction.has_digests(seen, encoded):
+        record.update((key, compaction.mark(essence)) for key, essence in seen.items())
+        encoded = compaction.encode(record)
+    return encoded
 
 
 def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
@@ -208,8 +281,7 @@ def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
 
 
 def _fingerprint(essence: bodies.BodyEssence | None) -> str:
-    encoded = json.dumps(essence, sort_keys=True, separators=(',', ':'))
-    return hashlib.sha256(encoded.encode()).hexdigest()[:16]
+    return compaction.digest(essence)[-16:]
 
 
 def _find_family(

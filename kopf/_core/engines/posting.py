@@ -19,7 +19,7 @@ from typing import Any, cast
 from kopf._cogs.aiokits import workers
 from kopf._cogs.clients import api, errors, events
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, credentials, references
+from kopf._cogs.structs import bodies, credentials, references, texts
 from kopf._core.actions import reports
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ def make_payload(
         'action': 'Action?',
         'type': event.type,
         'reason': event.reason,
-        'message': cut_message(event.message),
+        'message': texts.cut(event.message, MAX_MESSAGE_LENGTH),
         'reportingComponent': settings.posting.reporting_component,
         'reportingInstance': settings.posting.reporting_instance,
         'source': {'component': settings.posting.reporting_component},
@@ -203,21 +203,6 @@ def make_payload(
 
 def _get_namespace(ref: bodies.ObjectReference) -> str:
     return ref.get('namespace') or events.DEFAULT_NAMESPACE
-
-
-def cut_message(message: str, limit: int = MAX_MESSAGE_LENGTH) -> str:
-    """
-    Cut out the middle of a message that is too long. The limit is in bytes of UTF-8, not
-    characters.
-    """
-    encoded = message.encode('utf-8', errors='replace')
-    if len(encoded) <= limit:
-        return encoded.decode()
-    infix = b'...'
-    tail = (limit - len(infix) + 1) // 2
-    head = limit - len(infix) - tail
-    parts = (encoded[:head], infix, encoded[-tail:])
-    return ''.join(part.decode(errors='ignore') for part in parts)
 
 
 def make_reference(obj: Mapping[str, Any]) -> bodies.ObjectReference:

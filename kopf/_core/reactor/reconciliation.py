@@ -363,13 +363,14 @@ class Reconciliation:
         cycle, conclusion = item.cycle, step.conclusion
         assert cycle is not None
         divergent = conclusion.divergent
-        if recording.is_too_large(conclusion) and step.reason == causes.Reason.NOOP:
+        is_too_large = recording.is_too_large(conclusion, body=view.body)
+        if is_too_large and step.reason == causes.Reason.NOOP:
             self.logger.warning(
                 "The object is too large to remember that only some of its handlers have seen "
                 "the state from which it has returned now: if the operator restarts, and that "
                 "state comes again, the other handlers do not see it.")
             conclusion = conclusion._replace(divergent=None)
-        elif recording.is_too_large(conclusion):
+        elif is_too_large:
             self.logger.warning(
                 "The object is too large to remember which of its states were seen by which "
                 "handlers, while it was changed by others: all of them are called again.")

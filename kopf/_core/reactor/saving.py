@@ -135,7 +135,7 @@ class Saver:
             if progress.repeated:
                 names = ', '.join(sorted(progress.repeated))
                 self.logger.warning(
-                    f"The object is too large to remember what its handlers have seen of it: "
+                    f"The object is too large to remember all of the progress of its handlers: "
                     f"if the operator restarts now, these are called again: {names}.")
             return progress.patch
 
@@ -319,6 +319,11 @@ class Saver:
         if newest is None:
             self.item.vanish()
         else:
+            is_reduced = self.settings.persistence.diffbase_storage._is_reduced
+            if is_reduced(newest) and not is_reduced(self.raw):
+                self.logger.warning(
+                    "The object is too large to store all of its last-handled state: handlers will "
+                    "not get the old values of its largest fields when these change.")
             self.take(newest)
 
     def take(self, newest: bodies.RawBody) -> None:

@@ -1,10 +1,14 @@
 import copy
+import json
+import random
+import string
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kopf._cogs.configs.diffbase import (
+    RESERVE,
     AnnotationsDiffBaseStorage,
     DiffBaseStorage,
     MultiDiffBaseStorage,
@@ -392,3 +396,64 @@ def replace_strings(value, new):
     return {
         key: replace_strings(val, new) if isinstance(val, dict) else new
         for key, val in value.items()}
+
+
+# Where there is little room.
+
+
+def make_noise(length, seed=0):
+    """A text which can be compressed by a quarter at most."""
+    return ''.join(random.Random(seed).choices(string.ascii_letters + string.digits, k=length))
+
+
+def count_annotations(raw):
+    return sum(len(key.encode()) + len(value.encode())
+               for key, value in raw['metadata']['annotations'].items())
+
+
+SIZES = st.sampled_from([0, 100_000, 200_000, 256 * 1024, 300_000, 1_000_000])
+large_storages = pytest.mark.parametrize('make', [
+    STORAGES['annotations'], STORAGES['prefix'], STORAGES['status'], STORAGES['multi'],
+    lambda: AnnotationsDiffBaseStorage(key='k' * 60)])
+
+
+@large_storages
+@given(size=SIZES, others=st.sampled_from([0, 10_000, 100_000, 200_000, 260_000]))
+def test_there_is_room_for_the_state_of_any_object(make, size, others):
+    spec = {'small': 1, 'large': make_noise(size)}
+    raw = {'metadata': {'annotations': {'kubectl.kubernetes.io/x': 'ü' * (others // 2)}},
+           'spec': spec}
+    for new in (spec, {**spec, 'small': 2}):
+        raw = store(make(), raw, {'spec': new})
+        assert count_annotations(raw) < 256 * 1024
+        assert len(json.dumps(raw, ensure_ascii=False).encode()) < 1.5 * 1024 * 1024
+        assert make().fetch(body=Body(raw)) == {'spec': new}
+        assert make().fetch(body=Body(raw)) != {'spec': {**new, 'large': 'other'}}
+
+
+@large_storages
+def test_the_states_of_large_objects_are_said_to_be_reduced(make):
+    raw = store(make(), {}, {'spec': {'large': make_noise(100)}})
+    assert not make()._is_reduced(raw)
+    raw = store(make(), {'spec': {'large': make_noise(1_400_000)}},
+                {'spec': {'large': make_noise(1_400_000)}})
+    assert make()._is_reduced(raw)
+    assert not make()._is_reduced({})
+
+
+def test_the_state_leaves_room_for_the_progress_of_handlers():
+    rest = len('kopf.zalando.org/last-handled-configuration{"spec":""}\n')
+    for more, is_plain in [(0, True), (1, False)]:
+        raw = store(STORAGES['annotations'](), {}, {
+            'spec': 'x' * (256 * 1024 - RESERVE - rest + more)})
+        value, = raw['metadata']['annotations'].values()
+        assert value.startswith('{"spec":"') is is_plain
+
+
+def test_progress_that_is_removed_at_the_same_time_takes_no_room():
+    raw = {'metadata': {'annotations': {'kopf.zalando.org/fn': 'x' * 200_000}}}
+    patch = Patch({'metadata': {'annotations': {'kopf.zalando.org/fn': None}}})
+    STORAGES['annotations']().store(
+        body=Body(raw), patch=patch, essence={'spec': 'x' * 200_000})
+    assert len(patch['metadata']['annotations'][
+        'kopf.zalando.org/last-handled-configuration']) > 200_000

@@ -1,4 +1,5 @@
 import datetime
+import fractions
 import json
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 from kopf._cogs.aiokits.clocks import PRECISION, Moment
 from kopf._cogs.structs.ids import HandlerId
 from kopf._core.actions.progression import (
+    MAX_DELAY,
     HandlerState,
     Outcome,
     State,
@@ -208,6 +210,22 @@ def test_only_the_known_ones_of_the_named_handlers_are_counted():
         'unnamed': new.after(Outcome(final=True), now=make_moment(1)),
     })
     assert count(states, ['succeeded', 'failed', 'unfinished', 'unknown']) == (1, 1)
+
+
+@pytest.mark.parametrize('delay', [float('inf'), 1e300, 10 ** 400, fractions.Fraction(10 ** 20)])
+def test_handlers_can_be_tried_again_in_an_eternity(delay):
+    state = HandlerState.new(now=make_moment(0)).after(
+        Outcome(final=False, delay=delay), now=make_moment(10))
+    assert state.due == BOOT + 10 + MAX_DELAY
+    restored = HandlerState.from_record(state.as_record(), now=make_moment(20))
+    assert restored.due == state.due
+
+
+@pytest.mark.parametrize('delay', [float('-inf'), -1e300, -1, float('nan')])
+def test_handlers_are_due_at_once_if_their_delay_is_over_before(delay):
+    state = HandlerState.new(now=make_moment(0)).after(
+        Outcome(final=False, delay=delay), now=make_moment(10))
+    assert state.due == BOOT + 10
 
 
 def make_waiting(delay, *, at=0):

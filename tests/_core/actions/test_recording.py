@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import kopf
+from kopf._cogs.configs import compaction
 from kopf._cogs.structs import dicts
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch, merge
@@ -237,13 +238,13 @@ def test_what_is_recorded_is_tagged_with_its_version_and_the_last_handled_state(
     raw = record(settings, make_cycle('fn', divergent=essence(2)), raw)
     value = json.loads(get_annotations(raw)[CYCLE_KEY])
     assert value == {
-        'version': 1, 'since': '49f1dd97d57d3c1b', 'base': essence(1), 'divergent': essence(2)}
+        'version': 1, 'since': 'd705645d5ba8d10d', 'base': essence(1), 'divergent': essence(2)}
 
 
 @pytest.mark.parametrize('seen', [{'base': essence(1)}, {'divergent': essence(1)}])
 def test_states_that_nobody_has_seen_take_no_place_in_the_record(seen):
     value = json.loads(encode_sighting(Sighting(**seen), since=None))
-    assert value == {'version': 1, 'since': '74234e98afe7498f', **seen}
+    assert value == {'version': 1, 'since': 'b5daf1f36ac2d78a', **seen}
 
 
 def test_only_what_is_not_there_yet_is_recorded():
@@ -389,8 +390,73 @@ def test_conclusions_are_too_large_if_what_diverges_is(length, is_large):
     base = essence(0)
     rest = len(encode_sighting(Sighting(divergent=essence('')), since=base))
     conclusion = Conclusion(base, essence('x' * (length - rest)))
-    assert is_too_large(conclusion) is is_large
-    assert not is_too_large(Conclusion(conclusion.divergent, None))
+    assert is_too_large(conclusion, body=Body({})) is is_large
+    assert not is_too_large(Conclusion(conclusion.divergent, None), body=Body({}))
+
+
+@pytest.mark.parametrize(('name', 'is_large'), [
+    ('others', True), ('kubectl.kubernetes.io/last-applied-configuration', True),
+    ('kopf.zalando.org/last-handled-configuration', False), ('kopf.zalando.org/fn', False)])
+def test_conclusions_are_too_large_if_others_need_the_room(name, is_large):
+    conclusion = Conclusion(essence(0), essence('x' * 50_000))
+    raw = {'metadata': {'annotations': {name: 'x' * 200_000}}}
+    assert is_too_large(conclusion, body=Body(raw)) is is_large
+
+
+# Records for which there is little room.
+
+
+def count_annotations(raw):
+    return sum(len(key.encode()) + len(value.encode())
+               for key, value in get_annotations(raw).items())
+
+
+@pytest.mark.parametrize('text', ['x', 'é', '\U0001f600', '\0', '\ud800'])
+@given(count=st.integers(1, 50), length=st.sampled_from([10, 3_000, 300_000]),
+       others=st.sampled_from([0, 100_000, 230_000, 250_000, 261_000]), size=st.sampled_from([
+           1, 50_000, 90_000]))
+def test_there_is_room_for_the_progress_of_all_handlers(text, count, length, others, size):
+    settings = make_settings()
+    raw = {'metadata': {'name': 'name1', 'annotations': {'others': 'x' * others}},
+           'spec': {'f': 'x' * size}}
+    cycle = make_cycle('done')
+    outcome = Outcome(final=False, delay=10, exception=Exception(), message=text * length)
+    for i in range(count):
+        cycle = cycle.join([make_handler(f'fn{i}')], recall=lambda id: None, now=make_moment(1))
+        cycle = cycle.note(f'fn{i}', outcome, essence=essence('x' * size), now=make_moment(1))
+        if i in (0, count // 2, count - 1):
+            raw = record(settings, cycle, raw, expected=essence('x' * size))
+            cycle = cycle.saved(cycle.states, now=2)
+            assert count_annotations(raw) <= 256 * 1024
+            reload(settings, raw, *cycle.states)
+
+
+def test_long_messages_are_recorded_with_their_ends():
+    settings = make_settings()
+    outcome = RETRY._replace(message='a' * 200_000 + 'b' * 100_000)
+    raw = record(settings, make_cycle('fn', outcome=outcome), make_raw(settings))
+    message = reload(settings, raw, 'fn').states['fn'].message
+    assert message == 'a' * 1020 + ' [...] ' + 'b' * 1021
+
+
+def test_the_progress_that_has_no_room_is_to_be_repeated():
+    settings = make_settings()
+    raw = make_raw(settings)
+    raw = merge(raw, {'metadata': {'annotations': {'others': 'x' * (256 * 1024 - 10)}}})
+    progress = make_progress(
+        make_cycle('fn'), body=Body(raw), settings=settings, expected=essence(1), contributed=())
+    assert progress.repeated == {'fn'}
+    assert merge(raw, progress.patch) == raw
+
+
+def test_what_was_seen_is_recorded_also_of_objects_whose_old_values_are_not_known():
+    settings = make_settings()
+    unknown = essence(compaction.digest('x' * 1000))
+    raw = handle(settings, make_raw(settings), unknown)
+    cycle = make_cycle('fn', base=unknown, divergent=essence(2))
+    raw = record(settings, cycle, raw, expected=unknown)
+    restored = reload(settings, raw, 'fn')
+    assert (restored.base, restored.divergent) == (essence('x' * 1000), essence(2))
 
 
 # The end.

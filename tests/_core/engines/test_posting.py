@@ -6,8 +6,6 @@ import logging
 import threading
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import kopf
 from kopf._cogs.clients import api
@@ -261,33 +259,6 @@ def test_events_about_objects_without_namespaces_go_to_the_default_one(settings)
     payload = posting.make_payload(make_event(ref=ref), settings=settings)
     assert payload['metadata']['namespace'] == 'default'
     assert payload['involvedObject'] == {**REF, 'namespace': 'default'}
-
-
-def test_long_messages_are_cut_in_the_middle():
-    message = posting.cut_message('a' * 1000 + 'b' * 1000)
-    assert message == 'a' * 510 + '...' + 'b' * 511
-
-
-def test_messages_of_the_very_limit_are_not_cut():
-    assert posting.cut_message('a' * 1024) == 'a' * 1024
-
-
-@given(
-    st.text(alphabet=st.characters(exclude_characters='.', exclude_categories=['Cs'])),
-    st.integers(min_value=4, max_value=50))
-def test_messages_always_fit_and_keep_their_ends(message, limit):
-    result = posting.cut_message(message, limit)
-    assert len(result.encode()) <= limit
-    if len(message.encode()) <= limit:
-        assert result == message
-    else:
-        head, tail = result.split('...')
-        assert message.startswith(head)
-        assert message.endswith(tail)
-
-
-def test_what_is_no_text_is_replaced_in_messages():
-    assert posting.cut_message('a\udc80b') == 'a?b'
 
 
 # ----- posting
