@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import kopf
+from tests.e2e.kubes import EVENTS
 
 
 async def test_lines_of_handlers_are_in_the_events_of_the_object(kube, kind, operator):
@@ -36,8 +37,8 @@ def fn(retry, **_):
     obj = await kube.create(kind, 'obj')
     events = await kube.wait_events(obj, 3)
     assert [(event['type'], event['message']) for event in events] == [
-        ('Error', "Handler 'fn' failed temporarily: wait!"),
-        ('Error', "Handler 'fn' failed permanently: never!"),
+        ('Warning', "Handler 'fn' failed temporarily: wait!"),
+        ('Warning', "Handler 'fn' failed permanently: never!"),
         ('Normal', "Creation is processed: 0 succeeded; 1 failed."),
     ]
 
@@ -116,7 +117,7 @@ async def fn(body, **_):
     }
     assert len(by_reason['LongReason']['message']) == 1024
     assert len(by_reason['WideReason']['message'].encode()) <= 1024
-    assert by_reason['ValueError']['type'] == 'Error'
+    assert by_reason['ValueError']['type'] == 'Warning'
     assert by_reason['ValueError']['message'] == 'boo!'
 
 
@@ -132,6 +133,22 @@ def fn(body, **_):
     await op.wait_for("Creation is processed")
     events = await kube.wait_events(obj, 1)
     assert events[0]['metadata']['namespace'] == 'default'
+
+
+async def test_events_about_objects_without_namespaces_are_shown_by_kubectl(
+        kube, make_kind, operator):
+    kind = await make_kind(namespaced=False)
+    operator('''
+@kopf.on.create(*KIND)
+def fn(body, **_):
+    kopf.info(body, reason='SomeReason')
+''', kind=kind)
+    obj = await kube.create(kind, 'obj')
+    await kube.wait_events(obj, 1)
+    shown = await kube.list_objects(EVENTS, field_selector=(  # as `kubectl describe` asks
+        'involvedObject.name=obj,involvedObject.namespace=,'
+        f'involvedObject.kind={kind.kind},involvedObject.uid={obj["metadata"]["uid"]}'))
+    assert 'SomeReason' in {event['reason'] for event in shown}
 
 
 async def test_floods_of_lines_are_cut_and_said(kube, kind, operator):

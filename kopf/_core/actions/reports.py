@@ -199,15 +199,7 @@ def make_event(
 
 def name_type(level: int) -> str:
     """Translate the level of a log message to the type of an event."""
-    if level <= logging.DEBUG:
-        return 'Debug'
-    if level <= logging.INFO:
-        return 'Normal'
-    if level <= logging.WARNING:
-        return 'Warning'
-    if level <= logging.ERROR:
-        return 'Error'
-    return 'Fatal'
+    return 'Normal' if level <= logging.INFO else 'Warning'
 
 
 def is_event(ref: bodies.ObjectReference) -> bool:

@@ -28,6 +28,8 @@ Objects = Mapping[str, Any] | Iterable[Mapping[str, Any]]
 
 DEFAULT_WORKERS = 4
 MAX_MESSAGE_LENGTH = 1024
+ACTION = 'Handling'
+"""What the operator was doing. Kubernetes requires this word in events with ``eventTime``."""
 
 event_queue_var: ContextVar[reports.EventSink] = ContextVar('event_queue_var')
 """The queue of events of the current operator."""
@@ -50,7 +52,8 @@ def event(
     :param objs: an object, or an iterable of objects, each of which gets the same event. An object
         is the ``body`` of a handler, or a dict with ``apiVersion`` (or ``api_version``), ``kind``,
         and ``metadata`` with the ``name``, ``namespace``, and ``uid``.
-    :param type: the type, usually ``'Normal'`` or ``'Warning'``.
+    :param type: the type: ``'Normal'`` or ``'Warning'``. Kubernetes defines no other types, but
+        accepts them.
     :param reason: one word in CamelCase for machines, e.g. ``'BackupFinished'``.
     :param message: a text for people. Kopf cuts the middle out of messages longer than 1024 bytes.
         Default: empty.
@@ -102,7 +105,9 @@ def exception(
         backoffs: reports.Backoffs | None = None,
 ) -> None:
     """
-    Post a Kubernetes event of the type ``Error``, unless ``settings.posting.level`` is above ERROR.
+    Post a Kubernetes event of the type ``Warning``, unless ``settings.posting.level`` is above
+    ERROR.
+
 
     :param reason: one word in CamelCase. Default: the name of the exception's class, or ``'Error'``
         if there is no exception.
@@ -115,7 +120,7 @@ def exception(
     if exc is not None:
         reason = reason or exc.__class__.__name__
         message = f'{message} {exc}' if message else str(exc)
-    _enqueue(objs, 'Error', reason or 'Error', message, backoffs, level=logging.ERROR)
+    _enqueue(objs, 'Warning', reason or 'Error', message, backoffs, level=logging.ERROR)
 
 
 async def poster(
@@ -177,28 +182,31 @@ def make_payload(
     """
     Make the event for the API server, of ``core/v1``.
 
-    Events are namespaced, cluster-scoped objects are not. Kubernetes requires the events about the
-    latter to be in the namespace ``default``.
+    Events are namespaced, cluster-scoped objects are not. The events about the latter are in the
+    namespace ``default``, and refer to an object without a namespace, as those of client-go:
+    ``kubectl describe`` finds no others.
     """
-    namespace = _get_namespace(event.ref)
     when = event.when.replace(tzinfo=None)
-    return {
+    payload = {
         'metadata': {
-            'namespace': namespace,
+            'namespace': _get_namespace(event.ref),
             'generateName': settings.posting.event_name_prefix,
         },
-        'action': 'Action?',
+        'action': ACTION,
         'type': event.type,
         'reason': event.reason,
         'message': texts.cut(event.message, MAX_MESSAGE_LENGTH),
         'reportingComponent': settings.posting.reporting_component,
         'reportingInstance': settings.posting.reporting_instance,
         'source': {'component': settings.posting.reporting_component},
-        'involvedObject': {**event.ref, 'namespace': namespace},
+        'involvedObject': {**event.ref},
         'firstTimestamp': f"{when.isoformat(timespec='seconds')}Z",
         'lastTimestamp': f"{when.isoformat(timespec='seconds')}Z",
-        'eventTime': f"{when.isoformat(timespec='microseconds')}Z",
     }
+    # With this field, Kubernetes 1.20 refuses an event whose object has no namespace.
+    if event.ref.get('namespace'):
+        payload['eventTime'] = f"{when.isoformat(timespec='microseconds')}Z"
+    return payload
 
 
 def _get_namespace(ref: bodies.ObjectReference) -> str:

@@ -74,7 +74,8 @@ def test_lines_come_with_their_tracebacks(queue):
 
 
 @pytest.mark.parametrize('level, type_', [
-    (10, 'Debug'), (20, 'Normal'), (30, 'Warning'), (40, 'Error'), (50, 'Fatal'), (25, 'Warning'),
+    (10, 'Normal'), (20, 'Normal'), (25, 'Warning'), (30, 'Warning'), (40, 'Warning'),
+    (50, 'Warning'),
 ])
 def test_types_of_events_by_levels_of_lines(level, type_):
     assert reports.name_type(level) == type_

@@ -91,7 +91,7 @@ def test_events_are_put_to_the_queue(queue):
 
 
 @pytest.mark.parametrize('fn, type_', [
-    (kopf.info, 'Normal'), (kopf.warn, 'Warning'), (kopf.exception, 'Error'),
+    (kopf.info, 'Normal'), (kopf.warn, 'Warning'), (kopf.exception, 'Warning'),
 ])
 def test_shortcuts_have_their_types(queue, settings, fn, type_):
     fn(OBJ, reason='SomeReason', message='some message')
@@ -161,8 +161,8 @@ def test_nothing_is_posted_when_it_is_disabled(queue, settings, fn):
 
 
 @pytest.mark.parametrize('level, types', [
-    (logging.DEBUG, ['T', 'Normal', 'Warning', 'Error']),
-    (logging.WARNING, ['T', 'Warning', 'Error']),
+    (logging.DEBUG, ['T', 'Normal', 'Warning', 'Warning']),
+    (logging.WARNING, ['T', 'Warning', 'Warning']),
     (logging.CRITICAL, ['T']),
 ])
 def test_shortcuts_are_posted_from_the_level_up_and_others_always(queue, settings, level, types):
@@ -226,10 +226,10 @@ def make_event(**changes):
     return event._replace(**changes)
 
 
-def test_payloads_are_those_of_the_release(settings):
+def test_payloads_name_the_object_the_reporter_and_the_time(settings):
     assert posting.make_payload(make_event(), settings=settings) == {
         'metadata': {'namespace': 'ns1', 'generateName': 'kopf-event-'},
-        'action': 'Action?',
+        'action': 'Handling',
         'type': 'SomeType',
         'reason': 'SomeReason',
         'message': 'some message',
@@ -258,7 +258,8 @@ def test_events_about_objects_without_namespaces_go_to_the_default_one(settings)
     ref = {key: val for key, val in REF.items() if key != 'namespace'}
     payload = posting.make_payload(make_event(ref=ref), settings=settings)
     assert payload['metadata']['namespace'] == 'default'
-    assert payload['involvedObject'] == {**REF, 'namespace': 'default'}
+    assert payload['involvedObject'] == ref
+    assert 'eventTime' not in payload  # or Kubernetes 1.20 requires a namespace of the object
 
 
 # ----- posting
@@ -301,7 +302,8 @@ async def test_lines_of_the_log_are_posted(operating, server, settings):
     async with operating():
         kopf.ObjectLogger(body=kopf.Body(OBJ), settings=settings).error("some message")
     body, = get_bodies(server)
-    assert (body['type'], body['reason'], body['message']) == ('Error', 'Logging', 'some message')
+    assert (body['type'], body['reason'], body['message']) == (
+        'Warning', 'Logging', 'some message')
 
 
 async def test_the_log_is_not_taken_anymore_after_the_end(operating, server, settings, queue):
