@@ -132,6 +132,28 @@ async def test_the_documented_rights_are_enough(
             and record.levelname != 'DEBUG' and 'OS signals' not in record.getMessage()] == []
 
 
+async def test_without_mutating_handlers_their_configuration_needs_no_rights(
+        kube, kind, name, be_an_account, embedded, settings, caplog):
+    settings.admission.server = kopf.WebhookServer(addr='127.0.0.1')
+    settings.admission.managed = f'{name}.test'
+
+    @kopf.on.validate(*kind.selector, labels={'never': 'there'})
+    def check(**_):
+        pass
+
+    await be_an_account(clustered=[
+        ('apiextensions.k8s.io', ['customresourcedefinitions'], ['list', 'watch']),
+        ('', ['namespaces'], ['list', 'watch']),
+        ('admissionregistration.k8s.io', ['validatingwebhookconfigurations'], ['create', 'patch']),
+        (kind.group, [kind.plural], ['list', 'watch']),
+    ], namespaced=[])
+    operator = embedded(clusterwide=True)
+    await kube.wait_for(WEBHOOKS, f'{name}.test', lambda obj: len(obj['webhooks']) == 1)
+    operator.stop()
+    await kube.wait_for(WEBHOOKS, f'{name}.test', lambda obj: not obj.get('webhooks'))
+    assert [message for message in caplog.messages if 'webhook configurations' in message] == []
+
+
 OWNING = [
     ('apiextensions.k8s.io', ['customresourcedefinitions'], ['list', 'watch']),
     ('', ['namespaces'], ['list', 'watch']),

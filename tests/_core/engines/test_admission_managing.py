@@ -128,6 +128,59 @@ async def test_a_failure_of_one_configuration_does_not_prevent_the_other(client,
     assert client.get(V) == [{'name': 'x'}]
 
 
+async def test_permissions_are_not_needed_for_a_configuration_without_webhooks(
+        client, manager, caplog):
+    caplog.set_level(logging.INFO)
+    client.faults += [None, None, errors.APIForbiddenError("no", status=403)]
+    records = {'validate': [{'name': 'x'}], 'mutate': []}
+    await manager.write(records)
+    await manager.write(records)
+    assert client.requests == [
+        ('PATCH', f'{V}/auto.test'), ('POST', V), ('PATCH', f'{M}/auto.test')]
+    client.requests.clear()
+    await manager.clean({})
+    assert client.requests == [('PATCH', f'{V}/auto.test')]
+    assert caplog.messages == [
+        "Reconfiguring the validating webhook auto.test.",
+        "Cleaning up the validating webhook auto.test."]
+
+
+async def test_permissions_are_needed_to_remove_own_webhooks(client, manager):
+    await manager.write({'validate': [{'name': 'x'}]})
+    client.faults += [errors.APIForbiddenError("no", status=403)] * 2
+    for _ in range(2):
+        with pytest.raises(errors.APIForbiddenError):
+            await manager.write({'validate': []})
+
+
+async def test_other_failures_of_a_configuration_without_webhooks_are_tried_again(
+        client, manager):
+    client.faults.append(errors.APIServerError("no", status=500))
+    with pytest.raises(errors.APIServerError):
+        await manager.write({'mutate': []})
+    await manager.write({'mutate': []})
+    assert client.requests == [('PATCH', f'{M}/auto.test')] * 2
+
+
+async def test_webhooks_that_another_operator_has_left_are_removed(client, manager, settings):
+    other = Manager(client=client, settings=settings, name='auto.test')
+    await other.write({'mutate': [{'name': 'x'}]})
+    await manager.write({'mutate': []})
+    assert client.get(M) == []
+
+
+@pytest.mark.looptime
+async def test_repeats_are_not_announced(client, manager, caplog):
+    caplog.set_level(logging.INFO)
+    client.faults += [errors.APIForbiddenError("no", status=403)] * 6
+    task = asyncio.create_task(manager.run(asyncio.Event(), lambda: {'validate': [{'a': 'b'}]}))
+    while client.get(V) is None:
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    assert caplog.messages.count("Reconfiguring the validating webhook auto.test.") == 1
+
+
 @pytest.mark.looptime
 async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
     client.faults += [errors.APIForbiddenError("no", status=403)] * 6

@@ -33,6 +33,9 @@ Record = Mapping[str, Any]
 Records = Mapping[str, Sequence[Record]]
 """The webhooks of both configurations, by ``validate`` and ``mutate``."""
 
+NOTHING = json.dumps([])
+"""The content of a configuration without webhooks."""
+
 CONFIGURATIONS = {
     'validate': ('validating', references.Resource(
         GROUP, VERSION, 'validatingwebhookconfigurations',
@@ -55,10 +58,13 @@ class Manager:
         self._name = name
         self._mark = ''.join(random.choices(string.ascii_lowercase + string.digits, k=16))
         self._written: dict[str, str | None] = {}
+        self._announced: dict[str, str] = {}
+        self._filled: set[str] = set()
 
     def distrust(self) -> None:
         """Write everything anew when needed: other operators can have overwritten it."""
         self._written = dict.fromkeys(self._written)
+        self._announced.clear()
 
     async def run(
             self, woken: asyncio.Event, describe: Callable[[], Records | None],
@@ -107,6 +113,10 @@ class Manager:
         """
         Write the configurations that have changed.
 
+        A configuration without webhooks is written, too, as an earlier run can have left webhooks
+        there. But this needs no permission: an operator with validating handlers only can do
+        without the permissions for the mutating configuration.
+
         :raises errors.APIError: if the API server refuses that.
         """
         await self._write_all(records, "Reconfiguring the {} webhook {}.", self._put)
@@ -120,10 +130,20 @@ class Manager:
             content = json.dumps(webhooks)
             if self._written.get(reason) != content:
                 title, resource = CONFIGURATIONS[reason]
-                logger.info(message.format(title, self._name))
+                is_news = self._announced.get(reason, NOTHING) != content
+                logger.log(logging.INFO if is_news else logging.DEBUG,
+                           message.format(title, self._name))
+                self._announced[reason] = content
                 self._written[reason] = None  # unknown until there is a response
+                if webhooks:
+                    self._filled.add(reason)
                 try:
                     await write(resource, webhooks)
+                except errors.APIForbiddenError as e:
+                    if reason in self._filled:
+                        failure = e
+                    else:
+                        self._written[reason] = content
                 except errors.APIError as e:
                     failure = e
                 else:
