@@ -30,6 +30,9 @@ NAMESPACES = references.Resource('', 'v1', 'namespaces', kind='Namespace', names
 MAX_CRDS_WAIT = 1.0
 """How long (seconds) the first discovery waits for the list of CRDs."""
 
+MAX_NAMED = 5
+"""How many names the log and the health check list at most: of resources, namespaces, watches."""
+
 FORBIDDEN_PAUSES = (10.0, 30.0, 60.0, 300.0)
 """Pauses (seconds) before a forbidden watch is tried again; the last pause repeats."""
 
@@ -47,6 +50,8 @@ class Insights:
         self.deleted: frozenset[references.Resource] = frozenset()
         """The resources whose definitions were deleted, and so all of their objects."""
         self.namespaces: frozenset[references.Namespace] | None = None
+        self.changes: int = 0
+        """How many times anything has changed."""
         self._events: dict[asyncio.Event, None] = {}  # in their order, so that runs are alike
 
     def subscribe(self, event: asyncio.Event) -> None:
@@ -72,8 +77,16 @@ class Insights:
             self._notify()
 
     def _notify(self) -> None:
+        self.changes += 1
         for event in self._events:
             event.set()
+
+
+def enumerate_names(names: Iterable[str]) -> str:
+    """Enumerate the first names for the log, and say how many more there are."""
+    known = sorted(names)
+    more = len(known) - MAX_NAMED
+    return ', '.join([*known[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])
 
 
 def describe(resources: Iterable[references.Resource]) -> frozenset[tuple[object, ...]]:

@@ -10,7 +10,7 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import NamedTuple, Protocol
 
 from kopf._cogs.aiokits import pulses, tasks
@@ -31,9 +31,6 @@ A watch is late if it has neither progressed nor reconnected in time: if nothing
 ``settings.networking.request_timeout``. While the API server cannot be reached, no watch is late:
 the operator is not to blame, and a restart of its pod would not help.
 """
-
-MAX_NAMED = 5
-"""How many names the health check and the log list at most: of late watches, of resources."""
 
 Key = tuple[references.Resource, references.Namespace]
 
@@ -146,14 +143,20 @@ async def serve(
         watch_tasks.start(observation.observe_namespaces(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
             insights=insights, logger=logger))
+        seen = 0
         while True:
             woken.clear()
             watch_tasks.check()
             if insights.resources is not None and insights.namespaces is not None:
-                # In the same order in each run: the watches and their logs are easier to compare.
-                resources = sorted(insights.resources, key=repr)
-                known = sorted(insights.namespaces, key=lambda name: name or '')
-                served = await _find_served(peers, resources, known)
+                if seen != insights.changes:
+                    seen = insights.changes
+                    # In the same order in each run: so, the watches and their logs are easier to
+                    # compare.
+                    resources = sorted(insights.resources, key=repr)
+                    known = sorted(insights.namespaces, key=lambda name: name or '')
+                    if peers is not None:
+                        await peers.adjust(resources, known)
+                served = _find_served(peers, known)
                 if served is None:
                     await watch_tasks.pause()
                 else:
@@ -171,9 +174,8 @@ async def serve(
         await watch_tasks.close()
 
 
-async def _find_served(
+def _find_served(
         peers: peerings.Peerings | None,
-        resources: Collection[references.Resource],
         namespaces: Sequence[references.Namespace],
 ) -> Sequence[references.Namespace] | None:
     """
@@ -184,7 +186,6 @@ async def _find_served(
     if peers is None:
         return namespaces
     peers.check()
-    await peers.adjust(resources, namespaces)
     if peers.must_pause:
         return None
     peers.resume()
@@ -224,6 +225,8 @@ class WatchTasks:
         self._logger = logger
         self._observers: list[asyncio.Task[None]] = []
         self._watchers: dict[Key, asyncio.Task[None]] = {}
+        self._ended: list[asyncio.Task[None]] = []
+        """The observing and watching tasks that have ended since the last `check`."""
         self._pulses: dict[Key, pulses.Pulse] = {}
         self._sinks: dict[Key, Feed] = {}
         self._served: dict[Key, _Served] = {}
@@ -233,13 +236,18 @@ class WatchTasks:
 
     def start(self, coro: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coro)
-        task.add_done_callback(lambda _: self.woken.set())
+        task.add_done_callback(self._note_end)
         self._observers.append(task)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._ended.append(task)
+        self.woken.set()
 
     def check(self) -> None:
         """Raise the error of a failed task, if there is any."""
-        for task in [*self._observers, *self._watchers.values()]:
-            if task.done() and not task.cancelled():
+        while self._ended:
+            task = self._ended.pop()
+            if not task.cancelled():
                 task.result()
         if self._owned is not None:
             self._owned.check()
@@ -258,7 +266,7 @@ class WatchTasks:
         dead = [
             f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
             for resource, namespace in late]
-        return f"no progress: {', '.join(dead[:MAX_NAMED])}." if dead else None
+        return f"no progress: {', '.join(dead[:observation.MAX_NAMED])}." if dead else None
 
     def list_states(self) -> list[ownedwatches.WatchState]:
         """List all watches of objects, as they are now."""
@@ -324,8 +332,9 @@ class WatchTasks:
         if self._is_announced or not self._served:
             return
         self._is_announced = True
-        resources = _enumerate({str(resource) for resource, _ in self._served})
-        where = "all namespaces" if None in namespaces else _enumerate(map(str, namespaces))
+        resources = observation.enumerate_names({str(resource) for resource, _ in self._served})
+        where = "all namespaces" if None in namespaces else (
+            observation.enumerate_names(map(str, namespaces)))
         number = len({
             handler for served in self._served.values()
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling')
@@ -356,7 +365,7 @@ class WatchTasks:
             self._client, settings=self._settings, resource=resource, namespace=namespace,
             sink=sink, reached=sink.reached, pulse=pulse),
             name=f"watching of {resource}")
-        task.add_done_callback(lambda _: self.woken.set())
+        task.add_done_callback(self._note_end)
         self._watchers[key] = task
 
     def _bind(
@@ -385,9 +394,3 @@ class WatchTasks:
         self._listings.close()
         owned = () if self._owned is None else self._owned.release()
         await tasks.cancel([*self._observers, *self._watchers.values(), *owned])
-
-
-def _enumerate(names: Iterable[str]) -> str:
-    known = sorted(names)
-    more = len(known) - MAX_NAMED
-    return ', '.join([*known[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -8,16 +8,18 @@ nothing. When the operator resumes, it lists all resources again before it handl
 others may have changed them.
 """
 import asyncio
+import functools
 import logging
+import math
 from collections.abc import Collection, Iterable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
-from kopf._core.reactor import peeringwatches
+from kopf._core.reactor import observation, peeringwatches
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
@@ -26,6 +28,7 @@ FAREWELL_TIMEOUT = 5.0
 
 Standing = memberships.Standing
 _Key = tuple[references.Resource, references.Namespace]
+_T = TypeVar('_T')
 
 
 class Pausable(Protocol):
@@ -62,9 +65,19 @@ class Peerings:
         self._identity = identity if identity is not None else records.make_identity()
         self._pausables = pausables
         self._watches: dict[_Key, peeringwatches.PeeringWatch] = {}
-        self._namespaces: Collection[references.Namespace] = ()
+        self._resources: Collection[references.Resource] = ()
+        self._changed: set[_Key] = set()
+        """The watches that have changed since the last `check`."""
+        self._unknown: set[_Key] = set()
+        """The watches whose peers are not known yet."""
+        self._pausing: set[_Key] = set()
+        """The watches whose peers require that the operator is paused."""
+        self._absent: set[references.Namespace] = set()
+        """The namespaces without a peering object."""
         self._woken: asyncio.Event | None = None
-        self._warned: set[object] = set()
+        self._warned: set[references.Namespace] = set()
+        self._sound_until = 0.0
+        """The monotonic time before which no own record expires; see `confirm`."""
         self._begun = False
         self._left = False
         self._idle = False
@@ -87,20 +100,25 @@ class Peerings:
         if self._settings.peering.standalone:
             return
         clusterwide = self._settings.peering.clusterwide
-        self._namespaces = [None] if clusterwide else list(namespaces)
+        served: Collection[references.Namespace] = [None] if clusterwide else namespaces
+        self._resources = dict.fromkeys(
+            resource for resource in resources
+            if records.is_peering(resource, clusterwide=clusterwide))
         needed = dict.fromkeys(
-            (resource, namespace)
-            for resource in resources
-            if records.is_peering(resource, clusterwide=clusterwide)
-            for namespace in self._namespaces)
+            (resource, namespace) for resource in self._resources for namespace in served)
         gone = [self._watches.pop(key) for key in [*self._watches] if key not in needed]
         for resource, namespace in needed:
             if (resource, namespace) in self._watches:
                 continue
             self._watches[resource, namespace] = peeringwatches.PeeringWatch(
                 resource, namespace, client=self._client, settings=self._settings,
-                clock=self._clock, identity=self._identity, on_change=self._note_change,
+                clock=self._clock, identity=self._identity,
+                on_change=functools.partial(self._note_change, resource, namespace),
                 is_idle=lambda: self._idle)
+        self._changed &= self._watches.keys()
+        self._unknown = {key for key, watch in self._watches.items() if watch.is_unknown}
+        self._pausing = {key for key, watch in self._watches.items() if watch.must_pause}
+        self._absent = {namespace for namespace in served if self._is_absent(namespace)}
         if gone:
             deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
             await asyncio.gather(*(watch.leave(deadline) for watch in gone))
@@ -112,24 +130,22 @@ class Peerings:
 
         :raises LoginError: the only error that memberships do not handle themselves.
         """
-        for watch in self._watches.values():
-            watch.check()
+        while self._changed:
+            self._watches[self._changed.pop()].check()
 
     @property
     def must_pause(self) -> bool:
         """Whether the operator must handle nothing, as of now."""
-        if not self._begun and any(watch.is_unknown for watch in self._watches.values()):
-            return True
-        return bool(self._get_missing()) or any(
-            membership.standing in memberships.PAUSED for membership in self._iter_memberships())
+        return bool(self._pausing) or (not self._begun and bool(self._unknown)) or (
+            self._settings.peering.mandatory and bool(self._absent))
 
     def is_settled(self, namespace: references.Namespace) -> bool:
         """
         Whether the other operators that serve the namespace are known, or that there are none.
         """
         return not any(
-            watch.is_unknown for watch in self._watches.values()
-            if watch.namespace is None or watch.namespace == namespace)
+            (resource, place) in self._unknown
+            for resource in self._resources for place in (None, namespace))
 
     def resume(self) -> None:
         """Let the parts begin or resume; objects that are listed from now on can be handled."""
@@ -148,9 +164,12 @@ class Peerings:
         The timer is late e.g. after the process was suspended or the event loop was blocked. By
         then, other operators may have taken over.
         """
-        for watch in self._watches.values():
-            for membership in watch.memberships.values():
+        if self._clock.mono() >= self._sound_until:
+            for membership in self._iter_memberships():
                 membership.confirm()
+            self._sound_until = min(
+                (membership.expires_at for membership in self._iter_memberships()),
+                default=math.inf)
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
         """
@@ -166,12 +185,24 @@ class Peerings:
         await asyncio.gather(*(
             watch.leave(deadline, is_released=is_released) for watch in watches.values()))
 
-    def _note_change(self) -> None:
-        if self._left:
+    def _note_change(
+            self, resource: references.Resource, namespace: references.Namespace,
+    ) -> None:
+        key = resource, namespace
+        if self._left or key not in self._watches:
             return
+        watch = self._watches[key]
+        self._changed.add(key)
+        self._sound_until = 0.0
+        _include(self._unknown, key, watch.is_unknown)
+        _include(self._pausing, key, watch.must_pause)
+        _include(self._absent, namespace, self._is_absent(namespace))
         self._check()
         if self._woken is not None:
             self._woken.set()
+
+    def _is_absent(self, namespace: references.Namespace) -> bool:
+        return all(self._watches[resource, namespace].is_absent for resource in self._resources)
 
     def _check(self) -> None:
         self._warn_of_absent()
@@ -194,29 +225,31 @@ class Peerings:
     def _iter_memberships(self) -> Iterable[memberships.Membership]:
         return (item for watch in self._watches.values() for item in watch.memberships.values())
 
-    def _get_missing(self) -> Collection[references.Namespace]:
-        """The namespaces without a peering object, if the peering is mandatory."""
-        return self._get_absent() if self._settings.peering.mandatory else []
-
-    def _get_absent(self) -> Collection[references.Namespace]:
-        return [
-            namespace for namespace in self._namespaces
-            if all(watch.is_absent for watch in self._watches.values()
-                   if watch.namespace == namespace)]
-
     def _warn_of_absent(self) -> None:
-        """Warn once for each namespace that has no peering object, and say what follows."""
+        """Warn once of each namespace that has no peering object, and say what follows."""
+        if not self._begun and self._unknown:
+            return  # so that there is one warning for all namespaces of the start
+        self._warned &= self._absent
+        if len(self._warned) == len(self._absent):
+            return
+        absent = sorted(self._absent - self._warned, key=str)
+        self._warned.update(absent)
         peering = self._settings.peering
-        absent = set(self._get_absent())
-        self._warned &= absent
-        for namespace in sorted(absent - self._warned, key=str):
-            self._warned.add(namespace)
-            where = '' if namespace is None else f' in {namespace!r}'
-            kind = 'ClusterKopfPeering' if peering.clusterwide else 'KopfPeering'
-            if peering.mandatory:
-                logger.warning(f"There is no {kind} {peering.name!r}{where}, but it is mandatory. "
-                               f"Pausing operations until it exists.")
-            else:
-                title = 'Default' if peering.name == 'default' else repr(peering.name)
-                logger.warning(f"{title} peering object is not found{where}, "
-                               f"falling back to the standalone mode.")
+        names = observation.enumerate_names(map(repr, absent))
+        where = '' if peering.clusterwide else f' in {names}'
+        kind = 'ClusterKopfPeering' if peering.clusterwide else 'KopfPeering'
+        if peering.mandatory:
+            logger.warning(f"There is no {kind} {peering.name!r}{where}, but it is mandatory. "
+                           f"Pausing operations until it exists.")
+        else:
+            title = 'Default' if peering.name == 'default' else repr(peering.name)
+            logger.warning(f"{title} peering object is not found{where}, "
+                           f"falling back to the standalone mode.")
+
+
+def _include(group: set[_T], item: _T, is_in: bool) -> None:
+    """Add the item to the group or remove it, so that it is in the group as said."""
+    if is_in:
+        group.add(item)
+    else:
+        group.discard(item)

@@ -64,6 +64,10 @@ class PeeringWatch(watching.Sink):
         return self._synced and all(
             item.standing is Standing.ABSENT for item in self.memberships.values())
 
+    @property
+    def must_pause(self) -> bool:
+        return any(item.standing in memberships.PAUSED for item in self.memberships.values())
+
     def check(self) -> None:
         for membership in self.memberships.values():
             membership.check()

@@ -14,6 +14,7 @@ records that they have finished what was under way.
 import asyncio
 import enum
 import logging
+import math
 import random
 from collections.abc import Callable
 
@@ -182,10 +183,15 @@ class Membership:
             self._renew_soon()
         self.judge()
 
+    @property
+    def expires_at(self) -> float:
+        """When (monotonic time) the operator must be paused unless the own record is renewed."""
+        return self._renewed + self._lifetime if (
+            self._renewed is not None and self.standing is Standing.ACTIVE) else math.inf
+
     def confirm(self) -> None:
         """Check whether the own record has expired, though the timer for that is late."""
-        if self._renewed is not None and self.standing is Standing.ACTIVE and (
-                self._clock.mono() >= self._renewed + self._lifetime):
+        if self._clock.mono() >= self.expires_at:
             self.judge()
 
     def miss(self) -> None:

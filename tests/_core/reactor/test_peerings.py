@@ -1,0 +1,102 @@
+"""
+The peerings of an operator of many namespaces. In virtual time, on the sandbox.
+"""
+import contextlib
+import sys
+
+import pytest
+
+import kopf
+from kopf import testing
+from kopf._core.engines.peering import memberships
+from kopf._core.reactor import orchestration, peerings, peeringwatches
+from tests.docs.snippets import DOCS
+
+PEERING = DOCS.parent / 'peering.yaml'
+MODULES = {module.__file__ for module in (memberships, orchestration, peerings, peeringwatches)}
+
+
+class Work:
+    """How much the modules do, in executed opcodes: on each machine the same."""
+
+    def __init__(self):
+        self.done = 0
+
+    def _trace(self, frame, event, arg):
+        if frame.f_code.co_filename not in MODULES:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._count
+
+    def _count(self, frame, event, arg):
+        self.done += 1
+        return self._count
+
+    @contextlib.contextmanager
+    def count(self):
+        previous = sys.gettrace()
+        sys.settrace(self._trace)
+        try:
+            yield
+        finally:
+            sys.settrace(previous)
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.event('configmaps', registry=registry)
+    def event_fn(namespace, **_):
+        registry.seen.add(namespace)
+
+    registry.seen = set()
+    return registry
+
+
+def make(kind, name, **fields):
+    return {'apiVersion': 'v1', 'kind': kind, 'metadata': {'name': name, **fields}}
+
+
+async def fill(api, count, *, with_peering=False):
+    """Make the namespaces, each with a config map, and maybe with a peering object."""
+    await api.client.load(PEERING)
+    for n in range(count):
+        await api.client.create(make('Namespace', f'many-{n}'))
+        await api.client.create(make('ConfigMap', 'one', namespace=f'many-{n}'))
+        if with_peering:
+            await api.client.create('kopfpeerings', 'default', namespace=f'many-{n}')
+
+
+@pytest.mark.parametrize('with_peering', [False, True])
+def test_the_work_of_a_start_grows_with_the_namespaces(registry, with_peering):
+    @testing.virtual_time
+    async def measure(count):
+        registry.seen.clear()
+        async with testing.open_api('sandbox') as api:
+            await fill(api, count, with_peering=with_peering)
+            work = Work()
+            with work.count():
+                async with api.operator(
+                        registry=registry, namespaces=['many-*'], standalone=False):
+                    await testing.wait_for(lambda: len(registry.seen) == count, timeout=60)
+        return work.done
+
+    few, many = measure(20), measure(80)
+    assert many < 4.5 * few
+
+
+@testing.virtual_time
+async def test_all_namespaces_without_peering_objects_at_the_start_are_warned_of_at_once(registry):
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 12)
+        async with api.operator(
+                registry=registry, namespaces=['many-*'], standalone=False) as operator:
+            await testing.wait_for(lambda: len(registry.seen) == 12)
+            await api.client.create(make('Namespace', 'many-late'))
+            await operator.wait_log("'many-late'")
+        warnings = [line for line in operator.log if 'peering object is not found' in line]
+    assert [line.partition(', falling')[0] for line in warnings] == [
+        "Default peering object is not found in "
+        "'many-0', 'many-1', 'many-10', 'many-11', 'many-2', 7 more",
+        "Default peering object is not found in 'many-late'"]
