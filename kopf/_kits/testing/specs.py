@@ -87,8 +87,7 @@ def _make_texts(schema: Schema) -> 'SearchStrategy[str]':
     shortest = schema.get('minLength', 0)
     longest = schema.get('maxLength', shortest + MAX_TEXT)
     if 'pattern' in schema:
-        alphabet = st.characters(codec='ascii', categories=['L', 'N', 'P', 'S'])
-        return st.from_regex(schema['pattern'], alphabet=alphabet).filter(
+        return _make_matching(schema['pattern']).filter(
             lambda text: shortest <= len(text) <= longest and not text.endswith('\n'))  # for `$`
     match schema.get('format'):
         case 'date-time':
@@ -107,6 +106,19 @@ def _make_texts(schema: Schema) -> 'SearchStrategy[str]':
         case 'uuid':
             return st.uuids().map(str)
     return st.text(ALPHABET, min_size=shortest, max_size=min(longest, shortest + MAX_TEXT))
+
+
+def _make_matching(pattern: str) -> 'SearchStrategy[str]':
+    """Make readable texts that match, or any texts if the pattern has other characters."""
+    from hypothesis import errors
+    from hypothesis import strategies as st
+    strategy = st.from_regex(
+        pattern, alphabet=st.characters(codec='ascii', categories=['L', 'N', 'P', 'S', 'Zs']))
+    try:
+        strategy.validate()
+    except errors.InvalidArgument:
+        return st.from_regex(pattern)
+    return strategy
 
 
 def _make_lists(schema: Schema) -> 'SearchStrategy[list[Any]]':

@@ -18,6 +18,8 @@ FIELDS = {
     'text': {'type': 'string', 'minLength': 2, 'maxLength': 3},
     'color': {'type': 'string', 'enum': ['red', 'blue']},
     'label': {'type': 'string', 'pattern': '^[a-z]+(-[0-9]+)?$', 'maxLength': 10},
+    'title': {'type': 'string', 'pattern': '^[A-Z][a-z]* [a-z ]+$'},
+    'umlaut': {'type': 'string', 'pattern': '^[äöü]+\\t?$'},
     'when': {'type': 'string', 'format': 'date-time'},
     'day': {'type': 'string', 'format': 'date'},
     'data': {'type': 'string', 'format': 'byte'},
