@@ -83,6 +83,7 @@ class Process:
         for pipe in self._links:
             if not pipe.is_closing():
                 pipe.sever(lossy=lossy)
+        self.loop.kill_servers(self)
         self.loop.freeze(self)
 
     def freeze(self, handle: asyncio.Handle) -> None:
@@ -221,6 +222,12 @@ class SeededLoop(virtual.VirtualLoop):
         self._threads.shutdown(wait=False)
 
     # The connections.
+
+    def kill_servers(self, process: Process) -> None:
+        """Close the listening sockets of this process, so that another one can have the ports."""
+        for server in list(self._servers.values()):
+            if server.is_open and server.context.get(current) is process:
+                server.kill()
 
     def get_delay(self, process: Process | None) -> float:
         """Return after how many seconds data of the process arrives that is sent now."""

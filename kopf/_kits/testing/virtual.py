@@ -162,6 +162,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
                 fd, functools.partial(callback, *args))
 
     def remove_reader(self, fd: Any) -> bool:
+        if isinstance(fd, _ListeningSocket) and fd.fileno() < 0:
+            return False  # its process was killed
         listener = isinstance(fd, _ListeningSocket) and self._servers[fd.getsockname()[:2]]
         if isinstance(listener, _Listener):
             listener.close()
@@ -242,6 +244,10 @@ class _Server:
     def take(self, pipe: pipes.Pipe) -> None:
         """Take the server's end of a new connection."""
 
+    def kill(self) -> None:
+        """Close the listening sockets, as the operating system does for a killed process."""
+        self._server.close()
+
 
 class _Listener(_Server):
     """A server that waits until its socket is readable, and accepts connections by itself."""
@@ -261,6 +267,10 @@ class _Listener(_Server):
         pipe.pause_reading()
         _backlogs[self._sock].append(_AcceptedSocket(pipe))
         asyncio.get_running_loop().call_soon(self._accept, context=self.context)
+
+    def kill(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._sock)
+        self._sock.close()
 
     def close(self) -> None:
         self.is_closed = True

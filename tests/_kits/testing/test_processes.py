@@ -1,5 +1,9 @@
 import asyncio
+import contextlib
+import socket
 import threading
+
+import pytest
 
 from kopf._kits.testing.processes import Process, SeededLoop
 
@@ -38,3 +42,40 @@ def test_callbacks_of_threads_are_not_lost_while_those_of_a_killed_process_are_s
 
     with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
         assert runner.run(main()) == [0, 1]
+
+
+async def serve_by_loop(port):
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(asyncio.Protocol, '127.0.0.1', port)
+    return server.sockets[0].getsockname()[1], server.close
+
+
+async def serve_by_socket(port):
+    sock = socket.create_server(('127.0.0.1', port))
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    loop.add_reader(sock, lambda: None)
+
+    def close():
+        loop.remove_reader(sock)
+        sock.close()
+
+    return sock.getsockname()[1], close
+
+
+@pytest.mark.parametrize('serve', [serve_by_loop, serve_by_socket])
+def test_another_process_can_listen_at_the_port_of_a_killed_one(serve):
+    async def main():
+        loop = asyncio.get_running_loop()
+        process = Process('killed', loop)
+        port, close = await process.run(lambda: loop.create_task(serve(0)))
+        process.kill()
+        _, close_other = await serve(port)
+        with contextlib.closing(socket.socket()) as client:
+            client.setblocking(False)
+            await loop.sock_connect(client, ('127.0.0.1', port))
+        close()  # when the killed process is buried
+        close_other()
+
+    with asyncio.Runner(loop_factory=lambda: SeededLoop(0)) as runner:
+        runner.run(main())
