@@ -372,7 +372,8 @@ class Run:
         """Note a request of the operator that writes; return what hits it."""
         if not self._is_write(target):
             return None
-        name = f"{target.namespace}/{target.name}" if target.namespace else target.name
+        is_within = target.namespace and target.resources[0] != 'namespaces'
+        name = f"{target.namespace}/{target.name}" if is_within else target.name
         self.writes.append(f"{target.verb} {target.resources[0]} {name}".strip())
         self.note(f"write {len(self.writes)}: {self.writes[-1]}", processes.peer.get())
         self.effects.append(reporting.NO_CHANGE)
@@ -409,10 +410,16 @@ def _is_ignored(plural: str) -> bool:
 
 
 def _is_about(target: faults.Target, change: Change) -> bool:
-    """Whether a request can have made a change; its target has no name if the server chooses it."""
+    """
+    Whether a request can have made a change.
+
+    Its target has no name if the server chooses it. The target of a namespace is in this namespace,
+    but the namespace itself is in none.
+    """
+    namespace, name = change.new.key
     return (
         target.resources[0].partition('/')[0] == change.resource[1]
-        and (target.namespace, target.name or change.new.key[1]) == change.new.key)
+        and namespace in ('', target.namespace) and name == (target.name or name))
 
 
 class _ObservedSandbox(Sandbox):

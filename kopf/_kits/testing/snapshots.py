@@ -15,8 +15,11 @@ IGNORED_RESOURCES = ('events', 'leases', 'kopfpeerings', 'clusterkopfpeerings')
 
 IGNORED_METADATA = (
     'uid', 'resourceVersion', 'generation', 'creationTimestamp', 'managedFields', 'selfLink')
-IGNORED_ANNOTATIONS = ('kopf.dev/applied',)
-"""They contain uids as digests."""
+IGNORED_ANNOTATIONS = ('kopf.dev/applied', 'kopf.dev/webhooks-of')
+"""They contain uids as digests, or name one run of an operator."""
+
+WEBHOOKS = ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations')
+"""The resources with the certificates of webhook servers: each run makes its own."""
 
 TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
 GENERATION = re.compile(r'"observedGeneration": \d+')
@@ -49,6 +52,9 @@ def take(
             meta.pop(field, None)
         for annotation in IGNORED_ANNOTATIONS:
             meta.get('annotations', {}).pop(annotation, None)
+        for webhook in obj.get('webhooks', ()) if plural in WEBHOOKS else ():
+            if 'caBundle' in webhook['clientConfig']:
+                webhook['clientConfig']['caBundle'] = '(certificates)'
         for path in ignore:
             where, _, fields = path.rpartition(':')
             if where in ('', plural):

@@ -226,11 +226,33 @@ async def create(patch, **_):
 
 
 def test_no_fault_hits_the_shutdown_at_the_end_of_a_run(crd, script):
-    explored = testing.explore(
-        scenario, script(VALIDATING), load=[crd], strikes=['crash'],
-        ignore=['validatingwebhookconfigurations:metadata.annotations'])
+    explored = testing.explore(scenario, script(VALIDATING), load=[crd], strikes=['crash'])
     assert 'create validatingwebhookconfigurations' in explored.writes
     assert len(explored.writes) == 4
+
+
+def test_self_signed_certificates_may_differ(crd, script):
+    handlers = VALIDATING.replace("= serve", "= kopf.WebhookServer()")
+    testing.explore(scenario, script(handlers), load=[crd], strikes=['crash', 'stop'])
+
+
+NAMESPACES = '''
+@kopf.index('namespaces')
+async def known(name, **_):
+    return {name: None}
+
+@kopf.on.create('kopfexamples')
+async def create(patch, known, **_):
+    tries = len(known)
+    await kopf.apply({'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'team'}})
+    patch.status['tries'] = tries
+'''
+
+
+def test_a_write_that_creates_a_namespace_is_told(crd, script):
+    with pytest.raises(testing.ExplorationError) as found:
+        testing.explore(scenario, script(NAMESPACES), load=[crd], only='crash:1')
+    assert "write 1: patch namespaces team: creates it" in str(found.value)
 
 
 STUBBORN = '''
