@@ -3,6 +3,7 @@ Random lives of objects with daemons, timers, and indices, against a plain model
 """
 import asyncio
 import collections
+import contextlib
 
 import pytest
 from hypothesis import given, settings
@@ -558,6 +559,63 @@ def test_daemons_that_ignore_everything_are_left_alone_after_their_timeout():
         await operator.stop()
 
     run_virtually(live())
+
+
+def test_nothing_of_a_daemon_is_written_any_more_when_it_is_left_alone(caplog):
+    def declare(registry):
+        @kopf.daemon(
+            'kopfexamples', labels={'on': 'yes'}, cancellation_timeout=2, registry=registry)
+        async def fn(patch, **_):
+            patch.status['early'] = True
+            for number in range(20):
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.sleep(1)
+                if number > 10:
+                    patch.status['late'] = number
+            return 'late, too'
+
+        @kopf.timer('kopfexamples', interval=100, registry=registry)
+        async def keep_the_object_known(**_):
+            pass
+
+    async def live():
+        api, operator = await accompany(declare, metadata={'labels': {'on': 'yes'}})
+        await asyncio.sleep(2)
+        with pytest.warns(ResourceWarning, match="did not exit in time"):
+            api.edit({'metadata': {'labels': {'on': None}}})
+            await asyncio.sleep(100)
+        await operator.stop()
+        return api.objects['obj']
+
+    assert run_virtually(live())['status'] == {'early': True}
+    assert sum("is lost: the handler did not exit in time" in line for line in caplog.messages) == 1
+
+
+def test_writing_for_a_daemon_is_given_up_when_it_is_left_alone(caplog):
+    def declare(registry):
+        @kopf.daemon(
+            'kopfexamples', labels={'on': 'yes'}, cancellation_timeout=2, registry=registry)
+        def fn(**_):
+            return 'done'
+
+    async def live():
+        api, operator = await accompany(declare, metadata={'labels': {'on': 'yes'}})
+        operator.settings.queueing.error_delays = [delay]
+        await asyncio.sleep(0.015)  # the finalizer is there
+        operator.client.cut, api.faults[:] = not delay, ['before'] * 9
+        await asyncio.sleep(2)
+        with pytest.warns(ResourceWarning, match="did not exit in time"):
+            api.edit({'metadata': {'labels': {'on': None}}})
+            await asyncio.sleep(4)
+        operator.client.cut, api.faults[:] = False, []
+        await asyncio.sleep(100)
+        await operator.stop()
+        return api.objects['obj']
+
+    for delay in (0, 10):  # while a request is under way, and between two
+        caplog.clear()
+        assert 'status' not in run_virtually(live())
+        assert sum("is lost: the handler did not exit" in line for line in caplog.messages) == 1
 
 
 def test_a_pause_does_not_wait_for_daemons_that_are_left_alone():

@@ -59,8 +59,11 @@ class Spawner(Protocol):
     def daemons_executor(self) -> Any:
         """The executor that calls synchronous daemons."""
 
-    def writing(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Make a context manager for the writes of companions: it limits their time at exit."""
+    def writing(self, companion: 'Companion') -> contextlib.AbstractAsyncContextManager[None]:
+        """Make a context manager for the writes of a companion: it limits their time at exit."""
+
+    def give_up(self, companion: 'Companion') -> None:
+        """End the writes of the companion, which is abandoned."""
 
     def start(self, companion: 'Companion') -> None:
         """Begin the companion in one of the next iterations of the event loop, in this order."""
@@ -138,6 +141,10 @@ class Companion:
             if self not in self.spawner.alive:
                 self._ended.set_result(None)
         return self._ended
+
+    def is_abandoned(self) -> bool:
+        """Whether the companion has ended, though its task or thread still runs."""
+        return self.task is not None and self not in self.spawner.alive
 
     @property
     def has_limit(self) -> bool:
@@ -247,10 +254,15 @@ class Companion:
         Send the patch to the API server, with retries until it is taken.
 
         Returns false if the API server refuses the patch: then, the companion has failed
-        permanently. When the operator exits, the retries end: the patch is lost, and the log says
-        so.
+        permanently. When the operator exits, or when the companion is abandoned, the retries end:
+        the patch is lost, and the log says so.
         """
         while patch:
+            if self.is_abandoned():  # its object can belong to the next companion, or to others
+                patch.clear()
+                logger.warning(
+                    f"The patch of {self.handler!r} is lost: the handler did not exit in time.")
+                return True
             taken = patches.Patch({key: patch.pop(key) for key in list(patch)}, fns=patch.fns)
             patch.fns.clear()
             raw = self.companions.host.recall()
@@ -260,7 +272,7 @@ class Companion:
                 self.spawner.client, self.companions.resource, logger,
                 self.spawner.context.observer)
             try:
-                async with self.spawner.writing():
+                async with self.spawner.writing(self):
                     newest = await application.apply(target, raw, taken)
             except apierrors.NotLeadingError as e:
                 logger.warning(f"The patch of {self.handler!r} is lost: {e}")
@@ -281,17 +293,24 @@ class Companion:
         return True
 
     async def _back_off(self, e: Exception, logger: Any) -> bool:
-        """Wait after an error of the API; return false if there will be no next try."""
+        """
+        Wait after an error of the API; return false if there will be no next try.
+
+        There is no wait for abandoned companions.
+        """
+        if self.is_abandoned():
+            return True
         self._throttler = self._throttler or throttlers.Throttler()
         delay = self._throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is not None and self.spawner.stopping is None:
             self._throttler.tell(e, delay, logger)
             try:
-                async with self.spawner.writing():
+                async with self.spawner.writing(self):
                     await asyncio.sleep(delay)
                 return True
-            except TimeoutError:
-                pass  # the operator exits
+            except TimeoutError:  # the operator exits
+                if self.is_abandoned():
+                    return True
         logger.error(f"The patch of {self.handler!r} is lost: {e!r}")
         return False
 
@@ -371,6 +390,8 @@ class Companion:
         self.stopper.set(Reason.DAEMON_ABANDONED)
         self._log(logging.WARNING, f"{self.handler!r} did not exit in time. Leaving it orphaned.")
         self._end(done=False)
+        self._patch = None  # it is not sent any more while the handler still runs
+        self.spawner.give_up(self)
         warnings.warn(f"{self.handler!r} did not exit in time.", ResourceWarning, stacklevel=1)
 
     def _end(self, done: bool) -> None:

@@ -62,7 +62,7 @@ class Spawner:
         self._running: set[Companion] = set()
         self._flushing: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
-        self._writings: set[asyncio.Timeout] = set()
+        self._writings: dict[timeouts.Timeout, Companion] = {}
         self._threads = threads.ThreadPerCall('kopf-daemon')
 
     @property
@@ -136,21 +136,27 @@ class Spawner:
         self.paused = False
 
     @contextlib.asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
+    async def writing(self, companion: Companion) -> AsyncIterator[None]:
         """
         Limit the time of the block when the operator exits: of a write, or of a pause before it.
 
-        :raises TimeoutError: if the block has not ended in time.
+        :raises TimeoutError: if the block has not ended in time, or if the companion is abandoned.
         """
         until = self._deadline
         if until is not None:
             until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
         async with timeouts.timeout_at(until) as limit:
-            self._writings.add(limit)
+            self._writings[limit] = companion
             try:
                 yield
             finally:
-                self._writings.discard(limit)
+                del self._writings[limit]
+
+    def give_up(self, companion: Companion) -> None:
+        """End the writes of the companion, which is abandoned."""
+        for limit, owner in self._writings.items():
+            if owner is companion and not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
 
     async def stop(self, reason: stopping.DaemonStoppingReason, deadline: float) -> None:
         """
@@ -163,8 +169,9 @@ class Spawner:
         exit.
         """
         self.stopping, self._deadline = reason, deadline - LAST_WRITING
-        for limit in self._writings:
-            limit.reschedule(self._deadline)
+        for limit, companion in self._writings.items():
+            if companion in self.alive:
+                limit.reschedule(self._deadline)
         for companion in list(self.alive):
             companion.stop(reason)
         if self._flushing is not None:
