@@ -229,6 +229,20 @@ class Binding:
         return f"{selector} (did you mean {similar}?)" if similar else str(selector)
 
 
+def find_uncertain(
+        binding: Binding, failing: Collection[str],
+) -> Collection[handlers.ReconcilingHandler]:
+    """
+    Find the handlers that can own more resources than are known.
+
+    ``failing`` are the groups of which it is not known which resources there are.
+    """
+    return {
+        handler for handler in binding.owned for selector in handler.owns
+        if selector in binding.unresolved and (
+            selector.group in failing or (selector.group is None and failing))}
+
+
 def _join(items: Iterable[object]) -> str:
     return ', '.join(str(item) for item in items)
 

@@ -49,6 +49,8 @@ class Insights:
         self.resources: frozenset[references.Resource] | None = None
         self.deleted: frozenset[references.Resource] = frozenset()
         """The resources whose definitions were deleted, and so all of their objects."""
+        self.failing: frozenset[str] = frozenset()
+        """The groups whose discovery has failed: they can have more resources."""
         self.namespaces: frozenset[references.Namespace] | None = None
         self.changes: int = 0
         """How many times anything has changed."""
@@ -65,10 +67,13 @@ class Insights:
             resources: Iterable[references.Resource],
             *,
             deleted: Iterable[references.Resource] = (),
+            failing: Iterable[str] = (),
     ) -> None:
         known, self.resources = self.resources, frozenset(resources)
         self.deleted = self.deleted.union(deleted) - self.resources
-        if known is None or describe(known) != describe(self.resources):
+        former, self.failing = self.failing, frozenset(failing)
+        if known is None or former != self.failing or (
+                describe(known) != describe(self.resources)):
             self._notify()
 
     def set_namespaces(self, namespaces: Iterable[references.Namespace]) -> None:
@@ -138,7 +143,8 @@ async def observe_resources(
 
         streak = streaks.Streak("Scanning of the resources", settings=settings, logger=logger)
         findings = await _retry(lambda: scanning.scan(client, groups=groups), streak)
-        insights.set_resources(findings.resources)
+        insights.set_resources(
+            findings.resources, failing={group for group, _ in findings.failures})
         for (group, version), reason in findings.failures.items():
             logger.warning(f"Resources of {group}/{version} cannot be found: {reason}")
         tracker.doubt({group for group, _ in findings.failures})
@@ -183,7 +189,8 @@ async def _rescan(
         awaited = set(filter(tracker.is_settling, missing))
         insights.set_resources(
             fresh | awaited | {resource for resource in known if resource.group not in groups},
-            deleted=filter(tracker.is_deleted, missing - awaited))
+            deleted=filter(tracker.is_deleted, missing - awaited),
+            failing=failed | (insights.failing - groups))
         tracker.proceed(groups, unsettled=failed | tracker.find_unsettled(fresh))
 
 

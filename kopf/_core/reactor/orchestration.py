@@ -163,7 +163,7 @@ async def serve(
                     if relisting is not None:
                         await watch_tasks.drop(relisting.take_relisting())
                     await watch_tasks.adjust(
-                        resources, served, deleted=insights.deleted,
+                        resources, served, deleted=insights.deleted, failing=insights.failing,
                         is_idle=None if relisting is None else relisting.is_idle)
                     watch_tasks.announce(served)
                     if served == known:
@@ -281,13 +281,15 @@ class WatchTasks:
             namespaces: Collection[references.Namespace],
             *,
             deleted: Collection[references.Resource] = (),
+            failing: Collection[str] = (),
             is_idle: Callable[[Key], bool] | None = None,
     ) -> None:
         """
         Start and stop tasks, so that exactly these resources and namespaces are watched, except for
         the idle ones.
 
-        All objects of ``deleted`` resources are gone, even if no watch has shown that.
+        All objects of ``deleted`` resources are gone, even if no watch has shown that. The
+        ``failing`` groups can have more resources.
         """
         binding = self._bind(resources)
         bound = {
@@ -297,7 +299,8 @@ class WatchTasks:
         if self._owned is not None:
             await tasks.cancel(
                 self._owned.adjust(
-                    binding.owned, binding.watched, namespaces, self.woken.set))
+                    binding.owned, binding.watched, namespaces, self.woken.set,
+                    uncertain=registries.find_uncertain(binding, failing)))
         needed = {
             (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()

@@ -56,15 +56,18 @@ class OwnedWatches:
             used: registries.Watched,
             namespaces: Collection[references.Namespace],
             on_end: Callable[[], None],
+            *,
+            uncertain: Collection[handlers.ReconcilingHandler] = (),
     ) -> Collection[asyncio.Task[None]]:
         """
         Start watches, so that these resources are watched; return those that are not needed.
 
-        The caller cancels the returned tasks. ``on_end`` is called when any task ends.
+        The caller cancels the returned tasks. ``on_end`` is called when any task ends. The
+        ``uncertain`` handlers can own more resources.
         """
         self._hub.bind({
             handler: {(resource.group, resource.kind or ''): resource for resource in resources}
-            for handler, resources in owned.items()})
+            for handler, resources in owned.items()}, uncertain=uncertain)
         needed = self._select(owned, used, namespaces)
         gone = []
         outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]

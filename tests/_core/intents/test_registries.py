@@ -150,6 +150,19 @@ def test_reconciling_handlers_of_several_versions_are_bound_to_one(registry, pre
         versions[number]: (handlers[number],), versions[2]: (other,)}
 
 
+@pytest.mark.parametrize(('selector', 'failing', 'is_uncertain'), [
+    (['kex'], set(), False), (['kex'], {'other.dev'}, False),
+    (['absent'], set(), False), (['absent'], {'other.dev'}, True),
+    (['other.dev', 'absent'], {'other.dev'}, True), (['other.dev', 'absent'], {'x.dev'}, False),
+])
+def test_what_handlers_own_is_uncertain_if_it_can_be_in_a_group_that_is_not_known(
+        registry, selector, failing, is_uncertain):
+    handler = make_handler(ReconcilingHandler, 'pods', owns=(Selector(*selector),))
+    registry._reconciling.append(handler)
+    found = registries.find_uncertain(resolve(registry, [PODS, KEX]), failing)
+    assert found == ({handler} if is_uncertain else set())
+
+
 def test_fields_of_changing_handlers_are_essential(registry):
     registry._changing.append(make_handler(ChangingHandler, 'kex', field=('status', 'x')))
     registry._changing.append(make_handler(ChangingHandler, 'kex', field=('spec',)))

@@ -9,7 +9,7 @@ import copy
 import itertools
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -95,6 +95,8 @@ class Hub:
         self.is_gone: Callable[[str], bool] = lambda uid: False
         """Whether it is certain that there is no parent with this uid."""
         self._kinds: dict[handlers.ReconcilingHandler, desired.Kinds] = {}
+        self._uncertain: set[handlers.ReconcilingHandler] = set()
+        """The handlers that can own more kinds, as the discovery has failed."""
         self._members: dict[str, tuple[Reconcilers, ...]] = {}
         """The reconcilers by the uids of the objects; several if some handlers are for others of
         the versions of a resource."""
@@ -115,16 +117,25 @@ class Hub:
         self.client = client
         self.is_gone = lambda uid: False  # it can be in a shard of another replica
 
-    def bind(self, kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds]) -> None:
+    def bind(
+            self,
+            kinds: Mapping[handlers.ReconcilingHandler, desired.Kinds],
+            *,
+            uncertain: Collection[handlers.ReconcilingHandler] = (),
+    ) -> None:
         """
-        Set the resources that the handlers own in this cluster.
+        Set the resources that the handlers own in this cluster. The ``uncertain`` handlers can own
+        more, which are not known yet.
 
         All objects are reconciled again if the resources are others: a kind can have come for which
         they wait.
         """
-        is_first, is_changed = not self._kinds, self._kinds != kinds
+        is_first = not self._kinds
+        is_changed = self._kinds != kinds or self._uncertain != {*uncertain}
         self._kinds.clear()
         self._kinds.update(kinds)  # in place: the views of the shards have the same ones
+        self._uncertain.clear()
+        self._uncertain.update(uncertain)
         if is_changed and not is_first:
             for member in list(itertools.chain.from_iterable(self._members.values())):
                 member.trigger()
@@ -141,6 +152,10 @@ class Hub:
 
     def get_kinds(self, handler: handlers.ReconcilingHandler) -> desired.Kinds:
         return self._kinds.get(handler, {})
+
+    def is_certain(self, handler: handlers.ReconcilingHandler) -> bool:
+        """Whether all kinds that the handler can own are known."""
+        return handler not in self._uncertain
 
     def get_manager(self, handler: handlers.ReconcilingHandler) -> str:
         """Get the field manager of a handler."""
@@ -786,7 +801,8 @@ class Reconcilers:
         if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
             return
         kinds = {kind for handler in served for kind in self._hub.get_kinds(handler).values()}
-        if not all(self._hub.store.is_listed(kind, None) for kind in kinds):
+        if not all(map(self._hub.is_certain, served)) or not all(
+                self._hub.store.is_listed(kind, None) for kind in kinds):
             self._wait()
             return
         logger = loggers.LocalObjectLogger(
