@@ -77,3 +77,75 @@ async def test_objects_are_released_if_their_kinds_are_certainly_absent(tenancy)
         await api.client.delete('kopfexamples', 'parent')
         async with api.operator(registry=tenancy):
             await testing.wait_for(lambda: is_gone(api, 'kopfexamples', 'parent'), timeout=60)
+
+
+NAMESPACES = ['default', 'open', 'closed']
+
+
+@pytest.fixture()
+def spreading(registry):
+    """A cluster-scoped object with an owned resource in each of the namespaces in its spec."""
+    @kopf.reconcile('tenants', owns=['configmaps'], conditions=True, registry=registry)
+    async def fn(name, spec, **_):
+        for namespace in spec['namespaces']:
+            yield {'apiVersion': 'v1', 'kind': 'ConfigMap',
+                   'metadata': {'name': name, 'namespace': namespace}}
+
+    return registry
+
+
+def close_namespace(api):
+    return [api.sandbox.faults.add(testing.Fault(
+        action='refuse', status=403, verb=verb, resource='configmaps', namespace='closed'))
+        for verb in ('list', 'watch')]
+
+
+@testing.virtual_time
+async def test_cluster_scoped_objects_are_handled_in_the_namespaces_with_rights(spreading):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(TENANTS)
+        for namespace in NAMESPACES[1:]:
+            await api.client.create('namespaces', namespace)
+        faults = close_namespace(api)
+        async with api.operator(registry=spreading, namespaces=NAMESPACES) as operator:
+            await api.client.create('tenants', 'one', spec={'namespaces': ['open']})
+            await api.client.create('tenants', 'two', spec={'namespaces': ['open', 'closed']})
+            await api.client.wait('configmaps', 'one', namespace='open')
+            await api.client.wait('configmaps', 'two', namespace='open')
+            await api.client.wait('tenants', 'two', lambda obj: (
+                "ConfigMap closed/two: the operator does not serve the namespace" in (
+                    obj['status']['conditions'][0]['message'])))
+            warnings = [line for line in operator.log if "will not be called" in line]
+            assert len(warnings) == 1 and "in the namespace 'closed'" in warnings[0]
+            for fault in faults:
+                api.sandbox.faults.remove(fault)
+            await api.client.wait('configmaps', 'two', namespace='closed', timeout=3600)
+
+
+@testing.virtual_time
+async def test_what_the_deletion_waits_for_is_told(registry):
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(name, **_):
+        yield {'apiVersion': 'v1', 'kind': 'ConfigMap',
+               'metadata': {'name': name, 'namespace': 'closed'}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        for namespace in NAMESPACES[1:]:
+            await api.client.create('namespaces', namespace)
+        async with api.operator(registry=registry, namespaces=NAMESPACES):
+            await api.client.create('kopfexamples', 'parent')
+            await api.client.wait('configmaps', 'parent', namespace='closed')
+        faults = close_namespace(api)
+        await api.client.delete('kopfexamples', 'parent')
+        async with api.operator(registry=registry, namespaces=NAMESPACES) as operator:
+            await operator.wait_log("The deletion waits until configmaps.v1 can be listed in the "
+                                    "namespace 'closed'")
+            await api.client.create('kopfexamples', 'other')
+            await asyncio.sleep(600)
+            assert await is_there(api, 'kopfexamples', 'parent')
+            assert len([line for line in operator.log if "The deletion waits" in line]) == 1
+            for fault in faults:
+                api.sandbox.faults.remove(fault)
+            await testing.wait_for(lambda: is_gone(api, 'kopfexamples', 'parent'), timeout=3600)
+            assert await is_gone(api, 'configmaps', 'parent', namespace='closed')

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import errors, watching
 from kopf._cogs.structs import bodies, offspring, references
 from kopf._core.engines.reconciling import desired
 
@@ -241,8 +241,8 @@ def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) ->
 OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
-OnUnavailable = Callable[[references.Resource, Exception], None]
-"""Called with a kind of children and an error when the children cannot be listed for now."""
+OnUnavailable = Callable[[references.Resource, references.Namespace, Exception], None]
+"""Called with a kind of children, where, and an error when they cannot be listed for now."""
 
 
 class ChildStore:
@@ -253,9 +253,12 @@ class ChildStore:
             *,
             on_change: OnChange = lambda uid: None,
             on_listed: Callable[[], None] = lambda: None,
-            on_unavailable: OnUnavailable = lambda resource, error: None,
+            on_unavailable: OnUnavailable = lambda resource, namespace, error: None,
     ) -> None:
-        """``on_listed`` is called when all children of some kind in some namespace are known."""
+        """
+        ``on_listed`` is called when all children of some kind in some namespace are known, or when
+        they must not be listed.
+        """
         super().__init__()
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
@@ -288,7 +291,7 @@ class ChildStore:
         shelves = self._shelves.setdefault(resource, {})
         shelf = shelves.get(namespace)
         if shelf is None:
-            shelf = shelves[namespace] = Shelf(self, resource)
+            shelf = shelves[namespace] = Shelf(self, resource, namespace)
         shelf.reopen()
         return shelf
 
@@ -300,10 +303,22 @@ class ChildStore:
             del self._shelves[resource]
 
     def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
-        """Whether those children of the kind are known that a parent in the namespace can have."""
+        """
+        Whether those children of the kind are known that a parent in the namespace can have.
+
+        A cluster-scoped parent has none in those namespaces where they must not be listed.
+        """
         shelves = self._shelves.get(resource, {})
         needed = _select(shelves, namespace) or shelves.values()
-        return bool(needed) and all(shelf.is_listed for shelf in needed)
+        return any(shelf.is_listed for shelf in needed) and all(
+            shelf.is_listed or shelf.is_forbidden for shelf in needed)
+
+    def find_forbidden(
+            self, resource: references.Resource,
+    ) -> Collection[references.Namespace]:
+        """Find the namespaces in which the children of the kind must not be listed."""
+        return [namespace for namespace, shelf in self._shelves.get(resource, {}).items()
+                if shelf.is_forbidden]
 
     def is_listed(self, resource: references.Resource, namespace: str | None) -> bool:
         """
@@ -521,11 +536,19 @@ def _get_label(raw: bodies.RawBody, name: str) -> str:
 class Shelf(watching.Sink):
     """The children of one kind in one namespace, as one watch shows them."""
 
-    def __init__(self, store: ChildStore, resource: references.Resource) -> None:
+    def __init__(
+            self,
+            store: ChildStore,
+            resource: references.Resource,
+            namespace: references.Namespace,
+    ) -> None:
         super().__init__()
         self.is_listed: bool = False
+        self.is_forbidden: bool = False
+        """Whether the operator must not list the children, and never has."""
         self._store = store
         self._resource = resource
+        self._namespace = namespace
         self._known: dict[str, Place] = {}
         """The places of the children by their uids."""
         self._seen: set[str] | None = None
@@ -533,7 +556,7 @@ class Shelf(watching.Sink):
 
     def reopen(self) -> None:
         """Wait for the next list: nothing was watched for a while."""
-        self.is_listed = False
+        self.is_listed = self.is_forbidden = False
 
     def note(self, place: Place) -> None:
         """Note a child by the response to a write: the next list has it, or it is gone."""
@@ -561,12 +584,16 @@ class Shelf(watching.Sink):
             self._store.remove(self._known.pop(uid))
         self._seen = None
         if not self.is_listed:
-            self.is_listed = True
+            self.is_listed, self.is_forbidden = True, False
             self._store.on_listed()
 
     def unavailable(self, error: Exception) -> None:
-        if not self.is_listed:
-            self._store.on_unavailable(self._resource, error)
+        if self.is_listed:
+            return
+        self._store.on_unavailable(self._resource, self._namespace, error)
+        if not self.is_forbidden and isinstance(error, errors.APIForbiddenError):
+            self.is_forbidden = True
+            self._store.on_listed()
 
     def changed(
             self,

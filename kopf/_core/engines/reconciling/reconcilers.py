@@ -102,8 +102,10 @@ class Hub:
         the versions of a resource."""
         self._named: dict[tuple[str | None, str], set[Reconcilers]] = {}
         """The objects that watch others, by their names."""
-        self._forbidden: set[references.Resource] = set()
-        """The kinds of children that must not be listed, as was said in the log."""
+        self._forbidden: set[tuple[references.Resource, references.Namespace]] = set()
+        """The kinds of children that must not be listed, and where, as was said in the log."""
+        self._detained: set[str] = set()
+        """The deleted objects that wait for such kinds, as was said in the log."""
         self._abandoned: set[tuple[str, ids.HandlerId]] = set()
         """The objects and handlers that do not match any more, as was said in the log."""
 
@@ -172,6 +174,7 @@ class Hub:
     def leave(self, member: 'Reconcilers') -> None:
         """Stop to reconcile an object: it is gone."""
         self.waiting.discard(member)
+        self._detained.discard(member.host.uid)
         for handler in member.host.handlers.reconciling:
             self._abandoned.discard((member.host.uid, handler.id))
         if left := tuple(
@@ -218,17 +221,33 @@ class Hub:
         """Note that the object matches the filters."""
         self._abandoned.discard((uid, handler.id))
 
-    def _complain(self, resource: references.Resource, error: Exception) -> None:
+    def _complain(
+            self, resource: references.Resource, namespace: references.Namespace, error: Exception,
+    ) -> None:
         """Say once which handlers wait, and which rights are needed."""
-        if not isinstance(error, errors.APIForbiddenError) or resource in self._forbidden:
+        if not isinstance(error, errors.APIForbiddenError) or (
+                (resource, namespace) in self._forbidden):
             return
-        self._forbidden.add(resource)
+        self._forbidden.add((resource, namespace))
         names = [repr(handler) for handler, kinds in self._kinds.items()
                  if resource in kinds.values()]
+        objects = "" if namespace is None else f" for objects in the namespace {namespace!r}"
         module_logger.warning(
-            f"{', '.join(names)} will not be called until {resource} can be listed. The operator "
-            f"needs the rights to list, watch, create, patch, and delete {resource}, which it "
-            f"owns: {error}")
+            f"{', '.join(names)} will not be called{objects} until {resource} can be listed"
+            f"{_describe(namespace)}. The operator needs the rights to list, watch, create, patch, "
+            f"and delete {resource}, which it owns: {error}")
+
+    def detain(
+            self, uid: str, resource: references.Resource, namespace: references.Namespace,
+            logger: Any,
+    ) -> None:
+        """Say once that a deleted object waits for a kind that must not be listed."""
+        if uid not in self._detained:
+            self._detained.add(uid)
+            logger.warning(
+                f"The deletion waits until {resource} can be listed{_describe(namespace)}, as "
+                f"owned resources can be there. The operator needs the right to list them. If "
+                f"there are none, remove the finalizer {FINALIZER}.")
 
     def note_list(self) -> None:
         """Note that children or parents were listed."""
@@ -800,13 +819,17 @@ class Reconcilers:
         """Delete the children that Kubernetes does not delete, then release the object."""
         if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
             return
-        kinds = {kind for handler in served for kind in self._hub.get_kinds(handler).values()}
+        logger = loggers.LocalObjectLogger(
+            body=bodies.Body(raw), settings=self._hub.context.settings)
+        kinds = dict.fromkeys(
+            kind for handler in served for kind in self._hub.get_kinds(handler).values())
         if not all(map(self._hub.is_certain, served)) or not all(
                 self._hub.store.is_listed(kind, None) for kind in kinds):
             self._wait()
+            for kind in kinds:
+                for namespace in self._hub.store.find_forbidden(kind):
+                    self._hub.detain(self.host.uid, kind, namespace, logger)
             return
-        logger = loggers.LocalObjectLogger(
-            body=bodies.Body(raw), settings=self._hub.context.settings)
         left = [child for child in self._hub.store.of(self.host.uid).values()
                 if not child.is_owned and child.is_applied]
         for child in left:
@@ -818,6 +841,10 @@ class Reconcilers:
     def _get_target(self, logger: Any) -> application.Target:
         return application.Target(
             self._hub.client, self.host.resource, logger, self._hub.context.observer)
+
+
+def _describe(namespace: references.Namespace) -> str:
+    return "" if namespace is None else f" in the namespace {namespace!r}"
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:
