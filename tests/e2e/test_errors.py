@@ -108,9 +108,9 @@ async def test_temporary_and_permanent_errors_overrule_the_mode(
     assert 0 <= times[2] - times[1] < 1
     assert len(journal) == 4
     assert get_messages(caplog, 'ERROR') == [
-        "Handler 'temporary' failed temporarily: wait!",
+        "Handler 'temporary' failed temporarily: wait! (will try again in 0.3 seconds)",
         "Handler 'permanent' failed permanently: never!",
-        "Handler 'temporary' failed temporarily: wait!",
+        "Handler 'temporary' failed temporarily: wait! (will try again at once)",
     ]
 
 

@@ -37,7 +37,7 @@ def fn(retry, **_):
     obj = await kube.create(kind, 'obj')
     events = await kube.wait_events(obj, 3)
     assert [(event['type'], event['message']) for event in events] == [
-        ('Warning', "Handler 'fn' failed temporarily: wait!"),
+        ('Warning', "Handler 'fn' failed temporarily: wait! (will try again in 0.1 seconds)"),
         ('Warning', "Handler 'fn' failed permanently: never!"),
         ('Normal', "Creation is processed: 0 succeeded; 1 failed."),
     ]

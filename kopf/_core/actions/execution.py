@@ -38,6 +38,9 @@ class Policy:
     default_errors: handlererrors.ErrorsMode = handlererrors.ErrorsMode.TEMPORARY
     """What arbitrary errors mean, unless the handler declares its own mode."""
 
+    is_retried: bool = True
+    """Whether there is another attempt after the delay of an error."""
+
     stores_result: bool = False
     """Whether results are stored on the object. Such results must be encodable as JSON."""
 
@@ -57,15 +60,17 @@ class Policy:
 
 POLICIES: Mapping[type[handlers.Handler], Policy] = {
     handlers.ActivityHandler: Policy(has_own_threads=True),
-    handlers.IndexingHandler: Policy(default_errors=handlererrors.ErrorsMode.IGNORED),
+    handlers.IndexingHandler: Policy(
+        default_errors=handlererrors.ErrorsMode.IGNORED, is_retried=False),
     handlers.WatchingHandler: Policy(
-        default_errors=handlererrors.ErrorsMode.IGNORED, stores_result=True),
+        default_errors=handlererrors.ErrorsMode.IGNORED, is_retried=False, stores_result=True),
     handlers.ChangingHandler: Policy(stores_result=True, has_own_patch=True),
     handlers.ReconcilingHandler: Policy(has_own_patch=True, is_backoff_growing=True),
     handlers.DaemonHandler: Policy(stores_result=True),
     handlers.TimerHandler: Policy(stores_result=True),
     handlers.WebhookHandler: Policy(
-        default_errors=handlererrors.ErrorsMode.PERMANENT, has_own_threads=True),
+        default_errors=handlererrors.ErrorsMode.PERMANENT, is_retried=False,
+        has_own_threads=True),
 }
 
 
@@ -249,7 +254,9 @@ def judge(
             return _give_up(handlererrors.HandlerRetriesError(
                 f"{handler!r} failed temporarily but will exceed {handler.retries} retries: {text}",
             ), logger)
-        logger.error(f"{handler!r} failed temporarily: {text}")
+        when = f"in {e.delay} seconds" if e.delay and e.delay > 0 else "at once"
+        end = f" (will try again {when})" if POLICIES[type(handler)].is_retried else ""
+        logger.error(f"{handler!r} failed temporarily: {text}{end}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
 
     exc_info = None if e.__traceback__ is None else (type(e), e, e.__traceback__)

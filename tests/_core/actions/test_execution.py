@@ -129,6 +129,22 @@ async def test_what_errors_mean(error, mode, limits, state, expected):
             assert (outcome.final, outcome.exception, outcome.delay) == (final, error, delay)
 
 
+@pytest.mark.parametrize(('delay', 'when'), [
+    (5, " (will try again in 5 seconds)"), (0.5, " (will try again in 0.5 seconds)"),
+    (None, " (will try again at once)"), (0, " (will try again at once)"),
+    (-1, " (will try again at once)")])
+async def test_temporary_errors_say_when_the_next_attempt_is(caplog, delay, when):
+    await execute(declare(raise_(kopf.TemporaryError("boo", delay=delay))))
+    assert f"Handler 'fn' failed temporarily: boo{when}" in caplog.messages
+
+
+@pytest.mark.parametrize('kind', [
+    handlers.WatchingHandler, handlers.IndexingHandler, handlers.WebhookHandler])
+async def test_temporary_errors_promise_no_attempt_to_handlers_that_are_not_retried(caplog, kind):
+    await execute(declare(raise_(kopf.TemporaryError("boo", delay=5)), kind))
+    assert caplog.messages[-1].endswith(" failed temporarily: boo")
+
+
 @pytest.mark.parametrize('limits, state, error', [
     ({'retries': 1}, {'retries': 1}, kopf.HandlerRetriesError),
     ({'retries': 0}, {}, kopf.HandlerRetriesError),
