@@ -136,8 +136,10 @@ class Shutdown:
         finally:
             await aiotasks.cancel([item for item in waiting if isinstance(item, asyncio.Task)])
         if self.signalled.done():
-            name = self.signalled.result().name
-            logger.info(f"Signal {name} is received. Operator is stopping.")
+            number = self.signalled.result()
+            hint = " Another Ctrl+C leaves at once, without waiting for the handlers." if (
+                number == signal.SIGINT and self._owns_process and self.underway) else ""
+            logger.info(f"Signal {number.name} is received. Operator is stopping.{hint}")
         else:
             logger.info("Stop-flag is raised. Operator is stopping.")
 

@@ -245,6 +245,24 @@ async def test_the_reason_to_stop_is_told(settings, caplog):
     assert caplog.messages == ["Stop-flag is raised. Operator is stopping."]
 
 
+@pytest.mark.parametrize(('number', 'owns', 'is_busy', 'is_told'), [
+    (signal.SIGINT, True, True, True), (signal.SIGINT, True, False, False),
+    (signal.SIGINT, False, True, False), (signal.SIGTERM, True, True, False)])
+async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
+        settings, caplog, number, owns, is_busy, is_told):
+    caplog.set_level('INFO')
+    underway = calls.Calls()
+    if is_busy:
+        underway.add(calls.Call(None, {}, None))
+    shutdown.owns_process_var.set(owns)
+    exiting = shutdown.Shutdown(underway, settings)
+    exiting.signalled.set_result(number)
+    await exiting.wait(None)
+    message, = caplog.messages
+    assert message.startswith(f"Signal {number.name} is received. Operator is stopping.")
+    assert ("Another Ctrl+C leaves at once" in message) is is_told
+
+
 def test_it_is_known_when_python_only_waits_for_its_threads():
     assert not shutdown.is_interpreter_exiting()
     script = '''
