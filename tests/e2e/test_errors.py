@@ -513,10 +513,29 @@ async def test_what_the_api_prunes_is_said(kube, make_kind, embedded, caplog):
     await kube.create(kind, 'x', spec={})
     obj = await wait_handled(kube, kind, 'x')
     assert obj['status'] == {'kept': 'value'}
-    message, = get_messages(caplog, 'WARNING')
+    message, = [record.getMessage() for record in caplog.records if 'status.fn' in record.msg]
     assert message == (
-        "Patching failed with inconsistencies: "
-        "(('remove', ('status', 'fn'), 'lost', None),)")
+        f"Patching failed with inconsistencies: not stored: status.fn. Usually, the schema of "
+        f"{kind.plural} in {kind.api_version} lacks this: add it there, or set "
+        f"x-kubernetes-preserve-unknown-fields.")
+
+
+async def test_what_the_api_prunes_of_transformed_objects_is_said(
+        kube, make_kind, embedded, caplog):
+    kind = await make_kind(schema=STRICT_SCHEMA, status=True)
+
+    @kopf.on.create(*kind.selector, id='fn')
+    def fn(patch, **_):
+        @patch.fns.append
+        def transform(body):
+            body.setdefault('status', {}).update(kept='value', made={'x': 1})
+
+    embedded()
+    await kube.create(kind, 'x', spec={})
+    obj = await wait_handled(kube, kind, 'x')
+    assert obj['status'] == {'kept': 'value'}
+    message, = get_messages(caplog, 'WARNING')
+    assert message.startswith("Patching failed with inconsistencies: not stored: status.made.")
 
 
 async def test_results_that_the_api_prunes_are_no_changes_to_those_who_handle_the_status(

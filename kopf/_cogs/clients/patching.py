@@ -31,6 +31,7 @@ async def patch(
         payload: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         content_type: ContentType = 'merge',
         subresource: str | None = None,
+        is_verified: bool = False,
         timeout: float | None = None,
         retry: api.Retry = True,
         logger: api.Logger | None = None,
@@ -39,7 +40,8 @@ async def patch(
     Patch an object, and return its newest state; None if the object does not exist (any more).
 
     ``content_type`` is ``merge`` for a JSON merge patch (RFC 7396), ``json`` for a JSON patch (RFC
-    6902). The timeout (seconds) and the retries are as in `api.Client.request`.
+    6902). With ``is_verified``, the caller finds what the API server drops: the API server does not
+    warn of unknown fields. The timeout (seconds) and the retries are as in `api.Client.request`.
 
     :raises errors.APIError: if the API server refuses the patch, or answers with no proper object.
     :raises TypeError: if the payload has values of other types than those of JSON.
@@ -50,6 +52,7 @@ async def patch(
     path = (
         f'{get_list_path(resource, namespace)}/{urllib.parse.quote(name, safe=":")}'
         f'{"" if subresource is None else "/" + subresource}?fieldManager={FIELD_MANAGER}'
+        f'{"&fieldValidation=Ignore" if is_verified else ""}'
     )
     encoded = _encode(payload)
     nesting.verify_encoded(encoded, payload)

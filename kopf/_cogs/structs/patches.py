@@ -246,3 +246,9 @@ def _is_same(a: Any, b: Any) -> bool:
 def escape(key: str) -> str:
     """Escape a key for JSON pointers (RFC 6901)."""
     return key.replace('~', '~0').replace('/', '~1')
+
+
+def parse_pointer(pointer: str) -> dicts.FieldPath:
+    """Convert a JSON pointer (RFC 6901) to the path of a field."""
+    keys = pointer.split('/')[1:]
+    return tuple(key.replace('~1', '/').replace('~0', '~') for key in keys)

@@ -10,7 +10,7 @@ same finalizers: otherwise, this would never succeed for an object that others c
 than a request takes.
 """
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from kopf._cogs.clients import api, errors, listing, patching
@@ -19,6 +19,9 @@ from kopf._core.actions import observers
 
 VERSION: Sequence[dicts.FieldPath] = [('metadata', 'resourceVersion')]
 """The field that tells whether anything in the object has changed."""
+
+MAX_NAMED = 5
+"""How many fields are named in a message."""
 
 MAX_CONFLICTS = 10
 """How many conflicts (HTTP 409) in a row are tolerated; each is retried on a newer state."""
@@ -111,6 +114,12 @@ class Target(NamedTuple):
         return self.is_applied(patch, expected, actual) and (
             self.fence is not None and self.fence.is_overtaken(expected, actual))
 
+    def report(self, inconsistencies: Sequence[diffs.DiffItem]) -> None:
+        """Warn of what the API server has not stored."""
+        if inconsistencies:
+            text = describe_inconsistencies(inconsistencies, self.resource)
+            self.logger.warning(f"Patching failed with inconsistencies: {text}")
+
     async def send(
             self,
             raw: bodies.RawBody,
@@ -140,6 +149,7 @@ class Target(NamedTuple):
             payload=payload,
             content_type=content_type,
             subresource=subresource,
+            is_verified=True,
             retry=retry,
             logger=self.logger,
         )
@@ -247,7 +257,7 @@ async def _merge(
                 raise
             continue  # the fence was raised between the attempts: the next one needs the version
         if result is not None:
-            _report_inconsistencies(part, result, target.logger)
+            target.report(find_inconsistencies(part, result))
         return result
     failure = errors.APIConflictError(
         f"The object changes too often to be patched: {MAX_CONFLICTS} conflicts in a row.")
@@ -286,7 +296,10 @@ async def _transform(
                         target.verify(expected, newest)
         if applied:
             if newest is not None:
-                _report_inconsistencies(patch, newest, target.logger)
+                target.report([
+                    *find_inconsistencies(patch, newest),
+                    *(item for item in find_inconsistencies(_get_additions(ops), newest)
+                      if item.operation == diffs.DiffOperation.REMOVE)])
             return newest
     raise errors.APIConflictError(
         f"The object changes too often to be transformed: {MAX_CONFLICTS} conflicts in a row.")
@@ -374,20 +387,58 @@ def _is_in_status(op: Mapping[str, Any]) -> bool:
     return path == '/status' or path.startswith('/status/')
 
 
-def _report_inconsistencies(
-        patch: Mapping[str, Any], result: Mapping[str, Any], logger: Any,
-) -> None:
-    """
-    Warn if the result lacks something of the patch.
+def find_inconsistencies(
+        patch: Mapping[str, Any], result: Mapping[str, Any],
+) -> Sequence[diffs.DiffItem]:
+    """Find what the result lacks of the patch: the differences from the wanted to the actual."""
+    if _is_reflected(patch, result):
+        return ()
+    wanted = patches.merge({}, patch)
+    actual = {key: _restrict(val, result.get(key)) for key, val in wanted.items()}
+    return diffs.diff(wanted, actual)
 
-    Usually, this means that the fields are not in the schema of the CRD, and were pruned.
+
+def describe_inconsistencies(
+        remaining: Iterable[diffs.DiffItem], resource: references.Resource,
+) -> str:
     """
-    if not _is_reflected(patch, result):
-        wanted = patches.merge({}, patch)
-        actual = {key: _restrict(val, result.get(key)) for key, val in wanted.items()}
-        remaining = diffs.diff(wanted, actual)
-        if remaining:
-            logger.warning(f"Patching failed with inconsistencies: {remaining}")
+    Describe what the API server has not stored of a patch: the fields.
+
+    The values can be large, or secret. Those that were sent are in the log on the level DEBUG.
+    """
+    fields = {item.field: item.operation == diffs.DiffOperation.REMOVE for item in remaining}
+    dropped = [field for field, is_dropped in fields.items() if is_dropped]
+    changed = [field for field, is_dropped in fields.items() if not is_dropped]
+    parts: list[str] = []
+    if dropped:
+        version = '/'.join(filter(None, [resource.group, resource.version]))
+        parts.append(
+            f"not stored: {_name(dropped)}. Usually, the schema of {resource.plural} in "
+            f"{version} lacks this: add it there, or set x-kubernetes-preserve-unknown-fields.")
+    if changed:
+        parts.append(
+            f"stored with another value: {_name(changed)}. Usually, others have changed this at "
+            f"the same time, or an admission webhook has.")
+    return ' '.join(parts)
+
+
+def _name(fields: Sequence[dicts.FieldPath]) -> str:
+    named = ', '.join('.'.join(field) for field in fields[:MAX_NAMED])
+    more = len(fields) - MAX_NAMED
+    return f"{named}, and {more} more" if more > 0 else named
+
+
+def _get_additions(ops: patches.JSONPatch) -> Mapping[str, Any]:
+    """
+    Make a merge patch of the fields that a JSON patch adds.
+
+    The fields that it replaces are left out: e.g. to the items of lists, the server adds defaults.
+    """
+    additions: dict[str, Any] = {}
+    for op in ops:
+        if op['op'] == 'add' and not isinstance(op['value'], list):
+            dicts.ensure(additions, patches.parse_pointer(op['path']), op['value'])
+    return additions
 
 
 def _is_reflected(patch: Mapping[str, Any], result: Mapping[str, Any]) -> bool:

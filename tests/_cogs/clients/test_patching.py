@@ -30,6 +30,12 @@ async def test_patches_are_merged_by_default(server, client, resource):
     assert json.loads(request.body) == {'a': {'b': None}}
 
 
+async def test_the_api_does_not_warn_of_what_the_caller_verifies(server, client, resource):
+    server.script(say(OBJECT))
+    await patch(client, resource, is_verified=True)
+    assert server.requests[0].query == {'fieldManager': 'kopf', 'fieldValidation': 'Ignore'}
+
+
 async def test_json_patches_are_possible(server, client, resource):
     server.script(say(OBJECT))
     payload = [{'op': 'test', 'path': '/metadata/resourceVersion', 'value': '5'}]

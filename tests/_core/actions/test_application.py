@@ -1,6 +1,12 @@
 import pytest
 
-from kopf._core.actions.application import VERSION, guard_finalizer
+from kopf._cogs.structs.references import Resource
+from kopf._core.actions.application import (
+    VERSION,
+    describe_inconsistencies,
+    find_inconsistencies,
+    guard_finalizer,
+)
 
 ALWAYS = [('metadata', 'uid'), ('metadata', 'finalizers')]
 
@@ -26,3 +32,39 @@ def test_finalizers_are_added_if_they_and_the_fields_of_the_patch_are_the_same(
 ])
 def test_with_other_patches_finalizers_are_added_only_to_the_same_version(patch):
     assert guard_finalizer({'metadata': {'name': 'obj'}}, patch) is VERSION
+
+
+RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample')
+LACK = ("Usually, the schema of kopfexamples in kopf.dev/v1 lacks this: add it there, or set "
+        "x-kubernetes-preserve-unknown-fields.")
+OTHER = "Usually, others have changed this at the same time, or an admission webhook has."
+
+
+@pytest.mark.parametrize(('patch', 'result', 'expected'), [
+    ({'status': {'a': 1}}, {}, f"not stored: status. {LACK}"),
+    ({'status': {'a': 1, 'b': {'c': 2}}}, {'status': {'b': {}}},
+     f"not stored: status.a, status.b.c. {LACK}"),
+    ({'spec': {'a': 1}}, {'spec': {'a': 'secret'}},
+     f"stored with another value: spec.a. {OTHER}"),
+    ({'spec': {'a': 1}, 'status': {'b': 1}}, {'spec': {'a': 2}, 'status': {}},
+     f"not stored: status.b. {LACK} stored with another value: spec.a. {OTHER}"),
+    ({'status': {f'f{i}': 1 for i in range(10)}}, {'status': {}},
+     f"not stored: status.f0, status.f1, status.f2, status.f3, status.f4, and 5 more. {LACK}"),
+])
+def test_what_is_not_stored_is_described_without_values(patch, result, expected):
+    remaining = find_inconsistencies(patch, result)
+    assert describe_inconsistencies(remaining, RESOURCE) == expected
+
+
+@pytest.mark.parametrize(('patch', 'result'), [
+    ({}, {'spec': {'a': 1}}), ({'spec': {'a': 1}}, {'spec': {'a': 1, 'b': 2}}),
+    ({'spec': {'a': None}}, {'spec': {}}), ({'status': {}}, {}),
+])
+def test_what_is_stored_is_no_inconsistency(patch, result):
+    assert not find_inconsistencies(patch, result)
+
+
+def test_core_resources_are_described_by_their_version():
+    remaining = find_inconsistencies({'status': {'a': 1}}, {})
+    text = describe_inconsistencies(remaining, Resource('', 'v1', 'pods', kind='Pod'))
+    assert "the schema of pods in v1 lacks" in text
