@@ -52,6 +52,7 @@ class PeeringWatch(watching.Sink):
         self._listed: set[references.Namespace] = set()
         self._synced = False
         self._restored = False
+        self._warned = False
         self._task = self._start_watching()
 
     @property
@@ -89,6 +90,7 @@ class PeeringWatch(watching.Sink):
             self._enter(body).see(body, live=False, restored=self._restored)
 
     def end(self) -> None:
+        self._warned = False
         self._set_synced()
         for place, membership in self.memberships.items():
             if place not in self._listed:
@@ -149,6 +151,15 @@ class PeeringWatch(watching.Sink):
         self._task.cancel()
         self._task = self._start_watching()
 
+    def _warn_of_rights(self) -> None:
+        """Warn once that the watch is forbidden; the memberships go on with their renewals."""
+        if not self._warned:
+            self._warned = True
+            where = '' if self.namespace is None else f' in {self.namespace!r}'
+            effect = "are noticed late" if self._synced else "cannot be known"
+            logger.warning(f"There are no rights to list and watch {self._resource}{where}: "
+                           f"other operators {effect}.")
+
     async def _watch(self) -> None:
         """Watch until cancelled; while the watch is forbidden, try again with growing pauses."""
         selector = references.SelectorMapping[str]()
@@ -163,11 +174,6 @@ class PeeringWatch(watching.Sink):
                     namespace=self.namespace, sink=self, logger=logger,
                     raising=(errors.APIForbiddenError,))
             except errors.APIForbiddenError:
-                if not self._synced:
-                    where = '' if self.namespace is None else f' in {self.namespace!r}'
-                    logger.warning(f"There are no rights to list and watch {self._resource}{where}:"
-                                   f" other operators cannot be known.")
-                for membership in self.memberships.values():
-                    membership.forbid()
+                self._warn_of_rights()
                 self._set_synced()
             await asyncio.sleep(pause)

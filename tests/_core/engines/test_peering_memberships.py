@@ -66,8 +66,8 @@ class Member:
         self.api = api
         self.cut = False
         self.busy = False
-        self.denied = self.unlisted = False
-        self.denials = 0
+        self.denied = self.unlisted = self.forbidden = False
+        self.denials = self.refusals = 0
         self.standings = []
         self.settings = OperatorSettings()
         self.settings.peering.priority = priority
@@ -98,6 +98,9 @@ class Member:
         if self.cut:
             await asyncio.sleep(timeout)
             raise errors.APIConnectionError("no way", status=0)
+        if self.forbidden:
+            self.refusals += 1
+            raise errors.APIForbiddenError("no rights", status=403)
         if (method == 'PATCH' and self.denied) or (method == 'GET' and self.unlisted):
             self.denials += 1
             raise errors.APINotFoundError("not found", status=404)
@@ -442,6 +445,59 @@ async def test_deleted_object_is_noticed_by_the_renewal_too():
         await asyncio.sleep(1)
         me.denied = api.is_deleted = True
         await asyncio.sleep(LIFETIME)
+        assert me.standing is Standing.ABSENT
+
+
+@testing.virtual_time
+async def test_rights_that_are_missing_for_a_moment_are_no_reason_to_resume():
+    api = Api()
+    low, high = Member(api, 'low', 0), Member(api, 'high', 1)
+    async with meet(low, high):
+        await asyncio.sleep(1)
+        for member in (low, high):
+            member.forbidden = True
+            async with asyncio.timeout(LIFETIME):
+                while not member.refusals:
+                    await asyncio.sleep(LATENCY)
+            member.forbidden = False
+            await asyncio.sleep(LIFETIME)
+        assert [standing for _, standing in low.standings] == [Standing.YIELDING]
+        assert [standing for _, standing in high.standings] == [Standing.ACTIVE]
+
+
+@testing.virtual_time
+async def test_without_rights_it_pauses_as_long_as_it_sees_others():
+    api = Api()
+    low, high = Member(api, 'low', 0), Member(api, 'high', 1)
+    async with meet(low, high):
+        await asyncio.sleep(1)
+        low.forbidden = True
+        await asyncio.sleep(5 * LIFETIME)
+        assert low.standing in PAUSED
+        await high.leave()
+        await asyncio.sleep(LIFETIME)
+        assert low.standing is Standing.ABSENT
+
+
+@testing.virtual_time
+async def test_without_rights_it_is_alone_when_its_record_has_expired():
+    api = Api()
+    me = Member(api, 'me', 0)
+    async with meet(me):
+        await asyncio.sleep(1)
+        me.forbidden = True
+        await asyncio.sleep(2 * LIFETIME)
+        assert [standing for _, standing in me.standings] == [
+            Standing.ACTIVE, Standing.LOST, Standing.ABSENT]
+
+
+@testing.virtual_time
+async def test_without_rights_from_the_beginning_it_is_alone_at_once():
+    api = Api()
+    me = Member(api, 'me', 0)
+    async with meet(me):
+        me.forbidden = True
+        await asyncio.sleep(1)
         assert me.standing is Standing.ABSENT
 
 

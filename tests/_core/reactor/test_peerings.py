@@ -1,6 +1,7 @@
 """
 The peerings of an operator of many namespaces. In virtual time, on the sandbox.
 """
+import asyncio
 import contextlib
 import sys
 
@@ -10,6 +11,7 @@ import kopf
 from kopf import testing
 from kopf._core.engines.peering import memberships
 from kopf._core.reactor import orchestration, peerings, peeringwatches
+from kopf.testing import Fault
 from tests.docs.snippets import DOCS
 
 PEERING = DOCS.parent / 'peering.yaml'
@@ -100,3 +102,35 @@ async def test_all_namespaces_without_peering_objects_at_the_start_are_warned_of
         "Default peering object is not found in "
         "'many-0', 'many-1', 'many-10', 'many-11', 'many-2', 7 more",
         "Default peering object is not found in 'many-late'"]
+
+
+@testing.virtual_time
+@pytest.mark.parametrize('verb', ['patch', 'list', 'watch'])
+async def test_a_paused_operator_stays_paused_when_the_peering_object_is_forbidden_at_times(verb):
+    first, second = kopf.OperatorRegistry(), kopf.OperatorRegistry()
+    seen = []
+
+    @kopf.on.event('configmaps', registry=second)
+    def event_fn(**_):
+        seen.append('event')
+
+    @kopf.on.event('configmaps', registry=first)
+    def ignore(**_):
+        pass
+
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 1, with_peering=True)
+        options = {'namespaces': ['many-0'], 'standalone': False}
+        async with api.operator(registry=first, priority=1, **options):
+            await api.client.wait(
+                'kopfpeerings', 'default', lambda obj: obj['status'], namespace='many-0')
+            async with api.operator(registry=second, priority=0, **options) as operator:
+                await operator.wait_log("Pausing operations in favour of")
+                if verb != 'patch':
+                    api.sandbox.faults.add(Fault(
+                        action='cut', verb='watch', resource='kopfpeerings', count=2))
+                fault = api.sandbox.faults.add(Fault(
+                    action='refuse', verb=verb, resource='kopfpeerings*', status=403, count=4))
+                await asyncio.sleep(300)
+                assert fault.hits == 4
+                assert not seen

@@ -88,6 +88,11 @@ def judge(roster: Roster, *, identity: str, priority: int, now: float) -> Verdic
     )
 
 
+def are_others_alive(roster: Roster, *, identity: str, now: float) -> bool:
+    """Whether any other peer is alive, whatever its priority is."""
+    return any(sighting.until > now for key, sighting in roster.items() if key != identity)
+
+
 def find_dead(roster: Roster, *, identity: str, seen: float) -> Collection[str]:
     """
     Find the expired records, which can be removed from the peering object.

@@ -46,9 +46,6 @@ It is also the minimal timeout (seconds) of a request.
 STALLED = 0.5
 """How long (seconds) after a write its echo must come by the watch; else the watch is stalled."""
 
-FORBIDDEN_PAUSE = 60.0
-"""How long (seconds) to pause after the API server has forbidden to patch the peering object."""
-
 
 class Standing(enum.Enum):
     """The state of an operator in a peering."""
@@ -80,7 +77,7 @@ class Membership:
     """
     The participation of an operator in one peering object.
 
-    The states of the object come by `see`, `miss`, and `forbid`. The own record is renewed by a
+    The states of the object come by `see` and `miss`. The own record is renewed by a
     background task until `leave`.
     """
 
@@ -202,8 +199,8 @@ class Membership:
         self._paused = self._said = self._fed = self._answered = None
         self.judge()
 
-    def forbid(self) -> None:
-        """Note that there are no permissions to use the peering object."""
+    def _forbid(self) -> None:
+        """Act as if the object did not exist: there are no permissions to use it."""
         if not self._forbidden:
             self._forbidden = True
             logger.warning(f"There are no rights to list, watch, and patch {self.resource} "
@@ -296,8 +293,13 @@ class Membership:
             if newest is None:
                 await self._verify_absence()
         except errors.APIForbiddenError:
-            self.forbid()
-            return FORBIDDEN_PAUSE
+            # It can be for a moment only. If the others were forgotten for that, a paused operator
+            # would resume beside them.
+            if live or judging.are_others_alive(
+                    self._roster, identity=self._identity, now=begun.mono):
+                raise
+            self._forbid()
+            return self._lifetime
         self._streak.end()
         if newest is None:
             self._log(f"Keep-alive in {self._title}: not found.")
