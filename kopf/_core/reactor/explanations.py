@@ -13,12 +13,13 @@ from typing import Any, NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
-from kopf._cogs.structs import bodies, ids, memos, patches, references
+from kopf._cogs.structs import bodies, diffs, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, reconcilers
 from kopf._core.intents import causes, filters, handlers, mismatches, registries
 
+LATER = "after this handling cycle, for the later changes"
 FOREIGN_FINALIZER = "of another controller, which has to remove it"
 
 
@@ -52,6 +53,16 @@ class Change:
     old: Any
     new: Any
 
+    def describe(self) -> str:
+        """Describe in a line of text."""
+        match self.operation:
+            case 'add':
+                return f"{self.field} is added: {self.new!r}"
+            case 'remove':
+                return f"{self.field} is removed: it was {self.old!r}"
+            case _:
+                return f"{self.field} has changed: {self.old!r} -> {self.new!r}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Explanation:
@@ -66,6 +77,11 @@ class Explanation:
     """What has happened: ``create``, ``update``, ``delete``; ``noop`` if nothing has changed."""
     changes: list[Change]
     """The changes since the last-handled state; empty for creations."""
+    later: list[Change]
+    """
+    The changes for the next handling cycle: some handlers of the present cycle had finished before
+    these changes were made.
+    """
     progress: list[Progress]
     finalizers: dict[str, str]
     """The finalizers of the object, each with who needs it."""
@@ -89,13 +105,11 @@ class Explanation:
         yield ''
         yield f"Cause: {self.cause}"
         for change in self.changes:
-            match change.operation:
-                case 'add':
-                    yield f"  {change.field} is added: {change.new!r}"
-                case 'remove':
-                    yield f"  {change.field} is removed: it was {change.old!r}"
-                case _:
-                    yield f"  {change.field} has changed: {change.old!r} -> {change.new!r}"
+            yield f"  {change.describe()}"
+        if self.later:
+            yield "Later changes, for the next handling cycle:"
+        for change in self.later:
+            yield f"  {change.describe()}"
         if self.progress:
             yield "Progress:"
         for item in self.progress:
@@ -178,7 +192,7 @@ class _Explainer:
             kind=str(self._raw.get('kind') or self._resource.kind),
             namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
             version=meta.get('resourceVersion'), cause=changing.cause, changes=changing.changes,
-            progress=changing.progress, problems=problems, next=changing.next,
+            later=changing.later, progress=changing.progress, problems=problems, next=changing.next,
             finalizers=dict(self._explain_finalizers([*self._spawned, *changing.needing])),
             handlers=[*changing.verdicts, *self._judge_others()])
 
@@ -188,15 +202,14 @@ class _Explainer:
             self, view: decisions.View, cycle: cycles.Cycle | None,
     ) -> '_Changing':
         now = self._look_ahead(view, cycle, initial=False)
-        diff = now.change.diff if view.old is not None else ()
+        later = self._look_beyond(view, now)
         return _Changing(
             cause=now.change.reason.value,
-            changes=[
-                Change(item.operation.value, '.'.join(item.field), item.old, item.new)
-                for item in sorted(diff, key=lambda item: item.field)],
+            changes=_list_changes(now.change.diff) if view.old is not None else [],
+            later=_list_changes(later.change.diff) if later is not None else [],
             progress=list(self._find_progress(cycle)),
             verdicts=list(self._judge_changing(
-                now, self._look_ahead(view, cycle, initial=True))),
+                now, self._look_ahead(view, cycle, initial=True), later)),
             next=self._describe_step(now.step),
             needing=[
                 handler for handler in self._served.changing
@@ -217,12 +230,31 @@ class _Explainer:
             is_status_essential=self._served.is_status_essential))
         return _Outlook(change, selection, step, following)
 
-    def _judge_changing(self, now: '_Outlook', starting: '_Outlook') -> Iterator[Verdict]:
+    def _look_beyond(self, view: decisions.View, now: '_Outlook') -> '_Outlook | None':
+        """
+        Decide as the operator does when the present cycle has ended, if nothing else changes.
+
+        The result is None if the handlers of the cycle have seen, or will see, the present state.
+        """
+        if now.cycle is None or now.cycle.base is None or now.cycle.reason not in cycles.CHANGES:
+            return None
+        conclusion = cycles.Conclusion(now.cycle.base, now.cycle.divergent)
+        later = self._look_ahead(*_conclude(view, conclusion), initial=False)
+        if isinstance(later.step, decisions.Close):  # only to prepare the next cycle
+            later = self._look_ahead(*_conclude(view, later.step.conclusion), initial=False)
+        return later if later.change.reason == causes.Reason.UPDATE else None
+
+    def _judge_changing(
+            self, now: '_Outlook', starting: '_Outlook', later: '_Outlook | None',
+    ) -> Iterator[Verdict]:
         for handler in self._served.changing:
             name = handlers.name_decorator(handler)
             outlook = starting if handler.initial else now
             mismatch = mismatches.find(handler, outlook.change)
-            if mismatch is not None:
+            is_called_later = later is not None and handler in later.selection.handlers
+            if mismatch is not None and is_called_later:
+                yield Verdict(name, handler.id, True, LATER)
+            elif mismatch is not None:
                 yield Verdict(name, handler.id, False, mismatch)
             elif handler not in outlook.selection.handlers:
                 yield Verdict(name, handler.id, False, (
@@ -234,7 +266,11 @@ class _Explainer:
                 yield Verdict(name, handler.id, True, "once, when the operator starts")
             elif outlook.cycle is not None and handler.id in outlook.cycle.states:
                 state = outlook.cycle.states[handler.id]
-                yield Verdict(name, handler.id, not state.finished, self._describe_state(state))
+                because = self._describe_state(state)
+                if state.finished and is_called_later:
+                    yield Verdict(name, handler.id, True, f"{because}; it is called again {LATER}")
+                else:
+                    yield Verdict(name, handler.id, not state.finished, because)
             else:
                 yield Verdict(name, handler.id, True, "it matches, and is called after that patch")
 
@@ -395,6 +431,7 @@ class _Changing(NamedTuple):
     """What the handlers of changes do with the object."""
     cause: str
     changes: list[Change]
+    later: list[Change]
     progress: list[Progress]
     verdicts: list[Verdict]
     next: str
@@ -402,7 +439,7 @@ class _Changing(NamedTuple):
     """The handlers that need the finalizer."""
 
 
-UNREADABLE = _Changing('', [], [], [], (
+UNREADABLE = _Changing('', [], [], [], [], (
     "the operator logs this error, and handles nothing before it is mended"), ())
 
 
@@ -412,6 +449,20 @@ class _Outlook(NamedTuple):
     selection: filters.Selection
     step: decisions.Step
     cycle: cycles.Cycle | None
+
+
+def _list_changes(diff: diffs.Diff) -> list[Change]:
+    return [Change(item.operation.value, '.'.join(item.field), item.old, item.new)
+            for item in sorted(diff, key=lambda item: item.field)]
+
+
+def _conclude(
+        view: decisions.View, conclusion: cycles.Conclusion,
+) -> tuple[decisions.View, cycles.Cycle | None]:
+    """Make the situation after a cycle that has ended with this conclusion."""
+    cycle = None if conclusion.divergent is None else cycles.Cycle(
+        causes.Reason.NOOP, divergent=conclusion.divergent)
+    return view._replace(old=conclusion.base), cycle
 
 
 def _is_in_scope(handler: handlers.ChangingHandler, change: causes.ChangingCause) -> bool:

@@ -33,7 +33,7 @@ def explain(
         ``kind``, without short names.
     :param registry: the registry with the handlers. Default: the default registry.
     :param settings: the settings. Default: new `kopf.OperatorSettings`.
-    :returns: the explanation, with ``cause``, ``changes``, ``progress``, ``finalizers``,
+    :returns: the explanation, with ``cause``, ``changes``, ``later``, ``progress``, ``finalizers``,
         ``handlers``, ``next``, ``problems``.
     """
     raw = invoking.complete(body)

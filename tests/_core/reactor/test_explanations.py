@@ -1,3 +1,4 @@
+import asyncio
 import datetime
 import json
 
@@ -223,7 +224,8 @@ def test_explanations_as_json(registry):
     found = explain(registry, {'x': 1}, name='abc', namespace='ns', uid='u', resourceVersion='7')
     assert json.loads(json.dumps(found.as_dict())) == {
         'kind': 'KopfExample', 'namespace': 'ns', 'name': 'abc', 'uid': 'u', 'version': '7',
-        'cause': 'create', 'changes': [], 'progress': [], 'finalizers': {}, 'problems': [],
+        'cause': 'create', 'changes': [], 'later': [], 'progress': [], 'finalizers': {},
+        'problems': [],
         'handlers': [{'decorator': 'create', 'id': 'fn', 'is_called': True,
                       'because': "it matches, and is due"}],
         'next': "the operator calls fn",
@@ -277,6 +279,135 @@ def test_the_operator_calls_what_is_called_by_the_explanation(
     async def run():
         api = Api()
         api.create('obj', spec=spec, metadata=meta)
+        found = testing.explain(api.objects['obj'], registry=registry)
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+        return found
+
+    found = run_virtually(run())
+    expected = {int(item.id.removeprefix('fn').partition('/')[0])
+                for item in found.handlers if item.is_called}
+    assert calls == expected
+
+
+# Changes that come after the present cycle.
+
+
+async def leave(registry, *edits, status=None):
+    """Let an operator handle an object and its edits, and return what is on the object then."""
+    api = Api()
+    api.create('obj', spec={'size': 1}, **({} if status is None else {'status': status}))
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(5)
+    for edit in edits:
+        api.edit(edit)
+        await asyncio.sleep(5)
+    await operator.stop()
+    return api.objects['obj']
+
+
+def declare_resizing(registry):
+    @kopf.on.update('kopfexamples', registry=registry, field='spec.size', id='resize')
+    async def resize(**_):
+        raise kopf.TemporaryError("too small", delay=60)
+
+    @kopf.on.field('kopfexamples', registry=registry, field='metadata.labels', id='relabel')
+    async def relabel(**_):
+        pass
+
+
+@pytest.mark.looptime
+async def test_changes_after_the_success_of_a_handler_are_explained(registry):
+    declare_resizing(registry)
+    found = testing.explain(await leave(
+        registry,
+        {'spec': {'size': 0}},
+        {'metadata': {'labels': {'app': 'x'}}},
+        {'metadata': {'labels': {'owner': 'me'}}}), registry=registry)
+    assert found.later == [Change('add', 'metadata.labels.owner', None, 'me')]
+    assert get_verdicts(found)['relabel/metadata.labels'] == (True, (
+        "it has already succeeded for this change; "
+        "it is called again after this handling cycle, for the later changes"))
+    lines = [*found.describe()]
+    assert "Later changes, for the next handling cycle:" in lines
+    assert "  metadata.labels.owner is added: 'me'" in lines
+
+
+@pytest.mark.looptime
+async def test_handlers_that_have_seen_everything_have_no_later_changes(registry):
+    declare_resizing(registry)
+    found = testing.explain(await leave(
+        registry,
+        {'spec': {'size': 0}},
+        {'metadata': {'labels': {'app': 'x'}}}), registry=registry)
+    assert found.later == []
+    assert get_verdicts(found)['relabel/metadata.labels'] == (
+        False, "it has already succeeded for this change")
+
+
+@pytest.mark.looptime
+async def test_updates_during_a_creation_are_explained(registry):
+    @kopf.on.create('kopfexamples', registry=registry, id='quick')
+    async def quick(**_):
+        pass
+
+    @kopf.on.create('kopfexamples', registry=registry, id='slow')
+    async def slow(**_):
+        raise kopf.TemporaryError("not yet", delay=60)
+
+    record(registry, kopf.on.update, 'updated', field='spec.size')
+    record(registry, kopf.on.update, 'other', field='spec.other')
+    found = testing.explain(
+        await leave(registry, {'spec': {'size': 2}}), registry=registry)
+    assert found.cause == 'create'
+    assert found.later == [Change('change', 'spec.size', 1, 2)]
+    verdicts = get_verdicts(found)
+    assert verdicts['quick'] == (False, "it has already succeeded for this change")
+    assert verdicts['slow'][1].startswith("it waits until ")
+    assert verdicts['updated/spec.size'] == (
+        True, "after this handling cycle, for the later changes")
+    assert verdicts['other/spec.other'] == (False, "it is for updates, but this is a creation")
+
+
+CHANGES = st.tuples(
+    st.sampled_from(['create', 'update', 'field']),
+    st.sampled_from([{'field': 'spec.x'}, {'field': 'spec.y'}, {'field': 'spec'}]),
+    st.sampled_from(['done', 'waits', 'waits twice']))
+EDITS = st.fixed_dictionaries({}, optional={
+    'x': st.sampled_from([1, 2, 3]), 'y': st.sampled_from([1, 2, 3])})
+
+
+@given(
+    specs=st.lists(CHANGES, min_size=2, max_size=4), spec=SPECS, is_handled=st.booleans(),
+    edits=st.lists(EDITS, min_size=1, max_size=4))
+def test_the_operator_calls_what_is_called_by_the_explanation_of_a_cycle(
+        specs, spec, is_handled, edits):
+    calls, registry = set(), kopf.OperatorRegistry()
+    is_waiting = True
+    for number, (name, options, kind) in enumerate(specs):
+        @getattr(kopf.on, name)('kopfexamples', registry=registry, id=f'fn{number}', **options)
+        async def fn(n=number, kind=kind, **kwargs):
+            calls.add(n)
+            if is_waiting and (kind == 'waits' or (kind == 'waits twice' and kwargs['retry'] < 2)):
+                raise kopf.TemporaryError("not yet", delay=60 if kind == 'waits' else 2)
+
+    async def run():
+        nonlocal is_waiting
+        api = Api()
+        meta = {'annotations': {HANDLED: json.dumps({'spec': spec})}} if is_handled else {}
+        api.create('obj', spec=spec, metadata=meta)
+        operator = Operator(api, registry)
+        operator.start()
+        for edit in edits:
+            await asyncio.sleep(3)
+            api.edit({'spec': edit})
+        await asyncio.sleep(3)
+        await operator.stop()
+        calls.clear()
+        is_waiting = False
         found = testing.explain(api.objects['obj'], registry=registry)
         operator = Operator(api, registry)
         operator.start()
