@@ -431,7 +431,8 @@ def check(
 @helpscreens.option('-n', '--namespace',
                     help="The namespace of the object. [default: of the kubeconfig]")
 @helpscreens.option('--startup', is_flag=True,
-                    help="Call the startup handlers first, if they change the settings.")
+                    help="Call the startup handlers first, if they change the settings; "
+                         "and the cleanup handlers at the end.")
 @helpscreens.option('--json', 'as_json', is_flag=True, help="Print the explanation as JSON.")
 @click.argument('args', nargs=-1, required=True, metavar='[PATHS]... KIND NAME')
 @click.make_pass_decorator(CLIControls, ensure=True)

@@ -1,10 +1,12 @@
 """
 The command ``kopf explain``: read an object, and explain it by the handlers of an operator.
 """
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import api, errors, scanning, vaults
+from kopf._cogs.clients import api, errors, listing, scanning, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, memos, references
 from kopf._core.actions import execution
@@ -29,19 +31,51 @@ async def explain(
     Read an object from the cluster, and explain it.
 
     ``kind`` is any name of the resource, also with the group. The default namespace is that of the
-    credentials. With ``startup``, the startup handlers are called first, for their settings.
+    credentials. With ``startup``, the startup handlers are called first, for their settings, and
+    the cleanup handlers at the end.
 
     :raises CommandError: if there is no such resource or object, or it cannot be read.
-    :raises ActivityError: if a startup handler has failed permanently.
+    :raises ActivityError: if a startup or cleanup handler has failed permanently.
     :raises LoginError: if there are no credentials.
     """
     settings = settings if settings is not None else configuration.OperatorSettings()
     clock = clocks.Clock()
-    if startup:
+    async with _started(registry, settings, clock) if startup else contextlib.nullcontext():
+        return await _explain(
+            kind, name, namespace, registry=registry, settings=settings, vault=vault, clock=clock,
+            is_configured=startup)
+
+
+@contextlib.asynccontextmanager
+async def _started(
+        registry: registries.OperatorRegistry,
+        settings: configuration.OperatorSettings,
+        clock: clocks.Clock,
+) -> AsyncIterator[None]:
+    """Call the startup handlers; at the end, the cleanup handlers, which close what was opened."""
+    memo = memos.Memo()
+    context = execution.Context(
+        settings=settings, clock=clock, indices=indexing.OperatorIndexers())
+    try:
         await activities.run_activity(
-            registry=registry, activity=causes.Activity.STARTUP, memo=memos.Memo(),
-            context=execution.Context(
-                settings=settings, clock=clock, indices=indexing.OperatorIndexers()))
+            registry=registry, activity=causes.Activity.STARTUP, memo=memo, context=context)
+        yield
+    finally:
+        await activities.run_activity(
+            registry=registry, activity=causes.Activity.CLEANUP, memo=memo, context=context)
+
+
+async def _explain(
+        kind: str,
+        name: str,
+        namespace: str | None,
+        *,
+        registry: registries.OperatorRegistry,
+        settings: configuration.OperatorSettings,
+        vault: vaults.Vault | None,
+        clock: clocks.Clock,
+        is_configured: bool,
+) -> explanations.Explanation:
     try:
         async with commanding.connect(
                 registry=registry, settings=settings, vault=vault) as (client, item):
@@ -50,12 +84,12 @@ async def explain(
             place = None
             if resource.namespaced:
                 place = references.NamespaceName(namespace or item.default_namespace or 'default')
-            raw = await _read(client, resource, place, name)
+            raw = await _read(client, settings, resource, place, name)
     except errors.APIError as e:
         raise commanding.CommandError(f"The object cannot be read: {e}") from e
     return explanations.explain(
         raw, resource=resource, resources=resources, registry=registry, settings=settings,
-        now=clock.now())
+        now=clock.now(), is_configured=is_configured)
 
 
 def _find_resource(
@@ -78,15 +112,16 @@ def _find_resource(
 
 async def _read(
         client: api.Client,
+        settings: configuration.OperatorSettings,
         resource: references.Resource,
         namespace: references.Namespace,
         name: str,
 ) -> bodies.RawBody:
-    try:
-        raw: bodies.RawBody = await client.request(
-            'GET', resource.get_url(namespace=namespace, name=name))
-    except errors.APINotFoundError:
-        where = f" in the namespace {namespace!r}" if namespace is not None else ''
-        raise commanding.CommandError(
-            f"There is no {resource.kind or resource.plural} {name!r}{where}.") from None
-    return raw
+    async for page in listing.list_objects(  # operators are not permitted to get single objects
+            client, settings=listing.select_only(settings), resource=resource, namespace=namespace,
+            field_selector=f'metadata.name={name}'):
+        for raw in page.items:
+            return raw
+    where = f" in the namespace {namespace!r}" if namespace is not None else ''
+    raise commanding.CommandError(
+        f"There is no {resource.kind or resource.plural} {name!r}{where}.")

@@ -22,6 +22,10 @@ from kopf._core.intents import causes, filters, handlers, mismatches, registries
 LATER = "after this handling cycle, for the later changes"
 FOREIGN_FINALIZER = "of another controller, which has to remove it"
 
+UNSURE_FINALIZER = (
+    "of another controller, which has to remove it; or of this operator, if a startup handler sets "
+    "settings.persistence.finalizer (use --startup to know)")
+
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
@@ -134,15 +138,19 @@ def explain(
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
         now: clocks.Moment,
+        is_configured: bool = True,
 ) -> Explanation:
     """
     Explain an object of a resource.
 
     ``resources`` are all resources of the cluster, among which the names of resources can be
-    ambiguous. ``registry`` has the handlers of the operator.
+    ambiguous. ``registry`` has the handlers of the operator. ``is_configured`` is whether the
+    startup handlers have been called, which can change the settings.
     """
     binding = registries.resolve(registry, {*resources, resource})
-    return _Explainer(raw, resource, binding, registry, settings, now).explain()
+    foreign = FOREIGN_FINALIZER if is_configured or not registry.get_activity_handlers(
+        causes.Activity.STARTUP) else UNSURE_FINALIZER
+    return _Explainer(raw, resource, binding, registry, settings, now, foreign).explain()
 
 
 class _Explainer:
@@ -156,8 +164,10 @@ class _Explainer:
             registry: registries.OperatorRegistry,
             settings: configuration.OperatorSettings,
             now: clocks.Moment,
+            foreign_finalizer: str,
     ) -> None:
         super().__init__()
+        self._foreign_finalizer = foreign_finalizer
         self._raw = raw
         self._body = bodies.Body(raw)
         self._resource = resource
@@ -166,6 +176,8 @@ class _Explainer:
         self._now = now
         self._binding = binding
         self._served = binding.handlers.get(resource, registries.ResourceHandlers())
+        self._is_ignored = resource not in binding.handlers and not registry.is_empty
+        """Whether the operator, which has handlers, has none for this resource."""
         indexers = indexing.OperatorIndexers()
         indexers.ensure(registry._indexing)
         self._common: dict[str, Any] = {
@@ -395,8 +407,13 @@ class _Explainer:
         own = self._settings.persistence.finalizer
         names = ', '.join(
             f"{handlers.name_decorator(handler)} {handler.id}" for handler in needed_by)
-        for finalizer in self._raw['metadata'].get('finalizers') or ():
-            if finalizer == own and self._registry.is_empty:
+        for index, finalizer in enumerate(self._raw['metadata'].get('finalizers') or ()):
+            if finalizer in (own, reconcilers.FINALIZER) and self._is_ignored:
+                yield finalizer, (
+                    f"of an operator made with Kopf; but this operator does not watch "
+                    f"{self._resource}, so it does not remove it. If no other operator does: "
+                    f"{self._advise_removal(finalizer, index)}")
+            elif finalizer == own and self._registry.is_empty:
                 yield finalizer, "of an operator made with Kopf"
             elif finalizer == own:
                 yield finalizer, f"of this operator, needed by: {names}" if names else (
@@ -404,11 +421,20 @@ class _Explainer:
             elif finalizer == reconcilers.FINALIZER:
                 yield finalizer, "of this operator, which deletes the owned resources first"
             else:
-                yield finalizer, FOREIGN_FINALIZER
+                yield finalizer, self._foreign_finalizer
+
+    def _advise_removal(self, finalizer: str, index: int) -> str:
+        meta, path = self._raw['metadata'], f'/metadata/finalizers/{index}'
+        where = f" -n {meta['namespace']}" if meta.get('namespace') else ''
+        patch = json.dumps([
+            {'op': 'test', 'path': path, 'value': finalizer}, {'op': 'remove', 'path': path}])
+        return f"kubectl patch {self._resource} {meta['name']}{where} --type=json -p '{patch}'"
 
     def _describe_step(self, step: decisions.Step) -> str:
         if self._registry.is_empty:
             return "unknown without the handlers: pass the file with the handlers, too"
+        if self._is_ignored:
+            return f"nothing. This operator does not watch {self._resource}."
         match step:
             case decisions.Call(due=due):
                 names = ', '.join(handler.id for handler in due)

@@ -109,6 +109,24 @@ def test_finalizers(registry):
         "Adding the finalizer, thus preventing the actual deletion.")
 
 
+def test_finalizers_of_resources_without_handlers_are_not_removed(registry):
+    kopf.on.delete('pods', registry=registry)(lambda **_: None)
+    kopf.on.startup(registry=registry)(lambda **_: None)
+    stamp = '2020-01-01T00:00:00Z'
+    found = explain(
+        registry, name='obj', namespace='ns', deletionTimestamp=stamp,
+        finalizers=['x.io/y', FINALIZER, 'kopf.dev/children'])
+    assert found.next == "nothing. This operator does not watch kopfexamples.v1.kopf.dev."
+    assert found.finalizers['x.io/y'] == "of another controller, which has to remove it"
+    assert found.finalizers[FINALIZER] == (
+        "of an operator made with Kopf; but this operator does not watch kopfexamples.v1.kopf.dev, "
+        "so it does not remove it. If no other operator does: kubectl patch "
+        "kopfexamples.v1.kopf.dev obj -n ns --type=json -p '"
+        '[{"op": "test", "path": "/metadata/finalizers/1", "value": "' + FINALIZER + '"}, '
+        '{"op": "remove", "path": "/metadata/finalizers/1"}]' + "'")
+    assert '"path": "/metadata/finalizers/2"' in found.finalizers['kopf.dev/children']
+
+
 def test_finalizers_that_nobody_needs(registry):
     record(registry, kopf.on.create)
     found = explain(registry, finalizers=[FINALIZER])
