@@ -59,6 +59,8 @@ class Saver:
         """The newest state that is known from the server."""
         self.expected: bodies.BodyEssence | None = None
         """The essence of the object after the latest write, unless others have changed it."""
+        self._attempts: list[bodies.RawBody] = []
+        """What the writes make of the object that have failed since the latest success."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
 
@@ -67,13 +69,20 @@ class Saver:
         env, item = self.env, self.item
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
-            application.Fence(
-                self._is_doubtful, functools.partial(is_overtaken, item, env.settings),
-                item.confirm))
+            application.Fence(self._is_doubtful, self._is_overtaken, item.confirm))
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""
         return self.item.trust is not items.Trust.CONFIRMED or self.is_shared()
+
+    def _is_overtaken(self, known: bodies.RawBody, newest: bodies.RawBody) -> bool:
+        """
+        Whether another operator has handled the object between these states.
+
+        The records can also be those of an own write that was applied despite its error.
+        """
+        return all(is_overtaken(self.item, self.settings, state, newest)
+                   for state in [known, *self._attempts])
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
@@ -260,9 +269,11 @@ class Saver:
     async def _apply(
             self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
     ) -> bodies.RawBody | None:
+        self._attempts.append(_merge(raw, batch))
         with self.item.attempting():
             newest = await application.apply(
                 self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
+        self._attempts.clear()
         self._accept(newest)
         return newest
 

@@ -251,6 +251,35 @@ def test_an_error_of_the_api_between_subhandlers_is_none_of_their_parent(registr
     assert set(retries) == {0}
 
 
+@pytest.mark.parametrize('number', range(6))
+@pytest.mark.parametrize('part', ['spec', 'status', None])
+@pytest.mark.parametrize('duration', [0, 0.6])
+@pytest.mark.parametrize('fault', ['denied', 'after'])
+def test_what_is_written_though_the_response_is_an_error_is_not_done_again(
+        registry, calls, number, part, duration, fault):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def parent(**_):
+        for which in range(4):
+            @kopf.subhandler(id=f'sub{which}')
+            async def sub(patch, which=which, **_):
+                calls.append(which)
+                if part is not None:
+                    patch[part] = {f'field{which}': which}
+                await asyncio.sleep(duration)
+
+    async def run():
+        api = Api()
+        api.create(spec={})
+        api.faults.extend([*[None] * number, fault])
+        operator = Operator(api, registry)
+        operator.start()
+        await operator.rest()
+        await operator.stop()
+
+    run_virtually(run())
+    assert calls == [0, 1, 2, 3]
+
+
 def test_the_finalizer_is_added_before_the_next_subhandler_needs_it(registry):
     """The watch is late; only the response to the write between them shows the new label."""
     finalizers = []

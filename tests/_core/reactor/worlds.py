@@ -48,8 +48,9 @@ class Api:
         self.faults = []
         """
         What happens to the next requests: None; they are lost "before" or "after" the commit;
-        the response comes "late"; it is 404, as if the resource were "absent"; or the list shows
-        the first state of the object, which is "older".
+        the response comes "late"; it is 404, as if the resource were "absent"; they are committed,
+        but that is "denied" by 404; or the list shows the first state of the object, which is
+        "older".
         """
         self.latency = 0.01
         self._watchers = []
@@ -203,6 +204,8 @@ class Client:
                 errors.APIUnprocessableError(application.FAILED_TEST, status=422))
         result = act()
         await self._travel()
+        if fault == 'denied':
+            raise errors.APINotFoundError("the server could not find it", status=404)
         if fault == 'after':
             raise errors.APIConnectionError("the reply is lost", status=0)
         if fault == 'late':
