@@ -82,7 +82,11 @@ class Listener:
                 self._watch(sock)
 
     async def close(self) -> None:
-        """Accept no more requests, wait for those in progress, and close all connections."""
+        """
+        Accept no more requests, wait for those in progress, and close all connections.
+
+        If this is cancelled, the requests in progress are, too.
+        """
         self._is_accepting = False
         for sock in self._sockets:
             asyncio.get_running_loop().remove_reader(sock)
@@ -93,9 +97,14 @@ class Listener:
         await tasks.cancel(list(self._greeting.values()))
         for connection in list(self._connections):
             connection.close()
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=LEAVING_TIMEOUT)
-        await tasks.cancel(self._tasks)
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks, timeout=LEAVING_TIMEOUT)
+        finally:
+            await tasks.cancel(self._tasks)
+            await self._close_connections()
+
+    async def _close_connections(self) -> None:
         for _ in range(CLOSING_STEPS):
             if not self._connections:
                 return

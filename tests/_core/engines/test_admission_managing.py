@@ -248,6 +248,30 @@ async def test_without_handlers_nothing_is_served(make_service, settings, client
     assert client.requests == []
 
 
+@pytest.mark.looptime
+async def test_a_server_that_is_slow_to_leave_is_interrupted_before_the_deadline(
+        make_service, settings, registry, looptime):
+    left = []
+
+    async def server(fn):
+        try:
+            yield {'url': 'https://localhost/'}
+            await asyncio.Event().wait()
+        finally:
+            try:
+                await asyncio.sleep(100)  # a review in progress
+            finally:
+                left.append(asyncio.get_running_loop().time())
+
+    settings.admission.server = server
+    service = make_service(registry)
+    service.start(fn)
+    await asyncio.sleep(1)
+    begun = asyncio.get_running_loop().time()
+    await service.stop(begun + 5)
+    assert left == [begun + 4.5]
+
+
 async def test_webhooks_are_in_the_cluster_while_served_and_the_persistent_ones_after(
         make_service, settings, registry, client):
     ended = []

@@ -383,3 +383,25 @@ async def test_requests_beyond_the_common_memory_are_refused(port, fn, monkeypat
         assert await ask(port, build_request()) == 200
         assert (await first.ask(large[100_000:]))[0] == 400
     assert await ask(port, large) == 400
+
+
+async def test_requests_in_progress_are_cancelled_if_the_closing_is(serve, fn):
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def behave():
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    fn.behave = behave
+    config = await serve()
+    asking = asyncio.create_task(ask(get_port(config), build_request(json.dumps(REVIEW).encode())))
+    await begun.wait()
+    closing = asyncio.create_task(serve.iterator.aclose())
+    await asyncio.sleep(0)
+    assert not ended.is_set()
+    await tasks.cancel([closing])
+    assert ended.is_set()
+    await tasks.cancel([asking])

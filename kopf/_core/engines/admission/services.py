@@ -19,6 +19,10 @@ logger = logging.getLogger(__name__)
 Bound = Mapping[references.Resource, Collection[handlers.WebhookHandler]]
 
 
+LAST_CLOSING = 0.5
+"""How long (seconds) before the deadline the reviews in progress are interrupted."""
+
+
 class ServerError(Exception):
     """The webhook server is absent, or has failed, or has ended."""
 
@@ -108,7 +112,7 @@ class Service:
         The webhooks that another operator has written are not removed.
 
         In this order, the API server does not call a webhook that is not served any more. The
-        deadline for the removal is a time of the event loop.
+        deadline is a time of the event loop. After it, the reviews in progress are interrupted.
         """
         if self._managing is not None and self._manager is not None:
             await tasks.cancel([self._managing])
@@ -119,6 +123,9 @@ class Service:
                 logger.warning(f"The webhooks are left in the cluster, as it does not let them be "
                                f"removed: {e or 'timeout'}")
         if self._server is not None:
+            self._server.cancel()  # it answers the requests in progress
+            left = deadline - LAST_CLOSING - asyncio.get_running_loop().time()
+            await asyncio.wait([self._server], timeout=max(0.0, left))
             await tasks.cancel([self._server])
 
     async def _serve(self, server: Any, fn: reviews.WebhookFn) -> None:
