@@ -105,6 +105,8 @@ class Listener:
             await self._close_connections()
 
     async def _close_connections(self) -> None:
+        for connection in list(self._connections):
+            connection.close()
         for _ in range(CLOSING_STEPS):
             if not self._connections:
                 return

@@ -248,6 +248,48 @@ def test_leaving_takes_5_seconds_whatever_the_api_does_and_tells_what_is_not_wri
     assert sum("The patch of Daemon 'daemon' is lost" in line for line in log) == 3
 
 
+@pytest.mark.parametrize(('takes', 'working', 'expected'), [
+    (3, 0, 2.5), (30, 0, 4.5), (30, 30, 4.5)])
+def test_leaving_takes_5_seconds_however_slow_the_webhooks_are(takes, working, expected):
+    registry = kopf.OperatorRegistry()
+    reviewed = []
+
+    @kopf.on.startup(registry=registry)
+    def configure(settings, **_):
+        settings.admission.server = kopf.WebhookServer(addr='127.0.0.1', port=0)
+        settings.admission.managed = 'kopf.dev'
+
+    @kopf.on.validate('kopfexamples', registry=registry)
+    async def check(name, **_):
+        if name == 'slow':
+            await asyncio.sleep(takes)
+            reviewed.append(name)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def fn(**_):
+        await asyncio.sleep(working)
+
+    @virtual_time
+    async def live():
+        loop = asyncio.get_running_loop()
+        async with testing.open_api('sandbox') as api:
+            await api.client.load(CRD)
+            operator = api.operator(registry=registry)
+            await operator.start()
+            await create(api, 'busy')
+            await asyncio.sleep(1)
+            creation = asyncio.create_task(create(api, 'slow'))
+            await asyncio.sleep(0.5)
+            begun = loop.time()
+            await operator.stop()
+            took = loop.time() - begun
+            await creation  # a second attempt, without the webhook
+        return took
+
+    assert live() == pytest.approx(expected, abs=0.1)
+    assert bool(reviewed) == (takes == 3)
+
+
 def test_threads_that_return_late_do_not_wait_for_the_api_any_longer():
     registry = kopf.OperatorRegistry()
 
