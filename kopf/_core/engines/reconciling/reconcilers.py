@@ -270,7 +270,7 @@ class Reconcilers:
         """The namespace and the name, if they are needed."""
         self._hub = hub
         self._is_triggered = True
-        self._is_new = not host.initial
+        self._is_new = not host.initial and not hub.store.of(host.uid)
         """Whether the object cannot have children yet."""
         self._is_asked = True
         """Whether the next run is not only because of children."""
