@@ -5,7 +5,7 @@ Each handler has its own record, so that several operators with different handle
 records in the same place. The records are removed at the end of the handling cycle.
 """
 import json
-from collections.abc import Collection, Mapping, MutableMapping
+from collections.abc import Collection, Iterator, Mapping, MutableMapping
 from typing import Any, TypedDict, cast
 
 from kopf._cogs.configs import conventions
@@ -450,6 +450,16 @@ class SmartProgressStorage(MultiProgressStorage):
                 prefix=prefix, verbose=verbose, touch_key=touch_key, v1=v1),
             _ReadOnlyStatusProgressStorage(name=name, field=field, touch_field=touch_field),
         ])
+
+
+def iter_annotating(storage: ProgressStorage) -> Iterator[AnnotationsProgressStorage]:
+    """Iterate over the storages of a storage that write annotations."""
+    match storage:
+        case MultiProgressStorage():
+            for item in storage.storages:
+                yield from iter_annotating(item)
+        case AnnotationsProgressStorage():
+            yield storage
 
 
 def _get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ where the records are. Authors can write their own storages.
 """
 import enum
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
@@ -113,6 +113,39 @@ def restore(
         base=sighting.base if found else None,
         divergent=sighting.divergent,
     )
+
+
+def find_unknown(
+        declared: Iterable[handlers.ChangingHandler],
+        *,
+        purpose: causes.Reason,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+) -> Sequence[str]:
+    """
+    Find the annotations with the progress for this purpose of handlers that are not declared.
+
+    Only annotations with the prefixes of the storage are found. Sub-handlers are known by their
+    parents.
+    """
+    storage, found = settings.persistence.progress_storage, set[str]()
+    for item in progress.iter_annotating(storage):
+        known = {
+            key for handler in declared for key in item.make_keys(handler.id, body=body)}
+        found.update(
+            key for key, value in body.metadata.annotations.items()
+            if key.startswith(f'{item.prefix}/') and value.startswith('{')
+            and not any(key == name or key.startswith(f'{name}.') for name in known)
+            and _get_purpose(value) == purpose)
+    return sorted(found)
+
+
+def _get_purpose(value: str) -> object:
+    try:
+        record = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return record.get('purpose') if 'started' in record else None
 
 
 def make_progress(

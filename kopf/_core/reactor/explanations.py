@@ -315,7 +315,7 @@ class _Explainer:
             if state is not None and handler_id not in states:
                 states[handler_id] = state
                 queue.extend(sorted(state.subrefs))
-        storages = list(_iter_annotating(self._settings.persistence.progress_storage))
+        storages = list(progress.iter_annotating(self._settings.persistence.progress_storage))
         known = {
             key for handler_id in states for storage in storages
             for key in storage.make_keys(ids.HandlerId(handler_id), body=self._body)}
@@ -496,17 +496,6 @@ def _is_in_scope(handler: handlers.ChangingHandler, change: causes.ChangingCause
         return filters.is_in_scope(handler, change)
     except filters.FilterError:
         return True
-
-
-def _iter_annotating(
-        storage: progress.ProgressStorage,
-) -> Iterator[progress.AnnotationsProgressStorage]:
-    match storage:
-        case progress.MultiProgressStorage():
-            for item in storage.storages:
-                yield from _iter_annotating(item)
-        case progress.AnnotationsProgressStorage():
-            yield storage
 
 
 def find_records(

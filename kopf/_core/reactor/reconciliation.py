@@ -500,8 +500,21 @@ class Reconciliation:
         chosen = [handler for handler in self._chosen if handler in due] or self._choose(
             lifecycle, due)
         handler, *self._chosen = chosen
+        if self.item.initial and self.item.get_cycle().states[handler.id].is_new:
+            self._warn_of_unknown(handler)
         await self._execute(handler)
         self._is_chosen_done = not self._chosen and lifecycle is not lifecycles.asap
+
+    def _warn_of_unknown(self, handler: handlers.ChangingHandler) -> None:
+        """Warn if a handler could be called again because it was renamed since the restart."""
+        unknown = recording.find_unknown(
+            self.handlers.changing, purpose=self.reason, body=self.view.body,
+            settings=self.env.settings)
+        if unknown:
+            self.logger.warning(
+                f"{handler!r} is called, though the object has the progress of handlers that are "
+                f"not there: {', '.join(unknown)}. If the handler was renamed, it can have done "
+                f"this before. To rename a function, keep the old name as the id: id='...'.")
 
     def _choose(
             self, lifecycle: lifecycles.LifeCycleFn, due: Sequence[handlers.ChangingHandler],

@@ -643,3 +643,68 @@ def test_handlers_of_a_large_object_see_the_state_that_comes_again():
     assert story.done == [
         ('one', 0, 1), ('one', 1, 0), ('one', 0, 1), ('two', 0, 1)]
     assert story.handled == [0, 1, 0, 1]
+
+
+# What handlers are not there any more.
+
+
+def declare_creators(*ids, decorator=kopf.on.create):
+    registry = OperatorRegistry()
+    for id in ids:
+        @decorator('kopfexamples', id=id, registry=registry)
+        async def fn(name, retry, id=id, **_):
+            if id == 'waiting':
+                raise kopf.TemporaryError("not yet", delay=30)
+            if id == 'parent':
+                @kopf.subhandler(id='sub')
+                async def sub(**_):
+                    raise kopf.TemporaryError("not yet", delay=30)
+    return registry
+
+
+@pytest.mark.parametrize(('before', 'after', 'named'), [
+    (['old', 'waiting'], ['new', 'waiting'], ['old']),
+    (['old', 'older', 'waiting'], ['new', 'waiting'], ['old', 'older']),
+    (['old', 'waiting'], ['old', 'waiting', 'new'], []),
+    (['old', 'waiting'], ['waiting'], []),
+    (['parent', 'waiting'], ['parent', 'waiting', 'new'], []),
+    (['waiting'], ['waiting', 'new'], []),
+])
+def test_handlers_that_could_have_been_renamed_in_a_cycle_are_told(before, after, named, caplog):
+    async def run():
+        api = Api()
+        for ids in (before, after):
+            operator = Operator(api, declare_creators(*ids))
+            operator.start()
+            if ids is before:
+                api.create(spec={})
+            await asyncio.sleep(5)
+            await operator.stop()
+
+    run_virtually(run())
+    warnings = [record.getMessage() for record in caplog.records
+                if record.levelname == 'WARNING']
+    assert len(warnings) == (1 if named else 0)
+    for warning in warnings:
+        names = ', '.join(f'kopf.zalando.org/{id}' for id in named)
+        assert warning.startswith(
+            f"Handler 'new' is called, though the object has the progress of handlers that are "
+            f"not there: {names}. ")
+
+
+def test_progress_of_other_causes_says_nothing_about_renamed_handlers(caplog):
+    async def run():
+        api = Api()
+        operator = Operator(api, declare_creators('old', 'waiting'))
+        operator.start()
+        api.create(spec={})
+        await asyncio.sleep(5)
+        await operator.stop()
+        api.edit({'metadata': {'annotations': {HANDLED: '{}'}}})
+        operator = Operator(api, declare_creators('new', decorator=kopf.on.update))
+        operator.start()
+        await asyncio.sleep(5)
+        await operator.stop()
+
+    run_virtually(run())
+    assert not [record for record in caplog.records if record.levelname == 'WARNING']
