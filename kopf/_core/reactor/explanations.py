@@ -176,8 +176,8 @@ class _Explainer:
         self._now = now
         self._binding = binding
         self._served = binding.handlers.get(resource, registries.ResourceHandlers())
-        self._is_ignored = resource not in binding.handlers and not registry.is_empty
-        """Whether the operator, which has handlers, has none for this resource."""
+        self._is_ignored = not self._served.are_watched and not registry.is_empty
+        """Whether the operator, which has handlers, watches no objects of this resource."""
         indexers = indexing.OperatorIndexers()
         indexers.ensure(registry._indexing)
         self._common: dict[str, Any] = {
@@ -408,27 +408,30 @@ class _Explainer:
         names = ', '.join(
             f"{handlers.name_decorator(handler)} {handler.id}" for handler in needed_by)
         for index, finalizer in enumerate(self._raw['metadata'].get('finalizers') or ()):
-            if finalizer in (own, reconcilers.FINALIZER) and self._is_ignored:
-                yield finalizer, (
-                    f"of an operator made with Kopf; but this operator does not watch "
-                    f"{self._resource}, so it does not remove it. If no other operator does: "
-                    f"{self._advise_removal(finalizer, index)}")
-            elif finalizer == own and self._registry.is_empty:
+            if finalizer not in (own, reconcilers.FINALIZER):
+                yield finalizer, self._foreign_finalizer
+            elif self._registry.is_empty:
                 yield finalizer, "of an operator made with Kopf"
+            elif finalizer == own and self._is_ignored:
+                yield finalizer, self._describe_leftover(finalizer, index, "watch")
             elif finalizer == own:
                 yield finalizer, f"of this operator, needed by: {names}" if names else (
                     "of this operator, but no handler needs it: the operator removes it")
-            elif finalizer == reconcilers.FINALIZER:
-                yield finalizer, "of this operator, which deletes the owned resources first"
+            elif not self._served.reconciling:
+                yield finalizer, self._describe_leftover(finalizer, index, "reconcile")
             else:
-                yield finalizer, self._foreign_finalizer
+                yield finalizer, "of this operator, which deletes the owned resources first"
 
-    def _advise_removal(self, finalizer: str, index: int) -> str:
+    def _describe_leftover(self, finalizer: str, index: int, missing: str) -> str:
         meta, path = self._raw['metadata'], f'/metadata/finalizers/{index}'
         where = f" -n {meta['namespace']}" if meta.get('namespace') else ''
         patch = json.dumps([
             {'op': 'test', 'path': path, 'value': finalizer}, {'op': 'remove', 'path': path}])
-        return f"kubectl patch {self._resource} {meta['name']}{where} --type=json -p '{patch}'"
+        # Kubectl takes a name with a version only with a group, too.
+        kind = str(self._resource) if self._resource.group else self._resource.plural
+        return (f"of an operator made with Kopf; but this operator does not {missing} "
+                f"{self._resource}, so it does not remove it. If no other operator does: "
+                f"kubectl patch {kind} {meta['name']}{where} --type=json -p '{patch}'")
 
     def _describe_step(self, step: decisions.Step) -> str:
         if self._registry.is_empty:

@@ -98,6 +98,7 @@ def test_finalizers(registry):
     record(registry, kopf.on.delete, 'deleted')
     record(registry, kopf.on.delete, 'optional', optional=True)
     record(registry, kopf.timer, 'ticked', interval=9)
+    record(registry, kopf.reconcile, 'reconciled')
     found = explain(registry, finalizers=[FINALIZER, 'x.io/y', 'kopf.dev/children'])
     assert found.finalizers == {
         FINALIZER: "of this operator, needed by: timer ticked, delete deleted",
@@ -125,6 +126,35 @@ def test_finalizers_of_resources_without_handlers_are_not_removed(registry):
         '[{"op": "test", "path": "/metadata/finalizers/1", "value": "' + FINALIZER + '"}, '
         '{"op": "remove", "path": "/metadata/finalizers/1"}]' + "'")
     assert '"path": "/metadata/finalizers/2"' in found.finalizers['kopf.dev/children']
+
+
+def test_finalizers_of_resources_with_webhooks_only_are_not_removed(registry):
+    record(registry, kopf.on.validate)
+    found = explain(registry, name='obj', finalizers=[FINALIZER])
+    assert "this operator does not watch kopfexamples.v1.kopf.dev" in found.finalizers[FINALIZER]
+    assert found.next == "nothing. This operator does not watch kopfexamples.v1.kopf.dev."
+
+
+def test_finalizers_of_resources_with_indices_only_are_removed(registry):
+    record(registry, kopf.index)
+    found = explain(registry, name='obj', finalizers=[FINALIZER])
+    assert found.finalizers[FINALIZER].endswith("no handler needs it: the operator removes it")
+
+
+def test_finalizers_for_owned_resources_are_not_removed_without_reconciling_handlers(registry):
+    record(registry, kopf.on.create)
+    found = explain(registry, name='obj', finalizers=['kopf.dev/children'])
+    assert found.finalizers['kopf.dev/children'].startswith(
+        "of an operator made with Kopf; but this operator does not reconcile "
+        "kopfexamples.v1.kopf.dev, so it does not remove it. If no other operator does: kubectl ")
+
+
+def test_finalizers_of_builtin_resources_are_removed_by_a_name_that_kubectl_knows(registry):
+    record(registry, kopf.on.create)
+    raw = make(name='obj', namespace='ns', finalizers=[FINALIZER])
+    found = testing.explain(
+        {**raw, 'kind': 'Pod', 'apiVersion': 'v1'}, resource=PODS, registry=registry)
+    assert "kubectl patch pods obj -n ns --type=json " in found.finalizers[FINALIZER]
 
 
 def test_finalizers_that_nobody_needs(registry):
