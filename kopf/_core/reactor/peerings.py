@@ -9,9 +9,10 @@ others may have changed them.
 """
 import asyncio
 import functools
+import json
 import logging
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
@@ -240,11 +241,26 @@ class Peerings:
         kind = 'ClusterKopfPeering' if peering.clusterwide else 'KopfPeering'
         if peering.mandatory:
             logger.warning(f"There is no {kind} {peering.name!r}{where}, but it is mandatory. "
-                           f"Pausing operations until it exists.")
+                           f"Pausing operations until it exists. "
+                           f"To create it: {self._make_command(kind, absent)}")
         else:
             title = 'Default' if peering.name == 'default' else repr(peering.name)
             logger.warning(f"{title} peering object is not found{where}, "
-                           f"falling back to the standalone mode.")
+                           f"falling back to the standalone mode: other operators are not "
+                           f"noticed. If others handle the same objects, all of them do so at the "
+                           f"same time. If there are none, add --standalone. Otherwise, create "
+                           f"the object: {self._make_command(kind, absent)}")
+
+    def _make_command(self, kind: str, namespaces: Sequence[references.Namespace]) -> str:
+        """Make the shell command that creates the peering object."""
+        resource = next(iter(self._resources), None)
+        obj = json.dumps({
+            'apiVersion': 'kopf.dev/v1' if resource is None else resource.api_version,
+            'kind': kind, 'metadata': {'name': self._settings.peering.name}})
+        option = '' if namespaces[0] is None else (
+            f' -n {namespaces[0]}' if len(namespaces) == 1 else ' -n NAMESPACE')
+        definition = "kubectl apply -f peering.yaml; " if resource is None else ""
+        return f"{definition}echo '{obj}' | kubectl create{option} -f -"
 
 
 def _include(group: set[_T], item: _T, is_in: bool) -> None:

@@ -3,6 +3,8 @@ The peerings of an operator of many namespaces. In virtual time, on the sandbox.
 """
 import asyncio
 import contextlib
+import json
+import re
 import sys
 
 import pytest
@@ -134,3 +136,29 @@ async def test_a_paused_operator_stays_paused_when_the_peering_object_is_forbidd
                 await asyncio.sleep(300)
                 assert fault.hits == 4
                 assert not seen
+
+
+@testing.virtual_time
+@pytest.mark.parametrize('mandatory', [False, True])
+async def test_the_absence_of_the_peering_object_comes_with_the_command_that_creates_it(mandatory):
+    settings = kopf.OperatorSettings()
+    settings.peering.mandatory = mandatory
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 1)
+        async with api.operator(registry=kopf.OperatorRegistry(), settings=settings,
+                                namespaces=['many-*'], standalone=False) as operator:
+            [line] = await operator.wait_log("echo")
+            obj, command = re.search(r"echo '(.+)' \| (.+)$", line).groups()
+            assert command == 'kubectl create -n many-0 -f -'
+            await api.client.create(json.loads(obj), namespace='many-0')
+            await api.client.wait(
+                'kopfpeerings', 'default', lambda obj: obj['status'], namespace='many-0')
+
+
+@testing.virtual_time
+async def test_without_the_definitions_they_are_named_too(registry):
+    async with testing.open_api('sandbox') as api:
+        async with api.operator(registry=registry, standalone=False) as operator:
+            [line] = await operator.wait_log("peering object is not found")
+    assert "kubectl apply -f peering.yaml; echo '" in line
+    assert "If there are none, add --standalone." in line
