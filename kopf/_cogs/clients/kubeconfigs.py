@@ -200,15 +200,17 @@ def _check_types(value: Mapping[str, Any], section: str, *, where: str) -> None:
                 f"{where}.")
 
 
-def verify() -> bool:
+def verify() -> str | None:
     """
-    Check whether there is a current context whose cluster, user, and files exist.
+    Check that the cluster, the user, and the files of the current context exist.
+
+    Returns the name of the context; None if there are no kubeconfigs.
 
     :raises LoginError: if anything is absent or broken.
     """
     config = load_kubeconfigs()
     if config is None:
-        return False
+        return None
     if not config.current_context:
         raise credentials.LoginError(
             f"No context is selected in the kubeconfig ({describe()}). Select one: "
@@ -224,7 +226,7 @@ def verify() -> bool:
                 raise credentials.LoginError(
                     f"The {section} {name!r} in kubeconfigs has the {field} {path}, but there is "
                     f"no such file.")
-    return True
+    return config.current_context
 
 
 def describe() -> str:

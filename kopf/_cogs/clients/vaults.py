@@ -12,6 +12,7 @@ from kopf._cogs.structs import credentials
 logger = logging.getLogger(__name__)
 
 LoginFn = Callable[[], Awaitable[Mapping[str, credentials.Credentials]]]
+ConnectedFn = Callable[[credentials.Credentials], None]
 
 PAUSES = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 """
@@ -58,6 +59,10 @@ class Vault:
     ) -> None:
         super().__init__()
         self.login = login
+        self.on_connected: ConnectedFn | None = None
+        """Is called with the first credentials that each API server accepts."""
+        self.origin: str | None = None
+        """Where the credentials come from, for the log; None if it is not known."""
         self.proven: bool = False
         """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True
@@ -84,6 +89,7 @@ class Vault:
         self._lock = asyncio.Lock()
         self._reason: str | None = None
         """Why the latest credentials were unusable; None if the API server has rejected them."""
+        self._connected: set[str] = set()
         self._failed = asyncio.Event()
         self._failure = ''
         self.populate(items or {})
@@ -143,6 +149,10 @@ class Vault:
             return  # the response is late: the credentials have been replaced in the meantime
         if self._setbacks > 0:
             logger.info("The API accepts the credentials again.")
+        if item.server not in self._connected:
+            self._connected.add(item.server)
+            if self.on_connected is not None:
+                self.on_connected(item)
         self.proven = True
         self.on_trial = False
         self._rejected.pop(item, None)

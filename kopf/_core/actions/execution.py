@@ -162,7 +162,7 @@ async def _attempt(
             outcome = judge(
                 tracebacks.trim(e), handler, state=state, settings=settings, logger=logger)
     else:
-        logger.info(f"{name} succeeded.")
+        logger.log(handler.success_level, f"{name} succeeded.")
         outcome = progression.Outcome(final=True, result=result)
 
     if patch:

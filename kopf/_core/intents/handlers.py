@@ -6,6 +6,7 @@ Handlers are compared by identity: two equal declarations are two handlers.
 import dataclasses
 import enum
 import functools
+import logging
 import numbers
 import types
 from collections.abc import Callable, Mapping
@@ -94,6 +95,8 @@ class Handler:
     timeout: float | None = None
     retries: int | None = None
     backoff: float | None = None
+    success_level: int = logging.INFO
+    """The level at which the log says that the handler has succeeded."""
 
     numeric: ClassVar[tuple[str, ...]] = ('timeout', 'retries', 'backoff')
     """The options that must be numbers: all in seconds, except for ``retries``."""

@@ -52,6 +52,9 @@ def prepare(
     A vault can come with credentials (``kopf.run(vault=…)``). Then, if no login handlers are
     declared, the environment is not used: its credentials can be for another cluster.
     """
+    vault.on_connected = lambda item: logger.info(
+        f"Connected to {credentials.strip_userinfo(item.server)}"
+        f"{f' ({vault.origin})' if vault.origin else ''}.")
     declared = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
     names = itertools.chain(["Initial authentication"], itertools.repeat("Re-authentication"))
     if vault.login is None and (declared or vault.is_empty):
@@ -70,10 +73,10 @@ async def _log_in(
     :raises LoginError: if all declared handlers have failed permanently; or if no handlers are
         declared, the environment has no credentials, and there have never been any that worked.
     """
-    logger.info(f"{what} has been initiated.")
-    found, failures = await (_call_all(declared, run) if declared else _call_defaults(run))
+    logger.debug(f"{what} has been initiated.")
+    found, failures = await (_call_all(declared, run) if declared else _call_defaults(vault, run))
     if found:
-        logger.info(f"{what} has finished.")
+        logger.debug(f"{what} has finished.")
         return found
     if not declared and not vault.proven:
         raise _make_error(failures)
@@ -86,7 +89,7 @@ async def _log_in(
 
 
 async def _call_defaults(
-        run: RunFn,
+        vault: vaults.Vault, run: RunFn,
 ) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
     """
     Log in by the loaded libraries; or else by Kopf itself; or else by the installed libraries.
@@ -94,10 +97,14 @@ async def _call_defaults(
     To import the libraries would take more time and memory than all else at the start. The official
     client is configured also if it is imported later.
     """
-    if not _is_pod():
+    if _is_pod():
+        vault.origin = "service account"
+    else:
         try:
-            if not kubeconfigs.verify():
+            context = kubeconfigs.verify()
+            if context is None:
                 return {}, {}
+            vault.origin = f"context {context}"
         except credentials.LoginError as e:
             return {}, {'kubeconfig': str(e)}  # all libraries would complain, each in its own way
     found: dict[str, credentials.Credentials] = {}
@@ -120,14 +127,15 @@ def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
     return credentials.LoginError("Nothing to log in with: " + (
         f"{'; '.join(dict.fromkeys(reasons))}." if reasons else
         f"there is neither a kubeconfig ({kubeconfigs.describe()}) nor a service account of a pod. "
-        f"Make one, or declare a handler with @kopf.on.login()."))
+        f"Make one, or declare a handler with @kopf.on.login(). To try an operator without a "
+        f"cluster: kopf run --sandbox"))
 
 
 def _make_handler(fn: _AnyLoginFn) -> handlers.ActivityHandler:
     return handlers.ActivityHandler(
         id=ids.HandlerId(fn.__name__), fn=_make_final(fn), param=None,
         errors=handlererrors.ErrorsMode.PERMANENT, timeout=None, retries=None, backoff=None,
-        activity=causes.Activity.AUTHENTICATION)
+        activity=causes.Activity.AUTHENTICATION, success_level=logging.DEBUG)
 
 
 def _find_libraries(is_available: Callable[[str], bool]) -> Iterator[_AnyLoginFn]:

@@ -1,4 +1,5 @@
 import asyncio
+import copy
 import logging
 import threading
 
@@ -274,7 +275,7 @@ async def test_what_is_no_credentials_does_not_matter_beside_good_ones(registry,
 
 
 async def test_the_log_tells_the_first_login_from_the_next_ones(registry, prepare, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.DEBUG)
     tokens = iter('ab')
 
     @kopf.on.login(registry=registry)
@@ -294,6 +295,40 @@ async def test_the_log_tells_the_first_login_from_the_next_ones(registry, prepar
         "Re-authentication has been initiated.",
         "Re-authentication has finished.",
     ]]
+
+
+async def test_the_log_names_the_cluster_once_when_it_has_accepted_the_credentials(
+        prepare, kubeconfig, caplog):
+    caplog.set_level(logging.INFO)
+    config = copy.deepcopy(KUBECONFIG)
+    config['clusters'][0]['cluster']['server'] = 'https://user:s3cret@host:6443'
+    kubeconfig.write_text(yaml.safe_dump(config))
+    vault = prepare()
+    item = await vault.obtain()
+    assert not caplog.record_tuples
+    vault.accept(item)
+    vault.accept(item)
+    [(name, level, text)] = caplog.record_tuples
+    assert (name, level) == ('kopf._core.engines.activities', logging.INFO)
+    assert text == f"Connected to https://host:6443 (context {config['current-context']})."
+
+
+async def test_the_log_names_the_cluster_of_the_login_handlers(registry, prepare, caplog):
+    caplog.set_level(logging.INFO)
+
+    @kopf.on.login(registry=registry, id='login')
+    async def login(**_):
+        return info('a')
+
+    vault = prepare()
+    vault.accept(await vault.obtain())
+    assert [record.getMessage() for record in caplog.records] == [
+        "Activity 'login' succeeded.", f"Connected to {info('a').server}."]
+
+
+async def test_without_a_cluster_a_sandbox_is_offered(prepare, kubeconfig):
+    with pytest.raises(credentials.LoginError, match=r"neither a kubeconfig .* run --sandbox"):
+        await prepare().obtain()
 
 
 async def test_the_log_can_be_silenced_as_documented(registry, prepare, caplog, monkeypatch):
