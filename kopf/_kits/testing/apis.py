@@ -47,7 +47,9 @@ class API:
         :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
         :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
         """
-        return operators.Operator(*sources, credentials=self.credentials, **options)
+        operator = operators.Operator(*sources, credentials=self.credentials, **options)
+        self.client.logs.append(operator.log)
+        return operator
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """

@@ -3,9 +3,11 @@ A small client of the API for tests. Objects are dicts. Resources are named as i
 """
 import copy
 import functools
+import itertools
 import json
 import pathlib
-from collections.abc import Callable, Coroutine, Mapping
+import re
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Self
 
 import yaml
@@ -14,6 +16,8 @@ from kopf._cogs.clients import api, errors, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from kopf._kits.testing import waiting
+
+__tracebackhide__ = True  # in the tracebacks of pytest
 
 Obj = dict[str, Any]
 Objs = list[Obj]
@@ -25,6 +29,12 @@ A resource: by any of its names, by the arguments of decorators, as found, or by
 
 BACKOFFS = (0.1, 0.2, 0.5, 1, 2)
 """The delays (seconds) between attempts: the API can be not ready yet for a new resource."""
+
+ENDED = re.compile(r"(?P<who>(\[\S+\] )?\w+ '[^']+') (?P<how>succeeded|failed)\b")
+"""The log messages about the end of a call of a handler."""
+
+MAX_FAILURES = 3
+"""How many errors of handlers are shown."""
 
 MERGE_PATCH = 'application/merge-patch+json'
 
@@ -49,6 +59,8 @@ class Client:
         self.namespace: str = origin.default_namespace or 'default'
         self.created: list[tuple[references.Resource, Obj]] = []
         """The resources and the objects that this client has created, in this order."""
+        self.logs: list[Sequence[str]] = []
+        """The logs of the operators on this API: they can say why a condition is not met."""
         self._api = api.Client(credentials=origin, settings=settings)
         self._resources: frozenset[references.Resource] = frozenset()
 
@@ -210,9 +222,8 @@ class Client:
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
         :returns: the object.
         :raises AssertionError: if the condition is not satisfied in time; the text shows the
-            object.
+            errors of handlers, and the object.
         """
-        __tracebackhide__ = True
         seen: list[Any] = []
 
         async def check() -> Any:
@@ -223,10 +234,10 @@ class Client:
             return obj if value is None or value else False
 
         def explain(error: Any) -> str:
-            shown = '\n' + yaml.safe_dump(seen[0], sort_keys=False) if seen else "no such object"
+            shown = '\n' + _show(seen[0]) if seen else "no such object"
             why = f"{waiting.show(error)}\n" if seen and isinstance(error, Exception) else ""
-            return (f"{_name(kind, name)} has not met the condition in {timeout:g} seconds: "
-                    f"{waiting.describe(condition)}\n{why}Last seen: {shown}")
+            return (f"{self._describe_failures()}{_name(kind, name)} has not met the condition in "
+                    f"{timeout:g} seconds: {waiting.describe(condition)}\n{why}Last seen: {shown}")
 
         obj: Obj = await waiting.wait_for(check, timeout=timeout, explain=explain)
         return obj
@@ -246,16 +257,32 @@ class Client:
         :param name: the name.
         :param namespace: the namespace. Default: that of the client.
         :param timeout: how long to wait, in seconds; in virtual time, virtual seconds. Default: 10.
-        :raises AssertionError: if the object still exists after that; the text shows the object.
+        :raises AssertionError: if the object still exists after that; the text shows the errors of
+            handlers, and the object.
         """
+        seen: list[Any] = []
+
         async def check() -> bool:
             try:
-                obj = await self.get(kind, name, namespace=namespace)
+                seen[:] = [await self.get(kind, name, namespace=namespace)]
             except errors.APINotFoundError:
                 return True
-            raise AssertionError('\n' + yaml.safe_dump(obj, sort_keys=False))
+            return False
 
-        await waiting.wait_for(check, timeout=timeout)
+        await waiting.wait_for(check, timeout=timeout, explain=lambda _: (
+            f"{self._describe_failures()}{_name(kind, name)} still exists after {timeout:g} "
+            f"seconds.\nLast seen:\n{''.join(map(_show, seen))}"))
+
+    def _describe_failures(self) -> str:
+        """Show the errors of the handlers whose latest calls have failed."""
+        failures: dict[str, str] = {}
+        for line in itertools.chain(*self.logs):
+            found = ENDED.match(line)
+            if found is not None:
+                failures.pop(found['who'], None)
+                if found['how'] == 'failed':
+                    failures[found['who']] = line
+        return ''.join(f"{line}\n" for line in [*failures.values()][-MAX_FAILURES:])
 
     async def load(self, *sources: Mapping[str, Any] | str | pathlib.Path) -> Objs:
         """
@@ -405,6 +432,11 @@ def _get_api_version(resource: references.Resource) -> str:
 def _get_path(resource: references.Resource, obj: Obj) -> str:
     meta = obj['metadata']
     return _make_url(resource, meta.get('namespace'), meta['name'])
+
+
+def _show(obj: Mapping[str, Any]) -> str:
+    meta = {key: value for key, value in obj['metadata'].items() if key != 'managedFields'}
+    return yaml.safe_dump({**obj, 'metadata': meta}, sort_keys=False)
 
 
 def _name(kind: Kind, name: str | None) -> str:

@@ -196,9 +196,7 @@ def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocat
     :returns: the outcome.
     :raises RuntimeError: if an event loop is running.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if asyncio._get_running_loop() is None:
         return asyncio.run(invoke(fn, *args, **kwargs))
     raise RuntimeError("There is an event loop already: use `await kopf.testing.invoke(...)`.")
 

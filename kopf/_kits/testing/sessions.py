@@ -12,6 +12,8 @@ from typing import Any, Protocol, Self, TypeVar
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, clients, operators, virtual, waiting
 
+__tracebackhide__ = True  # in the tracebacks of pytest
+
 T = TypeVar('T')
 
 
@@ -73,14 +75,13 @@ class Session:
         :param coro: the coroutine.
         :raises RuntimeError: in async tests.
         """
-        __tracebackhide__ = True
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return self.loop.run_until_complete(coro)
-        coro.close()
-        raise RuntimeError(
-            "Kopf's fixtures are for sync tests; in an async one, use kopf.testing.open_api().")
+        if asyncio._get_running_loop() is not None:
+            coro.close()
+            raise RuntimeError(
+                "Kopf's fixtures are for sync tests; in an async one, use kopf.testing.open_api().")
+        task = self.loop.create_task(coro)
+        self.loop.run_until_complete(asyncio.wait([task]))
+        return task.result()  # so the traceback of an error has no frames of the loop
 
     def start_operator(self, *sources: Any, **options: Any) -> 'SyncOperator':
         """

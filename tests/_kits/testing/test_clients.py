@@ -1,6 +1,7 @@
 import pytest
 import yaml
 
+import kopf
 from kopf.testing import APIError, Session, open_api, run_sandbox, virtual_time, wait_for_sync
 
 OBJ = {'apiVersion': 'kopf.dev/v1', 'kind': 'KopfExample', 'metadata': {'name': 'obj'}}
@@ -119,3 +120,30 @@ def test_the_time_of_a_session_goes_on_demand(session):
     session.time.sleep(3600)
     assert 3600 <= session.time.now < 3601
     assert session.time.wait_for(lambda: session.time.now > 7200, timeout=9999)
+
+
+@virtual_time
+async def test_the_errors_of_handlers_are_shown_until_they_succeed(crd):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.delete('kopfexamples', registry=registry, id='release')
+    async def release(name, retry, **_):
+        if name == 'failing' or not retry:
+            raise kopf.TemporaryError("It is in use.", delay=1)
+
+    async with open_api('sandbox') as api:
+        await api.client.load(crd)
+        async with api.operator(registry=registry):
+            for name in ('failing', 'retried'):
+                await api.client.create('kopfexamples', name)
+                await api.client.wait(
+                    'kopfexamples', name, lambda obj: obj['metadata']['finalizers'])
+                await api.client.delete('kopfexamples', name)
+            with pytest.raises(AssertionError) as info:
+                await api.client.wait_gone('kopfexamples', 'failing', timeout=5)
+    lines = str(info.value).splitlines()
+    assert lines[:2] == [
+        "[default/failing] Handler 'release' failed temporarily: It is in use.",
+        "kopfexamples 'failing' still exists after 5 seconds."]
+    assert "retried" not in str(info.value)
+    assert "managedFields" not in str(info.value)

@@ -61,6 +61,18 @@ def test_failing(kopf_client, kopf_operator):
     kopf_client.wait('kopfexamples', 'obj', lambda obj: obj['status']['create_fn']['size'] == 6,
                      timeout=9000)
 
+def test_erring(kopf_client, kopf_operator):
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('kopfexamples', registry=registry, id='err')
+    async def err(spec, **_):
+        spec['typo']
+
+    kopf_client.load('crd.yaml')
+    kopf_operator(registry=registry)
+    kopf_client.create('kopfexamples', 'obj', spec={'size': 5})
+    kopf_client.wait('kopfexamples', 'obj', lambda obj: obj['status']['size'])
+
 def test_breaking(kopf_operator):
     registry = kopf.OperatorRegistry()
 
@@ -154,6 +166,17 @@ def test_a_failure_shows_the_object_and_the_log(out):
     assert "kopfexamples 'obj' has not met the condition in 9000 seconds" in out
     assert "size: 5" in out
     assert "Handler 'create_fn' failed temporarily: not yet" in out
+
+
+def test_a_failure_begins_with_the_error_of_the_handler(out):
+    shown = out.split(" test_erring ", 1)[1].split(" test_looping ", 1)[0]
+    error = shown.index("E       AssertionError: [default/obj] Handler 'err' failed")
+    cause = shown.index("E       KeyError: 'typo'")
+    assert error < cause < shown.index("has not met the condition")
+    assert "E   " not in shown[:error]
+    assert "During handling of the above exception" not in shown
+    assert "run_until_complete" not in shown
+    assert "managedFields" not in shown.split("Captured log", 1)[0]
 
 
 def test_an_error_of_the_operator_is_an_error_of_the_test(out):
