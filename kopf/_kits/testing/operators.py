@@ -60,6 +60,8 @@ class Operator:
         self.settings: configuration.OperatorSettings = (
             settings if settings is not None else configuration.OperatorSettings())
         self._owns_settings = settings is None
+        self.is_fresh = False
+        """Whether to execute files that are imported already, so that nothing is in the memory."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._sources = sources
         self._registry = registry
@@ -85,7 +87,7 @@ class Operator:
         loop = asyncio.get_running_loop()
         registry = self._registry
         if self._sources:
-            registry = load(self._sources, registry)
+            registry = load(self._sources, registry, is_fresh=self.is_fresh)
         if isinstance(loop, virtual.VirtualLoop):
             virtual.hold(loop, self.settings.execution.executor)
             virtual.hold(loop, self.settings.execution._reserve)
@@ -158,12 +160,15 @@ class Operator:
 def load(
         sources: Iterable[str | os.PathLike[str] | types.ModuleType],
         registry: registries.OperatorRegistry | None = None,
+        *,
+        is_fresh: bool = False,
 ) -> registries.OperatorRegistry:
     """
     Collect the handlers of files and modules.
 
-    Files are executed again for each registry. Modules are imported once per process, into the
-    default registry, and their handlers are copied from there.
+    Modules are imported once per process, into the default registry, and their handlers are copied
+    from there. So are files that the test has imported as modules, unless ``is_fresh``. Other files
+    are executed again for each registry.
     """
     registry = registry if registry is not None else registries.OperatorRegistry()
     for source in sources:
@@ -172,6 +177,8 @@ def load(
         elif isinstance(source, str) and not source.endswith('.py') and os.sep not in source:
             loaders.preload(paths=[], modules=[source])
             scripts.copy_handlers(source, registry)
+        elif not is_fresh and (imported := scripts.find_imported(source)) is not None:
+            scripts.copy_handlers(imported, registry)
         else:
             with scripts.load_into(registry):
                 loaders.preload(paths=[source], modules=[])

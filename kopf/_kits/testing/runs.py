@@ -318,6 +318,7 @@ class Run:
         """Start the operator, or another replica of it, with these options instead of others."""
         process = processes.Process(name, self.loop)
         operator = self._api.operator(*self.plan.sources, **{**self.plan.options, **options})
+        operator.is_fresh = True
         self._replicas.append(Replica(process, operator))
         task = process.run(lambda: self.loop.create_task(operator.start()))
         await asyncio.wait([task])

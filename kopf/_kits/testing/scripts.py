@@ -5,6 +5,7 @@ Python imports a file once per process, but each test needs the handlers in its 
 """
 import contextlib
 import functools
+import os
 import sys
 import types
 import weakref
@@ -43,6 +44,18 @@ def load_into(registry: registries.OperatorRegistry | None) -> Iterator[None]:
         _loaded[registry] = {
             name: module for name, module in sys.modules.items() if name.startswith(PREFIX)}
         sys.modules.update(aside)
+
+
+def find_imported(path: str | os.PathLike[str]) -> str | None:
+    """Find the name of the module that was imported from this file; None if there is none."""
+    real = os.path.realpath(path)
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, '__file__', None)
+        if file and not name.startswith(PREFIX) and name == getattr(module, '__name__', None) and (
+                os.path.basename(file) == os.path.basename(path)
+                and os.path.realpath(file) == real):
+            return name
+    return None
 
 
 def copy_handlers(module: str, target: registries.OperatorRegistry) -> None:

@@ -1,4 +1,5 @@
 import contextlib
+import importlib
 import os
 import subprocess
 import sys
@@ -234,6 +235,23 @@ def test_no_fault_hits_the_shutdown_at_the_end_of_a_run(crd, script):
 def test_self_signed_certificates_may_differ(crd, script):
     handlers = VALIDATING.replace("= serve", "= kopf.WebhookServer()")
     testing.explore(scenario, script(handlers), load=[crd], strikes=['crash', 'stop'])
+
+
+def test_the_memory_is_lost_even_if_the_test_has_imported_the_file(crd, script, monkeypatch):
+    path = script('''
+CALLS = []
+
+@kopf.on.create('kopfexamples')
+async def create(patch, retry, **_):
+    CALLS.append(retry)
+    if not retry:
+        raise kopf.TemporaryError("not yet", delay=10)
+    patch.status['tries'] = len(CALLS)
+''', 'module_with_memory.py')
+    monkeypatch.syspath_prepend(os.path.dirname(path))
+    importlib.import_module('module_with_memory')
+    with pytest.raises(testing.ExplorationError, match="What is only in memory is lost"):
+        testing.explore(scenario, path, load=[crd], only='crash:1')
 
 
 NAMESPACES = '''

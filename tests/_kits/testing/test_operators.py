@@ -147,6 +147,28 @@ def fn(logger, **_):
 
 
 @virtual_time
+async def test_files_that_the_test_has_imported_are_not_executed_again(tmp_path, monkeypatch):
+    path = tmp_path / 'module_with_metrics.py'
+    path.write_text("""
+import kopf
+import prometheus_client
+
+GAUGE = prometheus_client.Gauge('things_of_a_test', 'It can exist once in a process.')
+
+@kopf.on.startup()
+def fn(**_):
+    GAUGE.inc()
+""")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import module_with_metrics
+    async with testing.open_api('sandbox') as api:
+        for _ in range(2):
+            async with api.operator(str(path)):
+                pass
+    assert module_with_metrics.GAUGE.collect()[0].samples[0].value == 2
+
+
+@virtual_time
 async def test_modules_give_their_own_handlers(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ('module_one', 'module_two'):
