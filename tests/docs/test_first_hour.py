@@ -206,7 +206,7 @@ def test_quick_start(reader, cluster):
 
 def test_walkthrough(reader):
     reader.read('walkthrough.md')
-    for text in ["A handler is called with", "The volume claim is created: my-claim",
+    for text in ["Here it is: {'apiVersion'", "The volume claim exists: my-claim",
                  "The volume claim is resized to 2G.", "field can not be less than status.capacity",
                  "The volume claim is resized to 3G."]:
         assert text in reader.text

@@ -258,10 +258,20 @@ def check_pip(words):
 def check_kubectl(words):
     assert words[1] in {
         'annotate', 'apply', 'config', 'create', 'delete', 'describe', 'edit', 'get', 'label',
-        'patch', 'logs', 'rollout', 'scale'}
+        'patch', 'logs', 'rollout', 'scale', 'wait'}
 
 
 def check_foreign(words):
     assert words[0] in {
         'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'openssl', 'pytest',
         'python', 'python3', 'source', 'git', '.'}, f"What is {words[0]}?"
+
+
+def test_the_walkthrough_leads_to_the_operator_of_the_examples():
+    folder = ROOT / 'examples' / '18-walkthrough'
+    shown = {snippet.marks['file']: snippet.text for snippet in ALL
+             if snippet.page == 'walkthrough.md' and 'file' in snippet.marks}
+    for name in ('crd.yaml', 'evc.yaml', 'pvc.yaml'):
+        assert yaml.safe_load(shown[name]) == yaml.safe_load((folder / name).read_text())
+    _, *code = ast.parse((folder / 'example.py').read_text()).body
+    assert ast.unparse(code) == ast.unparse(ast.parse(shown['ephemeral.py']).body)

@@ -4,6 +4,7 @@ The walk-through of the documentation, step by step, as its reader sees it.
 
 import asyncio
 import pathlib
+import shutil
 import uuid
 
 import pytest
@@ -54,57 +55,39 @@ def patch_pvc(namespace, name, body):
 '''
 
 HANDLERS = '''
-TEMPLATE = """
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata:
-  name: "{name}"
-spec:
-  storageClassName: "{storage_class}"
-  accessModes:
-    - ReadWriteOnce
-  resources:
-    requests:
-      storage: "{size}"
-"""
-
 @kopf.on.create('ephemeralvolumeclaims')
-def create_fn(spec, name, namespace, logger, **kwargs):
-    size = spec.get('size')
-    if not size:
-        raise kopf.PermanentError(f"Size must be set. Got {size!r}.")
-    storage_class = spec['storageClassName']
-    data = yaml.safe_load(TEMPLATE.format(name=name, size=size, storage_class=storage_class))
-    obj = create_pvc(namespace, data)
-    logger.info(f"PVC child is created: {obj['metadata']['name']}")
-    return {'pvc-name': obj['metadata']['name']}
+def make(spec, name, namespace, logger, **_):
+    if 'size' not in spec:
+        raise kopf.PermanentError("There is no size.")
+    create_pvc(namespace, {
+        'apiVersion': 'v1', 'kind': 'PersistentVolumeClaim', 'metadata': {'name': name},
+        'spec': {
+            'storageClassName': STORAGE_CLASS, 'accessModes': ['ReadWriteOnce'],
+            'resources': {'requests': {'storage': spec['size']}}}})
+    logger.info(f"{name} is made.")
+    return {'made': name}
 
 
 @kopf.on.update('ephemeralvolumeclaims')
-def update_fn(spec, status, namespace, logger, **kwargs):
-    size = spec.get('size', None)
-    if not size:
-        raise kopf.PermanentError(f"Size must be set. Got {size!r}.")
-    pvc_name = status['create_fn']['pvc-name']
-    patch_pvc(namespace, pvc_name, {'spec': {'resources': {'requests': {'storage': size}}}})
-    logger.info(f"PVC child is updated: {pvc_name}")
-
-
+def resize(spec, status, namespace, logger, **_):
+    made = status['make']['made']
+    patch_pvc(namespace, made, {'spec': {'resources': {'requests': {'storage': spec['size']}}}})
+    logger.info(f"{made} is resized.")
 '''
 
 RELABEL_BY_STATES = '''
 @kopf.on.field('ephemeralvolumeclaims', field='metadata.labels')
-def relabel(old, new, status, namespace, **kwargs):
-    pvc_name = status['create_fn']['pvc-name']
-    patch_pvc(namespace, pvc_name, {'metadata': {'labels': new}})
+def relabel(new, status, namespace, **_):
+    patch_pvc(namespace, status['make']['made'], {'metadata': {'labels': new}})
 '''
 
 RELABEL_BY_DIFF = '''
 @kopf.on.field('ephemeralvolumeclaims', field='metadata.labels')
-def relabel(diff, status, namespace, **kwargs):
-    labels_patch = {field[0]: new for op, field, old, new in diff}
-    pvc_name = status['create_fn']['pvc-name']
-    patch_pvc(namespace, pvc_name, {'metadata': {'labels': labels_patch}})
+def relabel(diff, status, namespace, **_):
+    labels = {}
+    for _, (label,), _, value in diff:
+        labels[label] = value
+    patch_pvc(namespace, status['make']['made'], {'metadata': {'labels': labels}})
 '''
 
 
@@ -162,14 +145,14 @@ async def test_a_claim_is_followed_by_its_child_from_the_beginning_to_the_end(
 import logging
 
 @kopf.on.create('ephemeralvolumeclaims')
-def create_fn(body, **kwargs):
-    logging.info(f"A handler is called with body: {body}")
+def look(body, **_):
+    logging.info(f"Seen: {body}")
 '''
     await kube.create(evc, 'skeleton')
     process = operator(skeleton)
     await process.wait_for("Creation is in progress: .*'name': 'skeleton'")
-    await process.wait_for("root .* A handler is called with body: ")
-    await process.wait_for("Handler 'create_fn' succeeded")
+    await process.wait_for("root .* Seen: ")
+    await process.wait_for("Handler 'look' succeeded")
     await process.wait_for("Creation is processed: 1 succeeded; 0 failed")
     await process.wait_for("Handling cycle is finished, waiting for new changes")
     handled = await wait_handled(kube, evc, 'skeleton')
@@ -180,22 +163,23 @@ def create_fn(body, **kwargs):
     await kube.create(evc, 'barrier')
     await wait_handled(kube, evc, 'barrier')
     assert await kube.get(evc, 'skeleton') == handled
-    assert len(process.find("A handler is called with body")) == 1
+    assert len(process.find("Seen: ")) == 1
     assert process.stop() == 0
     await kube.delete(evc, 'skeleton')
     await kube.delete(evc, 'barrier')
 
     # Creating the objects: wrong ones have failed, good ones have a child.
-    process = operator(CLIENT + HANDLERS + RELABEL_BY_STATES)
+    handlers = CLIENT + f'STORAGE_CLASS = {storage_class!r}\n' + HANDLERS
+    process = operator(handlers + RELABEL_BY_STATES)
     await kube.create(evc, 'nothing')
-    await process.wait_for("Handler 'create_fn' failed permanently: Size must be set. Got None.")
-    await kube.create(evc, name, spec={'size': '1G', 'storageClassName': storage_class})
+    await process.wait_for("Handler 'make' failed permanently: There is no size.")
+    await kube.create(evc, name, spec={'size': '1G'})
     obj = await wait_handled(kube, evc, name)
-    assert obj['status'] == {'create_fn': {'pvc-name': name}}
+    assert obj['status'] == {'make': {'made': name}}
     pvc = await kube.get(PVC, name)
     assert pvc['spec']['resources'] == {'requests': {'storage': '1G'}}
     assert 'ownerReferences' not in pvc['metadata']
-    assert process.find(f"default/{name}.* PVC child is created: {name}")
+    assert process.find(f"default/{name}.* {name} is made.")
     assert not process.find("Patching failed with inconsistencies")
 
     # Updating the objects: the child is updated, too. (Only those in use can be resized.)
@@ -204,7 +188,7 @@ def create_fn(body, **kwargs):
         PVC, name, {'status': {'phase': 'Bound', 'capacity': {'storage': '1G'}}},
         subresource='status')
     await kube.patch(evc, name, {'spec': {'size': '2G'}})
-    await process.wait_for(f"PVC child is updated: {name}")
+    await process.wait_for(f"{name} is resized.")
     await kube.wait_for(
         PVC, name, lambda obj: obj['spec']['resources']['requests']['storage'] == '2G')
     await wait_handled(kube, evc, name)
@@ -212,19 +196,19 @@ def create_fn(body, **kwargs):
     # Diffing the fields: labels go to the child and from it, and the child's own ones stay.
     await kube.patch(PVC, name, {'metadata': {'labels': {'own': 'label'}}})
     await kube.patch(
-        evc, name, {'metadata': {'labels': {'application': 'some-app', 'owner': 'me'}}})
+        evc, name, {'metadata': {'labels': {'project': 'demo', 'team': 'blue'}}})
     await wait_handled(kube, evc, name)
     assert (await kube.get(PVC, name))['metadata']['labels'] == {
-        'application': 'some-app', 'owner': 'me', 'own': 'label'}
+        'project': 'demo', 'team': 'blue', 'own': 'label'}
     assert process.stop() == 0
     errors = [line for line in process.lines if '[ERROR ' in line]
     assert len(errors) == 1
-    assert 'Size must be set' in errors[0]
-    process = operator(CLIENT + HANDLERS + RELABEL_BY_DIFF)
+    assert 'There is no size' in errors[0]
+    process = operator(handlers + RELABEL_BY_DIFF)
     await kube.patch(
-        evc, name, {'metadata': {'labels': {'application': None, 'owner': 'not-me'}}})
+        evc, name, {'metadata': {'labels': {'project': None, 'team': 'red'}}})
     await wait_handled(kube, evc, name)
-    assert (await kube.get(PVC, name))['metadata']['labels'] == {'owner': 'not-me', 'own': 'label'}
+    assert (await kube.get(PVC, name))['metadata']['labels'] == {'team': 'red', 'own': 'label'}
 
     # Deletion: nothing holds the object, and the child is not adopted.
     assert 'finalizers' not in (await kube.get(evc, name))['metadata']
@@ -237,23 +221,29 @@ def create_fn(body, **kwargs):
 
 
 @pytest.fixture()
-def example(cluster):
+def example(cluster, storage_class, tmp_path):
     """The operator of the example, which has it all together."""
+    folder = tmp_path / 'example'
+    shutil.copytree(EXAMPLE, folder)
+    template = (folder / 'pvc.yaml').read_text()
+    (folder / 'pvc.yaml').write_text(template.replace(': standard', f': {storage_class}'))
     op = Operator(
-        ['--all-namespaces', '--standalone', '--verbose', str(EXAMPLE / 'example.py')],
+        ['--all-namespaces', '--standalone', '--verbose', str(folder / 'example.py')],
         kubeconfig=cluster)
     yield op
     op.stop()
     print(op.text)
 
 
-async def test_the_example_has_it_all_together(kube, evc, example, storage_class, name):
+async def test_the_example_has_it_all_together(kube, evc, example, name):
     obj = yaml.safe_load((EXAMPLE / 'evc.yaml').read_text())
     await kube.create(evc, 'nothing')
-    await example.wait_for("'create_fn' failed permanently: A claim needs a size.")
-    claim = await kube.create(evc, name, spec={**obj['spec'], 'storageClassName': storage_class})
+    await example.wait_for("'create_volume' failed permanently: Say in spec.size how large")
+    await kube.patch(evc, 'nothing', {'spec': {'size': '1G'}})
+    await example.wait_for("'resize_volume/spec.size' failed permanently: There is no volume claim")
+    claim = await kube.create(evc, name, spec=obj['spec'])
     obj = await wait_handled(kube, evc, name)
-    assert obj['status'] == {'create_fn': {'pvc-name': name}}
+    assert obj['status'] == {'create_volume': {'pvc': name}}
     pvc = await kube.get(PVC, name)
     assert pvc['spec']['resources'] == {'requests': {'storage': '1G'}}
     owner, = pvc['metadata']['ownerReferences']
@@ -265,11 +255,11 @@ async def test_the_example_has_it_all_together(kube, evc, example, storage_class
         PVC, name, {'status': {'phase': 'Bound', 'capacity': {'storage': '1G'}}},
         subresource='status')
     await kube.patch(evc, name, {
-        'spec': {'size': '2G'}, 'metadata': {'labels': {'application': 'some', 'owner': 'me'}}})
+        'spec': {'size': '2G'}, 'metadata': {'labels': {'project': 'demo', 'team': 'red'}}})
     await wait_handled(kube, evc, name)
     pvc = await kube.get(PVC, name)
     assert pvc['spec']['resources'] == {'requests': {'storage': '2G'}}
-    assert pvc['metadata']['labels'] == {'own': 'label', 'application': 'some', 'owner': 'me'}
+    assert pvc['metadata']['labels'] == {'own': 'label', 'project': 'demo', 'team': 'red'}
     await kube.patch(evc, name, {'metadata': {'labels': None}})
     await wait_handled(kube, evc, name)
     assert (await kube.get(PVC, name))['metadata']['labels'] == {'own': 'label'}
