@@ -1,6 +1,6 @@
 """
 Observability: metrics for Prometheus, with a metric of the operator's own; a dashboard for Grafana,
-and alerts. The metrics need ``pip install 'kopf[metrics]'``. Type ``kopf run --all-namespaces
+and alerts. The metrics need ``pip install prometheus_client``. Type ``kopf run --all-namespaces
 --liveness=http://127.0.0.1:8080/healthz --metrics=http://127.0.0.1:8080/metrics
 --debug-endpoint=http://127.0.0.1:8080/debug examples/21-observability/example.py``, then
 ``kubectl apply -f examples/obj.yaml``, and see what changes in

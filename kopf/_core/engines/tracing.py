@@ -31,8 +31,8 @@ except ModuleNotFoundError as e:
     if (e.name or '').partition('.')[0] != 'opentelemetry':
         raise
     raise configuration.SettingsError(
-        "Traces need the library opentelemetry-api. Install it: pip install 'kopf[tracing]' (or "
-        "pip install opentelemetry-api), or omit --tracing (settings.tracing.enabled).") from None
+        "Traces need the library opentelemetry-api. Install it: pip install opentelemetry-api; or "
+        "omit --tracing (settings.tracing.enabled).") from None
 
 logger = logging.getLogger('kopf._core.engines.tracing')
 

@@ -26,8 +26,8 @@ except ModuleNotFoundError as e:
     if e.name != 'prometheus_client':
         raise
     raise configuration.SettingsError(
-        "Metrics need the library prometheus_client. Install it: pip install 'kopf[metrics]' (or "
-        "pip install prometheus_client), or omit --metrics (settings.metrics.endpoint).") from None
+        "Metrics need the library prometheus_client. Install it: pip install prometheus_client; or "
+        "omit --metrics (settings.metrics.endpoint).") from None
 
 if gc.get_freeze_count():
     gc.freeze()  # as `kopf run` does with all that it has loaded: full collections block

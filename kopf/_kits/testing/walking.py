@@ -126,7 +126,7 @@ def walk(
         from hypothesis import strategies as st
     except ImportError as e:
         raise ImportError(
-            "kopf.testing.walk() needs the library hypothesis: `pip install kopf[testing]`.") from e
+            "kopf.testing.walk() needs the library hypothesis: `pip install hypothesis`.") from e
 
     chosen = _choose_specs(plan, resource, specs)
     count = 0

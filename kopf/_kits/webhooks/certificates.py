@@ -45,8 +45,8 @@ def build_certificate(
         from cryptography.x509 import oid
     except ImportError as e:
         raise MissingLibraryError(
-            "Self-signed certificates need the library cryptography: `pip install kopf[dev]`; or "
-            "give certificates as certfile= & pkeyfile=, or use insecure=True.") from e
+            "Self-signed certificates need the library cryptography: `pip install cryptography`; "
+            "or give certificates as certfile= & pkeyfile=, or use insecure=True.") from e
 
     names, addresses = sort_hostnames(hostnames)
     if not names and not addresses:

@@ -37,7 +37,7 @@ class ClusterDetector:
             names = [] if pem is None else _list_names(pem)
         except ImportError:
             logger.warning("The sort of the cluster cannot be guessed without the library "
-                           "cryptography: `pip install kopf[dev]`.")
+                           "cryptography: `pip install cryptography`.")
             return None
         except (OSError, ValueError, TimeoutError, credentials.LoginError) as e:
             logger.debug(f"The sort of the cluster cannot be guessed: {e}")

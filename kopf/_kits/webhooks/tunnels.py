@@ -120,5 +120,5 @@ def _import_pyngrok() -> tuple[Any, Any]:
         ngrok = importlib.import_module('pyngrok.ngrok')
     except ImportError as e:
         raise certificates.MissingLibraryError(
-            "Tunnels by ngrok need the library pyngrok: `pip install kopf[dev]`.") from e
+            "Tunnels by ngrok need the library pyngrok: `pip install pyngrok`.") from e
     return ngrok, conf.PyngrokConfig

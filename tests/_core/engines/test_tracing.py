@@ -590,7 +590,7 @@ def test_provider_that_is_set_at_the_startup_records():
 def test_lack_of_the_library_is_said_in_a_line_with_what_to_install():
     line, _ = run_program('sys.modules["opentelemetry"] = None', 'settings.tracing.enabled = True')
     assert line.startswith("SettingsError Traces need the library opentelemetry-api. Install it")
-    assert "pip install 'kopf[tracing]'" in line
+    assert "pip install opentelemetry-api" in line
 
 
 def test_operators_with_other_observers_are_traced_too(recording):
