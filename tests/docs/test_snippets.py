@@ -251,6 +251,8 @@ def check_kopf(words):
 
 
 def check_pip(words):
+    for word in words[2:]:  # the name alone is that of the release, which is another code base
+        assert not re.match(r'kopf(\[|$)', word), word
     for extras in re.findall(r'kopf\[(.*?)\]', ' '.join(words)):
         assert set(extras.split(',')) <= EXTRAS
 
@@ -265,6 +267,32 @@ def check_foreign(words):
     assert words[0] in {
         'cat', 'cd', 'curl', 'docker', 'export', 'eval', 'minikube', 'mkdir', 'openssl', 'pytest',
         'python', 'python3', 'source', 'git', '.'}, f"What is {words[0]}?"
+
+
+@pytest.mark.parametrize('snippet', [
+    snippet for snippet in ALL
+    if snippet.language == 'yaml' and '\nkind: Deployment\n' in snippet.text.split('---')[0]
+], ids=str)
+def test_deployments_run_what_their_images_contain(snippet):
+    manifest = next(yaml.safe_load_all(snippet.text))
+    container, = manifest['spec']['template']['spec']['containers']
+    assert 'args' not in container, "This would replace CMD of the image, which has no ENTRYPOINT."
+    assert container.get('command', ['kopf', 'run'])[:2] == ['kopf', 'run']
+    ports = {port['name'] for port in container['ports']}
+    assert container['livenessProbe']['httpGet']['port'] in ports
+
+
+def test_monitors_select_the_deployment():
+    manifests = {manifest['kind']: manifest for snippet in ALL
+                 if snippet.page in ('deployment.md', 'metrics.md') and snippet.language == 'yaml'
+                 for manifest in yaml.safe_load_all(snippet.text)}
+    template = manifests['Deployment']['spec']['template']
+    monitor = manifests['PodMonitor']['spec']
+    assert monitor['selector']['matchLabels'] == template['metadata']['labels']
+    served = {port['name'] for port in template['spec']['containers'][0]['ports']}
+    assert {endpoint['port'] for endpoint in monitor['podMetricsEndpoints']} <= served
+    dockerfile, = [snippet.text for snippet in ALL if snippet.marks.get('file') == 'Dockerfile']
+    assert '--metrics=' in dockerfile
 
 
 def test_the_walkthrough_leads_to_the_operator_of_the_examples():
