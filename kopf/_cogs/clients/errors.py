@@ -32,6 +32,8 @@ class APIError(Exception):
     :param payload: the object of the kind ``Status`` in the response. Default: empty, there was
         none.
     :param retry_after: how long, in seconds, the API server asks to wait. Default: it does not ask.
+    :param earlier: the failure of an earlier attempt, which the server may have executed
+        nevertheless. Default: none, this was the first attempt.
     """
 
     def __init__(
@@ -41,13 +43,13 @@ class APIError(Exception):
             status: int = 0,
             payload: Mapping[str, Any] | None = None,
             retry_after: float | None = None,
+            earlier: 'APIError | None' = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.payload: Mapping[str, Any] = payload or {}
         self._retry_after = retry_after
-        self.earlier: APIError | None = None
-        """The failure of an earlier attempt, which the server may have executed nevertheless."""
+        self.earlier: APIError | None = earlier
 
     def __str__(self) -> str:
         return self.message or f"HTTP {self.status}"

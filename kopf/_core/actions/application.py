@@ -259,10 +259,9 @@ async def _merge(
         if result is not None:
             target.report(find_inconsistencies(part, result))
         return result
-    failure = errors.APIConflictError(
-        f"The object changes too often to be patched: {MAX_CONFLICTS} conflicts in a row.")
-    failure.earlier = earlier
-    raise failure
+    raise errors.APIConflictError(
+        f"The object changes too often to be patched: {MAX_CONFLICTS} conflicts in a row.",
+        earlier=earlier)
 
 
 async def _transform(
