@@ -54,10 +54,8 @@ def start(tmp_path):
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path,
             env={**os.environ, 'PYTHONUNBUFFERED': '1'})
         processes.append(process)
-        deadline = time.monotonic() + 10
         while not path.exists():
             assert process.poll() is None, process.stdout.read()
-            assert time.monotonic() < deadline
             time.sleep(0.02)
         return process, yaml.safe_load(path.read_text())
 
@@ -80,13 +78,13 @@ def get(config, path):
     user = next(item['user'] for item in config['users'] if item['name'] == 'admin')
     request = urllib.request.Request(
         server + path, headers={'Authorization': f"Bearer {user['token']}"})
-    with urllib.request.urlopen(request, timeout=5) as response:
+    with urllib.request.urlopen(request) as response:
         return json.load(response)
 
 
 def stop(process):
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=10)
+    out, _ = process.communicate()
     return process.returncode, out
 
 
@@ -109,9 +107,8 @@ def fn(name, **_):
 """)
     process, config = start('run', '--sandbox', '--load', crd, '-A', '--standalone', path)
     url = '/apis/kopf.dev/v1/namespaces/default/kopfexamples/obj'
-    deadline = time.monotonic() + 10
     while get(config, url).get('status') != {'fn': 1}:
-        assert time.monotonic() < deadline
+        assert process.poll() is None, process.stdout.read()
         time.sleep(0.05)
     code, out = stop(process)
     assert code == 0
@@ -125,7 +122,7 @@ def test_the_kubeconfig_is_only_for_its_owner(start, tmp_path):
 
 def test_the_options_of_the_sandbox_need_it(crd):
     process = subprocess.run([sys.executable, '-m', 'kopf', 'run', '-A', '--load', crd],
-                             capture_output=True, text=True, timeout=10)
+                             capture_output=True, text=True)
     assert process.returncode == 2
     assert "--load, --state, --kubeconfig-out, --fault need --sandbox." in process.stderr
 

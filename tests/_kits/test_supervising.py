@@ -6,7 +6,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 
 import pytest
@@ -91,7 +90,7 @@ def test_signals_stop_all_processes(start, number):
     read_until(process, 'Joined the sharding', 'Joined the sharding')
     process.send_signal(number)
     rest = process.stdout.read()
-    assert process.wait(40) == 0
+    assert process.wait() == 0
     assert all(f'CLEANED {pid}' in rest for pid in pids)
 
 
@@ -101,7 +100,7 @@ def test_process_that_dies_ends_all(start):
     read_until(process, 'Joined the sharding')
     subprocess.run(['kill', '-KILL', str(one)], check=True)
     rest = process.stdout.read()
-    assert process.wait(40) == 128 + signal.SIGKILL
+    assert process.wait() == 128 + signal.SIGKILL
     assert f'CLEANED {other}' in rest
     assert 'A process of the operator has ended: -9' in rest
 
@@ -173,7 +172,7 @@ def test_health_checks_at_the_given_url_are_of_all_processes(start):
     assert [list(answer) for answer in found['processes']] == [['shards'], ['shards']]
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
-    assert process.wait(40) == 0
+    assert process.wait() == 0
 
 
 def test_port_that_is_in_use_is_told_in_a_line(start):
@@ -181,7 +180,7 @@ def test_port_that_is_in_use_is_told_in_a_line(start):
         port = taken.getsockname()[1]
         process = start('--processes=2', f'--liveness=http://127.0.0.1:{port}/healthz')
         output = process.stdout.read()
-    assert process.wait(40) == 1
+    assert process.wait() == 1
     assert f"cannot be served at http://127.0.0.1:{port}/healthz: Address already in use" in output
     assert 'Traceback' not in output
 
@@ -189,13 +188,11 @@ def test_port_that_is_in_use_is_told_in_a_line(start):
 def test_all_shards_are_shared_by_the_processes(start):
     process = start('--processes=2', '--shards=6')
     found = read_until(process, '3 of 6 shards are held now', '3 of 6 shards are held now')
-    begun = time.monotonic()
     while found.count('3 of 6 shards are held now') < 2:
         found += read_until(process, '3 of 6 shards are held now')
-        assert time.monotonic() < begun + 40
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
-    assert process.wait(40) == 0
+    assert process.wait() == 0
 
 
 @pytest.mark.parametrize('variable', ['KOPF_RUN_SANDBOX', 'KOPF_RUN_PROCESSES'])
@@ -208,7 +205,7 @@ def test_processes_share_one_sandbox_whoever_asks_for_it(start, monkeypatch, var
         found += read_until(process, 'Joined the sharding')
     process.send_signal(signal.SIGTERM)
     found += process.stdout.read()
-    assert process.wait(40) == 0
+    assert process.wait() == 0
     assert found.count("The sandbox is at ") == 1
 
 
@@ -222,23 +219,21 @@ def test_webhooks_are_served_by_all_processes_at_one_port(start, tmp_path):
     read_until(process, 'Listening for webhooks')
     context = ssl.create_default_context(cafile=certfile)
     answered = set()
-    begun = time.monotonic()
     while answered != set(pids):
         request = urllib.request.Request(
             f'https://127.0.0.1:{port}/check', data=json.dumps(REVIEW).encode(),
             headers={'Content-Type': 'application/json'})
         with urllib.request.urlopen(request, context=context) as response:
             answered |= {int(pid) for pid in json.load(response)['response']['warnings']}
-        assert time.monotonic() < begun + 40
     process.send_signal(signal.SIGTERM)
     process.stdout.read()
-    assert process.wait(40) == 0
+    assert process.wait() == 0
 
 
 def test_webhooks_of_several_processes_at_one_port_need_one_certificate(start):
     process = start('--processes=2', handlers=WEBHOOKS.format(
         port=find_free_ports(1), options=''))
     output = process.stdout.read()
-    assert process.wait(40) == 1
+    assert process.wait() == 1
     assert "so they need one certificate. Set certfile=, or omit port=." in output
     assert 'Traceback' not in output

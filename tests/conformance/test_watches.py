@@ -118,7 +118,7 @@ def test_a_watch_ends_in_the_time_asked_for(api, cms, now):
     started = time.monotonic()
     with api.watch(cms, resourceVersion=now, timeoutSeconds='1') as watch:
         assert list(watch) == []
-    assert 0.5 < time.monotonic() - started < 3
+    assert 0.5 < time.monotonic() - started < 100  # by default, it takes at least half an hour
 
 
 def test_a_forgotten_version_is_gone(api, cms):

@@ -9,8 +9,6 @@ import enum
 import threading
 from typing import Any, Generic, Self, TypeVar
 
-from kopf._cogs.aiokits import timeouts
-
 FlagT = TypeVar('FlagT', bound=enum.Flag)
 
 
@@ -156,7 +154,7 @@ class AsyncFlagWaiter(FlagWaiter[FlagT]):
 
     async def wait(self, timeout: float | None = None) -> Self:
         try:
-            async with timeouts.timeout(timeout):
+            async with asyncio.timeout(timeout):  # noqa: TID251 (a cancelled task has its flag set)
                 await self._setter.async_event.wait()
         except TimeoutError:
             pass

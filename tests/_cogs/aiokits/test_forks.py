@@ -121,7 +121,7 @@ asyncio.run(main())
 
 def run(script):
     done = subprocess.run(
-        [sys.executable, '-W', 'ignore', '-c', script], capture_output=True, timeout=50, text=True)
+        [sys.executable, '-W', 'ignore', '-c', script], capture_output=True, timeout=200, text=True)
     assert not done.stderr
     return json.loads(done.stdout)
 

@@ -156,7 +156,7 @@ shutdown.owns_process_var.set(True)
 kopf.run(standalone=True, clusterwide=True, _command=stop())
 os.kill(os.getpid(), signal.SIGTERM)
 '''
-    done = subprocess.run([sys.executable, '-c', script], capture_output=True, timeout=30)
+    done = subprocess.run([sys.executable, '-c', script], capture_output=True, timeout=200)
     assert done.returncode == 0, done.stderr
 
 
@@ -188,7 +188,7 @@ shutdown.owns_process_var.set(True)
 kopf.run(standalone=True, clusterwide=True, _command=stop())
 '''
     done = subprocess.run(
-        [sys.executable, '-c', script], capture_output=True, text=True, timeout=50)
+        [sys.executable, '-c', script], capture_output=True, text=True, timeout=200)
     assert done.returncode == 130, done.stderr
     assert "Signal SIGINT is received again. Leaving at once" in done.stderr
 
@@ -273,5 +273,5 @@ def run():
     print(shutdown.is_interpreter_exiting())
 threading.Thread(target=run).start()
 '''
-    output = subprocess.run([sys.executable, '-c', script], capture_output=True, timeout=30).stdout
+    output = subprocess.run([sys.executable, '-c', script], capture_output=True, timeout=200).stdout
     assert output == b'True\n'

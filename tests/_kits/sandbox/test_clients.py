@@ -60,7 +60,7 @@ def collecting(stream):
     thread = threading.Thread(target=collect, daemon=True)
     thread.start()
     yield found
-    thread.join(10)
+    thread.join()
     assert not thread.is_alive()
 
 
@@ -173,7 +173,7 @@ def pykube_api(kubeconfig, context):
     pykube = pytest.importorskip('pykube')
     config = pykube.KubeConfig.from_file(str(kubeconfig))
     config.set_current_context(context)
-    api = pykube.HTTPClient(config, timeout=10)
+    api = pykube.HTTPClient(config, timeout=200)
     yield api
     api.session.close()
 
@@ -190,7 +190,7 @@ def test_pykube_lives_with_a_builtin_kind(pykube_api):
         assert found.obj['data'] == {'size': '2'}
         assert [cm.name for cm in cms.iterator()] == ['a']
         found.delete()
-        assert [events.get(timeout=10).type for _ in STORY] == STORY
+        assert [events.get(timeout=200).type for _ in STORY] == STORY
 
 
 def test_pykube_lives_with_a_custom_kind(pykube_api):

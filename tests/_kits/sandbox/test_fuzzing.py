@@ -46,7 +46,7 @@ def server():
         host, _, port = thread.url.removeprefix('http://').rpartition(':')
 
         def ask(method, path, body=None, headers=None):
-            connection = http.client.HTTPConnection(host, int(port), timeout=20)
+            connection = http.client.HTTPConnection(host, int(port), timeout=200)
             try:
                 connection.request(method, path, body, headers or {})
                 response = connection.getresponse()

@@ -111,7 +111,7 @@ class Kubectl:
 
     def run(self, *args, input=None, **env):
         return subprocess.run(
-            self.command(*args), input=input, capture_output=True, text=True, timeout=20,
+            self.command(*args), input=input, capture_output=True, text=True,
             env={'PATH': os.environ['PATH'], 'HOME': str(self.folder), **env})
 
     def __call__(self, *args, **kwargs):

@@ -137,7 +137,7 @@ def run(folder, text, *options, **env):
     (folder / 'test_it.py').write_text(text)
     process = subprocess.run(
         [sys.executable, '-m', 'pytest', '-rA', '-p', 'no:cacheprovider', *options, 'test_it.py'],
-        cwd=folder, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+        cwd=folder, capture_output=True, text=True, env={**os.environ, **env})
     return process.returncode, process.stdout
 
 
