@@ -279,7 +279,7 @@ async def test_errors_of_the_cleanup_are_told_by_the_exit_code(operator, kind):
 def fn(**_):
     raise kopf.PermanentError("no way")
 ''', kind=kind)
-    await op.wait_for("Connected to")
+    await op.wait_for("authentication has finished")
     assert op.stop() == 1
     assert op.find("Error: The cleanup has failed: fn: no way")
 
@@ -311,7 +311,7 @@ import asyncio
 async def fn(**_):
     await asyncio.sleep(12)
 ''', kind=kind)
-    await op.wait_for("Connected to")
+    await op.wait_for("authentication has finished")
     assert op.stop(timeout=20) == 0
     assert op.find(
         r"Operator is still stopping. Handlers: 'fn' \(1[0-2] s, at .+handlers0.py:\d+ fn\(\)")
@@ -348,7 +348,7 @@ def configure(settings, **_):
 def fn(**_):
     print("called")
 ''', kind=kind, kubeconfig=proxy.write_kubeconfig(tmp_path / 'proxied'))
-        await op.wait_for("Connected to")
+        await op.wait_for("authentication has finished")
         proxy.hang(match=lambda request: request.method == method, times=None)
         await kube.create(kind, 'obj')
         await op.wait_for("called")

@@ -59,10 +59,6 @@ class Vault:
     ) -> None:
         super().__init__()
         self.login = login
-        self.on_connected: ConnectedFn | None = None
-        """Is called with the first credentials that each API server accepts."""
-        self.origin: str | None = None
-        """Where the credentials come from, for the log; None if it is not known."""
         self.proven: bool = False
         """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True
@@ -90,6 +86,7 @@ class Vault:
         self._reason: str | None = None
         """Why the latest credentials were unusable; None if the API server has rejected them."""
         self._connected: set[str] = set()
+        self._on_connected: ConnectedFn | None = None
         self._failed = asyncio.Event()
         self._failure = ''
         self.populate(items or {})
@@ -101,6 +98,10 @@ class Vault:
     def is_empty(self) -> bool:
         """Whether there are no credentials."""
         return not self._items
+
+    def follow(self, on_connected: ConnectedFn) -> None:
+        """Call the function with the first credentials that each API server accepts."""
+        self._on_connected = on_connected
 
     def populate(self, items: Mapping[str, credentials.Credentials]) -> None:
         """Add the credentials, except for those that have been rejected."""
@@ -151,8 +152,8 @@ class Vault:
             logger.info("The API accepts the credentials again.")
         if item.server not in self._connected:
             self._connected.add(item.server)
-            if self.on_connected is not None:
-                self.on_connected(item)
+            if self._on_connected is not None:
+                self._on_connected(item)
         self.proven = True
         self.on_trial = False
         self._rejected.pop(item, None)

@@ -52,13 +52,14 @@ def prepare(
     A vault can come with credentials (``kopf.run(vault=…)``). Then, if no login handlers are
     declared, the environment is not used: its credentials can be for another cluster.
     """
-    vault.on_connected = lambda item: logger.info(
-        f"Connected to {credentials.strip_userinfo(item.server)}"
-        f"{f' ({vault.origin})' if vault.origin else ''}.")
     declared = registry.get_activity_handlers(causes.Activity.AUTHENTICATION)
     names = itertools.chain(["Initial authentication"], itertools.repeat("Re-authentication"))
     if vault.login is None and (declared or vault.is_empty):
         vault.login = lambda: _log_in(vault, declared, run, next(names))
+    is_default = vault.is_empty and not declared
+    vault.follow(lambda item: logger.info(
+        f"Connected to {credentials.strip_userinfo(item.server)}"
+        f"{_describe_origin() if is_default else ''}."))
 
 
 async def _log_in(
@@ -74,7 +75,7 @@ async def _log_in(
         declared, the environment has no credentials, and there have never been any that worked.
     """
     logger.debug(f"{what} has been initiated.")
-    found, failures = await (_call_all(declared, run) if declared else _call_defaults(vault, run))
+    found, failures = await (_call_all(declared, run) if declared else _call_defaults(run))
     if found:
         logger.debug(f"{what} has finished.")
         return found
@@ -89,7 +90,7 @@ async def _log_in(
 
 
 async def _call_defaults(
-        vault: vaults.Vault, run: RunFn,
+        run: RunFn,
 ) -> tuple[dict[str, credentials.Credentials], dict[str, str]]:
     """
     Log in by the loaded libraries; or else by Kopf itself; or else by the installed libraries.
@@ -97,14 +98,10 @@ async def _call_defaults(
     To import the libraries would take more time and memory than all else at the start. The official
     client is configured also if it is imported later.
     """
-    if _is_pod():
-        vault.origin = "service account"
-    else:
+    if not _is_pod():
         try:
-            context = kubeconfigs.verify()
-            if context is None:
+            if not kubeconfigs.verify():
                 return {}, {}
-            vault.origin = f"context {context}"
         except credentials.LoginError as e:
             return {}, {'kubeconfig': str(e)}  # all libraries would complain, each in its own way
     found: dict[str, credentials.Credentials] = {}
@@ -119,6 +116,17 @@ async def _call_defaults(
             break
     piggybacking.configure_on_import()
     return found, failures
+
+
+def _describe_origin() -> str:
+    """Say where the default login has found the credentials, if that is known."""
+    if _is_pod():
+        return " (service account)"
+    try:
+        context = kubeconfigs.verify()
+    except credentials.LoginError:
+        context = None  # the kubeconfigs have changed since the login
+    return f" (context {context})" if context else ""
 
 
 def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
