@@ -321,10 +321,10 @@ def test_a_run_has_a_limit_of_real_time(crd, threaded, monkeypatch):
     registry = make_blocked(threaded=threaded, released=released)
     try:
         with pytest.raises(AssertionError) as found:
-            testing.explore(scenario, registry=registry, load=[crd], real_limit=1)
+            testing.explore(scenario, registry=registry, load=[crd], real_limit=5)
     finally:
         released.set()
-    assert "It has not ended in 1 seconds of real time." in str(found.value)
+    assert "It has not ended in 5 seconds of real time." in str(found.value)
     assert ' block()' in str(found.value)
 
 
@@ -343,11 +343,11 @@ def test_an_exploration_ends_with_the_first_run_that_takes_too_long(crd):
     try:
         with pytest.raises(testing.ExplorationError) as found:
             testing.explore(
-                scenario, registry=registry, load=[crd], strikes=['crash', 'stop'], real_limit=2)
+                scenario, registry=registry, load=[crd], strikes=['crash', 'stop'], real_limit=5)
     finally:
         released.set()
     assert "1 of 1 runs" in str(found.value)
-    assert "It has not ended in 2 seconds of real time. Tasks: " in str(found.value)
+    assert "It has not ended in 5 seconds of real time. Tasks: " in str(found.value)
     assert "configmaps" not in str(found.value)
 
 

@@ -164,8 +164,8 @@ def test_a_walk_that_takes_too_long_in_reality_is_the_last_one(crd):
         released.wait()
 
     try:
-        with pytest.raises(testing.WalkError, match="It has not ended in 1 seconds of real time"):
-            testing.walk('kopfexamples', registry=registry, load=[crd], specs=SPECS, real_limit=1)
+        with pytest.raises(testing.WalkError, match="It has not ended in 5 seconds of real time"):
+            testing.walk('kopfexamples', registry=registry, load=[crd], specs=SPECS, real_limit=5)
     finally:
         released.set()
     assert len(calls) == 1
