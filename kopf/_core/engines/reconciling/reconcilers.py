@@ -532,7 +532,10 @@ class Reconcilers:
         former strays. If it is not known of some, they are moved to the problems.
         """
         store, found = self._hub.store, dict[desired.Key, children.Child]()
-        if self._is_new:
+        unknown = [] if self._is_new else [
+            (key, item) for key, item in wanted.items()
+            if key not in strays and store.find_owner(key) is None]
+        if not unknown:
             return found
         limit = asyncio.Semaphore(MAX_WRITES)
 
@@ -548,9 +551,7 @@ class Reconcilers:
                     item.watched, raw, owner=self.host.uid, namespace=namespace)) is not None:
                 found[key] = child
 
-        await tasks.gather(*(
-            look_for(key, item) for key, item in wanted.items()
-            if key not in strays and store.find_owner(key) is None))
+        await tasks.gather(*(look_for(key, item) for key, item in unknown))
         return found
 
     def _wait(self) -> None:
