@@ -216,6 +216,7 @@ class Client:
             logger: Logger | None = None,
             retry: Retry = True,
             backoffs: pausing.Backoffs | None = None,
+            permit: Callable[[], None] | None = None,
     ) -> Any:
         """
         Make a request, and return the parsed JSON of the response; None if the response is empty.
@@ -225,14 +226,15 @@ class Client:
         are the pauses between the attempts, in seconds; by default,
         ``settings.networking.error_backoffs``. The pauses are longer while many requests fail, see
         `outages`. ``timeout`` is for one attempt, in seconds; by default,
-        ``settings.networking.request_timeout``.
+        ``settings.networking.request_timeout``. ``permit`` is called right before each attempt is
+        sent. If it raises an error, nothing is sent.
 
         :raises errors.APIError: one of its subclasses, see `errors`.
         :raises credentials.LoginError: if there are no usable credentials.
         """
         raw = await self.fetch(
             method, path, body=body, content_type=content_type, accept=accept, params=params,
-            timeout=timeout, logger=logger, retry=retry, backoffs=backoffs)
+            timeout=timeout, logger=logger, retry=retry, backoffs=backoffs, permit=permit)
         try:
             return nesting.parse(raw) if raw else None
         except nesting.TooDeepError as e:
@@ -253,15 +255,16 @@ class Client:
             logger: Logger | None = None,
             retry: Retry = True,
             backoffs: pausing.Backoffs | None = None,
+            permit: Callable[[], None] | None = None,
     ) -> bytes:
         """Make a request as `request` does, and return the unparsed body of the response."""
         if params:
             path = add_params(path, params)
         if content_type is None and body is not None:
             content_type = JSON
-        permit: Callable[[], None] | None = None
         if self._tenure is not None and body is not None:
-            permit = functools.partial(self._tenure.verify, self._find_term(self._tenure))
+            verify = functools.partial(self._tenure.verify, self._find_term(self._tenure))
+            permit = verify if permit is None else functools.partial(_verify_all, permit, verify)
         pauses: Iterator[float] | None = None
         failure: errors.APIError | None = None
         attempt = 0
@@ -411,6 +414,11 @@ class Client:
                     self._warnings.add(text)
                     warning = re.sub(r'\\(.)', r'\1', text)
                     self.logger.warning(f"The API warns: {warning}")
+
+
+def _verify_all(*permits: Callable[[], None]) -> None:
+    for permit in permits:
+        permit()
 
 
 def add_params(path: str, params: Mapping[str, str]) -> str:

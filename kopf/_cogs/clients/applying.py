@@ -3,7 +3,7 @@ Server-side apply (KEP-555), and deletion of what was applied.
 """
 import json
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._cogs.clients import api, errors
@@ -21,13 +21,15 @@ async def apply(
         manifest: Mapping[str, Any],
         manager: str,
         force: bool,
+        permit: Callable[[], None] | None = None,
         logger: api.Logger | None = None,
 ) -> bodies.RawBody:
     """
     Create or change an object, so that it has the fields of the manifest; return its new state.
 
     Fields that the manager has applied before and that the manifest does not have are removed. With
-    ``force``, the manager takes fields over from other managers.
+    ``force``, the manager takes fields over from other managers. ``permit`` is as in
+    `api.Client.request`.
 
     :raises errors.APIConflictError: without ``force``, if other managers have the same fields with
         other values.
@@ -36,7 +38,7 @@ async def apply(
     params = {'fieldManager': manager, 'force': 'true' if force else 'false'}
     applied: bodies.RawBody = await client.request(
         'PATCH', _get_path(resource, manifest['metadata']), params=params, logger=logger,
-        body=_encode(manifest).encode(), content_type=CONTENT_TYPE)
+        body=_encode(manifest).encode(), content_type=CONTENT_TYPE, permit=permit)
     return applied
 
 

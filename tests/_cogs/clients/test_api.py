@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import contextvars
 import datetime
 import itertools
@@ -619,6 +620,21 @@ async def test_writes_are_not_sent_outside_of_the_terms(limited, server):
     with pytest.raises(errors.NotLeadingError):
         await limited.request('PATCH', '/path', body=b'{}')
     assert [req for req in server.requests if req.body] == []
+
+
+@pytest.mark.parametrize('refused', ['permit', 'term', None])
+async def test_writes_are_sent_only_if_both_the_term_and_the_permit_allow_it(
+        limited, server, refused):
+    def permit():
+        if refused == 'permit':
+            raise RuntimeError("not permitted")
+
+    limited._tenure.term = None if refused == 'term' else 1
+    expectation = contextlib.nullcontext() if refused is None else pytest.raises(
+        RuntimeError if refused == 'permit' else errors.NotLeadingError)
+    with expectation:
+        await limited.request('PATCH', '/path', body=b'{}', permit=permit)
+    assert len([req for req in server.requests if req.body]) == (refused is None)
 
 
 async def test_reading_is_not_limited(limited, server):

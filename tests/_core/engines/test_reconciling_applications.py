@@ -3,12 +3,19 @@ Waiting for what is applied, in the threads of sync handlers.
 """
 import asyncio
 import concurrent.futures
+import threading
 
 import pytest
 
 import kopf
+from kopf._cogs.clients import api
+from kopf._cogs.structs import credentials
+from kopf._cogs.structs.references import Resource
 from kopf._core.actions.invocation import invoke
-from kopf._core.engines.reconciling.applications import Application
+from kopf._core.engines.reconciling.applications import Application, Applier
+from tests._cogs.clients.servers import Server, say
+
+CONFIGMAPS = Resource('', 'v1', 'configmaps', kind='ConfigMap', namespaced=True)
 
 
 @pytest.fixture()
@@ -88,3 +95,38 @@ async def test_a_request_is_given_up_when_nobody_waits_for_it_any_more(executor)
 
     await invoke(declare(fn), {}, executor)
     await request.given_up.wait()
+
+
+async def test_a_request_that_was_given_up_before_is_not_sent(executor):
+    def make(name):
+        return {'apiVersion': 'v1', 'kind': 'ConfigMap',
+                'metadata': {'name': name, 'namespace': 'ns'}}
+
+    def start(name):
+        return applier.start(make(name), manager='kopf', force=True)
+
+    def fn(**_):
+        start('first').result()
+        blocked, released = threading.Event(), threading.Event()
+        loop.call_soon_threadsafe(lambda: (blocked.set(), released.wait()))
+        blocked.wait()
+        with pytest.raises(TimeoutError):  # the connection is there, but the loop is blocked
+            start('second').result(timeout=0)
+        released.set()
+        start('third').result()
+
+    loop, server = asyncio.get_running_loop(), Server()
+    server.script(say(make('any')))
+    server.start()
+    try:
+        async with api.Client(
+                credentials=credentials.ConnectionInfo(server=server.url),
+                settings=kopf.OperatorSettings()) as client:
+            applier = Applier(client)
+            applier.enter()
+            applier._resources['v1', 'ConfigMap'] = CONFIGMAPS
+            await invoke(declare(fn), {}, executor)
+    finally:
+        server.stop()
+    names = [request.path.rpartition('/')[2] for request in server.requests]
+    assert names == ['first', 'third']

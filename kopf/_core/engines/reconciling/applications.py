@@ -5,7 +5,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 from kopf._cogs.clients import api, applying, errors, scanning
@@ -15,6 +15,10 @@ from kopf._core.engines.reconciling import desired
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
 """The applier of the current operator."""
+
+
+class _GivenUpError(Exception):
+    """Nobody waits for the request any more, so it is not sent."""
 
 
 class Application(Awaitable[bodies.Body]):
@@ -72,10 +76,19 @@ class Applier:
     def start(self, manifest: Any, *, manager: str, force: bool) -> Application:
         """Begin to apply, from any thread."""
         assert self._loop is not None
-        return Application(asyncio.run_coroutine_threadsafe(
-            self._apply(manifest, manager=manager, force=force), self._loop))
+        work: concurrent.futures.Future[bodies.Body] | None = None
 
-    async def _apply(self, manifest: Any, *, manager: str, force: bool) -> bodies.Body:
+        def permit() -> None:
+            if work is not None and work.cancelled():
+                raise _GivenUpError
+
+        work = asyncio.run_coroutine_threadsafe(
+            self._apply(manifest, manager=manager, force=force, permit=permit), self._loop)
+        return Application(work)
+
+    async def _apply(
+            self, manifest: Any, *, manager: str, force: bool, permit: Callable[[], None],
+    ) -> bodies.Body:
         content = desired.to_json(manifest)
         api_version, kind = content.get('apiVersion'), content.get('kind')
         metadata = content.get('metadata')
@@ -87,8 +100,12 @@ class Applier:
         if resource.namespaced and not metadata.get('namespace'):
             raise desired.ManifestError(
                 f"{kind} {metadata['name']!r} needs a namespace. Set one, or use kopf.adopt().")
-        return bodies.Body(await applying.apply(
-            self.client, resource=resource, manifest=content, manager=manager, force=force))
+        try:
+            return bodies.Body(await applying.apply(
+                self.client, resource=resource, manifest=content, manager=manager, force=force,
+                permit=permit))
+        except _GivenUpError:
+            raise asyncio.CancelledError from None
 
     async def _find(self, api_version: str, kind: str) -> references.Resource:
         """Find the resource of a kind in the cluster; those that are there are remembered."""
