@@ -6,7 +6,7 @@ where the records are. Authors can write their own storages.
 """
 import enum
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
@@ -125,27 +125,35 @@ def find_unknown(
     """
     Find the annotations with the progress for this purpose of handlers that are not declared.
 
-    Only annotations with the prefixes of the storage are found. Sub-handlers are known by their
-    parents.
+    Only annotations with the prefixes of the storage are found. Sub-handlers are not: they belong
+    to their parents.
     """
     storage, found = settings.persistence.progress_storage, set[str]()
     for item in progress.iter_annotating(storage):
-        known = {
-            key for handler in declared for key in item.make_keys(handler.id, body=body)}
-        found.update(
-            key for key, value in body.metadata.annotations.items()
-            if key.startswith(f'{item.prefix}/') and value.startswith('{')
-            and not any(key == name or key.startswith(f'{name}.') for name in known)
-            and _get_purpose(value) == purpose)
+        records = {
+            key: record for key, value in body.metadata.annotations.items()
+            if key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
+        own = {key for handler in declared for key in item.make_keys(handler.id, body=body)}
+        unknown = {
+            key for key, record in records.items() if record.get('purpose') == purpose
+            and key not in own and not any(key.startswith(f'{name}.') for name in own)}
+        found |= unknown - {
+            key for record in records.values() for ref in _get_subrefs(record)
+            for key in item.make_keys(ref, body=body)}
     return sorted(found)
 
 
-def _get_purpose(value: str) -> object:
+def _parse_record(value: str) -> Mapping[str, Any] | None:
     try:
-        record = json.loads(value)
+        record = json.loads(value) if value.startswith('{') else {}
     except (ValueError, RecursionError):
         return None
-    return record.get('purpose') if 'started' in record else None
+    return record if 'started' in record else None
+
+
+def _get_subrefs(record: Mapping[str, Any]) -> Iterable[str]:
+    subrefs = record.get('subrefs')
+    return [ref for ref in subrefs if isinstance(ref, str)] if isinstance(subrefs, list) else []
 
 
 def make_progress(

@@ -648,6 +648,9 @@ def test_handlers_of_a_large_object_see_the_state_that_comes_again():
 # What handlers are not there any more.
 
 
+LONG_PARENT = 'parent-with-a-name-that-is-too-long-for-the-name-of-an-annotation'
+
+
 def declare_creators(*ids, decorator=kopf.on.create):
     registry = OperatorRegistry()
     for id in ids:
@@ -655,7 +658,7 @@ def declare_creators(*ids, decorator=kopf.on.create):
         async def fn(name, retry, id=id, **_):
             if id == 'waiting':
                 raise kopf.TemporaryError("not yet", delay=30)
-            if id == 'parent':
+            if id.startswith('parent'):
                 @kopf.subhandler(id='sub')
                 async def sub(**_):
                     raise kopf.TemporaryError("not yet", delay=30)
@@ -668,6 +671,8 @@ def declare_creators(*ids, decorator=kopf.on.create):
     (['old', 'waiting'], ['old', 'waiting', 'new'], []),
     (['old', 'waiting'], ['waiting'], []),
     (['parent', 'waiting'], ['parent', 'waiting', 'new'], []),
+    ([LONG_PARENT, 'waiting'], [LONG_PARENT, 'waiting', 'new'], []),
+    (['parent', 'waiting'], ['new', 'waiting'], ['parent']),
     (['waiting'], ['waiting', 'new'], []),
 ])
 def test_handlers_that_could_have_been_renamed_in_a_cycle_are_told(before, after, named, caplog):
