@@ -127,8 +127,8 @@ def decode_essence(encoded: str) -> bodies.BodyEssence | None:
         return cast(bodies.BodyEssence | None, essence)
     except (AttributeError, TypeError, ValueError) as e:
         raise ValueError(
-            f"The last-handled state of the object is not readable ({e}); it starts with "
-            f"{encoded!r:.50}. Restore it, or remove it to handle the object as a new one.") from e
+            f"The last-handled state of the object is not readable ({e}). "  # it can be secret
+            f"Restore it, or remove it to handle the object as a new one.") from e
 
 
 def _encode(

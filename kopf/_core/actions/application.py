@@ -114,6 +114,13 @@ class Target(NamedTuple):
         return self.is_applied(patch, expected, actual) and (
             self.fence is not None and self.fence.is_overtaken(expected, actual))
 
+    def announce(self, patch: Mapping[str, Any] | patches.JSONPatch) -> None:
+        """Log the patch, without the values of Secrets."""
+        if self.logger.isEnabledFor(logging.DEBUG):
+            from kopf._cogs.structs import concealing  # only for this level
+            shown = concealing.conceal(patch, self.resource)
+            self.logger.debug(f"Patching with: {shown!r}")
+
     def report(self, inconsistencies: Sequence[diffs.DiffItem]) -> None:
         """Warn of what the API server has not stored."""
         if inconsistencies:
@@ -226,8 +233,7 @@ async def _merge(
 ) -> bodies.RawBody | None:
     alone = list(part) == ['status'] and 'status' in target.resource.subresources
     earlier: errors.APIError | None = None
-    if target.logger.isEnabledFor(logging.DEBUG):
-        target.logger.debug(f"Patching with: {dict(part)!r}")
+    target.announce(part)
     newest: bodies.RawBody | None = raw
     for _ in range(MAX_CONFLICTS):
         assert newest is not None
@@ -328,8 +334,7 @@ async def exchange(
     """
     tests = [{'op': 'test', 'path': ''.join(f'/{patches.escape(key)}' for key in field),
               'value': dicts.resolve(raw, field, None)} for field in guards]
-    if target.logger.isEnabledFor(logging.DEBUG):
-        target.logger.debug(f"Patching with: {ops!r}")
+    target.announce(ops)
     try:
         return await target.send(
             raw, [*tests, *ops], subresource=subresource, retry=retry), True
@@ -403,7 +408,8 @@ def describe_inconsistencies(
     """
     Describe what the API server has not stored of a patch: the fields.
 
-    The values can be large, or secret. Those that were sent are in the log on the level DEBUG.
+    The values can be large, or secret. Those that were sent are in the log on the level DEBUG,
+    except for those of Secrets.
     """
     fields = {item.field: item.operation == diffs.DiffOperation.REMOVE for item in remaining}
     dropped = [field for field, is_dropped in fields.items() if is_dropped]

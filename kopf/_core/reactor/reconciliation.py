@@ -470,10 +470,13 @@ class Reconciliation:
             return
         self._announced = self.reason
         if self.logger.isEnabledFor(logging.DEBUG):
+            from kopf._cogs.structs import concealing  # only for this level
             title = causes.TITLES[self.reason]
-            self.logger.debug(f"{title} is in progress: {self.view.body!r}")
+            body = concealing.conceal(self.view.body, self.item.resource)
+            self.logger.debug(f"{title} is in progress: {body!r}")
             if self._diff and self.reason == causes.Reason.UPDATE:
-                self.logger.debug(f"{title} diff: {self._diff!r}")
+                diff = concealing.conceal(self._diff, self.item.resource)
+                self.logger.debug(f"{title} diff: {diff!r}")
 
     def _tell_processed(self) -> None:
         cycle = self.item.cycle

@@ -311,6 +311,14 @@ def test_unreadable_states_are_errors_that_tell_what_to_do(make):
         make().fetch(body=Body(raw))
 
 
+@storages
+def test_unreadable_states_are_not_quoted_as_they_can_be_of_secrets(make):
+    raw = replace_strings(store(make(), {}, {}), '{"data":{"password":"cGFzcw==')
+    with pytest.raises(ValueError) as e:
+        make().fetch(body=Body(raw))
+    assert 'cGFzcw' not in str(e.value)
+
+
 @pytest.mark.parametrize('value', ['[]', '1', '"text"', 'true', ''])
 def test_states_that_are_no_objects_are_not_readable(value):
     raw = replace_strings(store(AnnotationsDiffBaseStorage(), {}, {}), value)
