@@ -24,6 +24,9 @@ MAX_SHOWN = 100
 MAX_HANDLERS = 20
 """How many handlers are shown for each object."""
 
+FORWARDING = frozenset({'forwarded', 'via', 'x-real-ip'})
+"""The headers that only proxies add, besides all ``X-Forwarded-…``."""
+
 PATIENCE = 5.0
 """How long (seconds) to wait for the operator's event loop."""
 
@@ -46,10 +49,11 @@ class Debugger:
 
     async def respond(self, request: responding.Request) -> responding.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
-        if not self._settings.debugging.remote and not is_local(request.peer):
+        is_near = is_local(request.peer) and not is_forwarded(request)
+        if not self._settings.debugging.remote and not is_near:
             return _make_response(403, {'error': (
                 "Only clients on the same machine or in the same pod get this, e.g. by kubectl "
-                "port-forward. Or set settings.debugging.remote.")})
+                "port-forward, but not through HTTP proxies. Or set settings.debugging.remote.")})
         description = asyncio.run_coroutine_threadsafe(
             describe(self._inspector, now=self._clock), self._loop)
         try:
@@ -71,6 +75,18 @@ def is_local(address: str) -> bool:
         return False
     mapped = getattr(parsed, 'ipv4_mapped', None)
     return parsed.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def is_forwarded(request: responding.Request) -> bool:
+    """
+    Whether a proxy has forwarded the request, so that the client can be anywhere.
+
+    The proxy can be on the same machine, e.g. a sidecar. If it adds none of the usual headers, as
+    proxies of TCP do not, it looks like a client.
+    """
+    names = {name.lower() for name, _ in request.head.fields}
+    return not names.isdisjoint(FORWARDING) or any(
+        name.startswith('x-forwarded-') for name in names)
 
 
 class _Listed:

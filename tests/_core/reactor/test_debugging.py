@@ -123,10 +123,31 @@ def test_addresses_of_the_same_machine(address, expected):
     assert debugging.is_local(address) == expected
 
 
-def ask(debugger, peer):
+def make_request(peer, fields=()):
+    return responding.Request(
+        responding.parsing.RequestHead('GET', '/', list(fields), None, False), peer)
+
+
+@pytest.mark.parametrize('name, expected', [
+    ('Forwarded', True),
+    ('forwarded', True),
+    ('Via', True),
+    ('X-Real-IP', True),
+    ('x-forwarded-for', True),
+    ('X-Forwarded-Proto', True),
+    ('X-Forwarded-Client-Cert', True),
+    ('Host', False),
+    ('User-Agent', False),
+    ('X-Request-Id', False),
+])
+def test_requests_that_proxies_have_forwarded_are_known_by_their_headers(name, expected):
+    request = make_request('127.0.0.1', [('Host', 'localhost'), (name, 'whatever')])
+    assert debugging.is_forwarded(request) == expected
+
+
+def ask(debugger, peer, *fields):
     """Ask from another thread, with an event loop of its own, as the server does."""
-    head = responding.parsing.RequestHead('GET', '/', [], None, False)
-    status, body, content_type = asyncio.run(debugger.respond(responding.Request(head, peer)))
+    status, body, content_type = asyncio.run(debugger.respond(make_request(peer, fields)))
     assert content_type == 'application/json; charset=utf-8'
     return status, json.loads(body)
 
@@ -143,6 +164,19 @@ async def test_other_machines_get_nothing_unless_the_author_allows_it(peer, is_r
         debugger = debugging.Debugger(
             measured.inspector, settings=settings, clock=clocks.Clock())
         response = await asyncio.to_thread(ask, debugger, peer)
+    assert response[0] == status
+    assert ('state' in response[1]) == (status == 200)
+
+
+@pytest.mark.parametrize('is_remote, status', [(False, 403), (True, 200)])
+async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, status):
+    settings = kopf.OperatorSettings()
+    settings.debugging.remote = is_remote
+    async with Measured(declare) as measured:
+        debugger = debugging.Debugger(
+            measured.inspector, settings=settings, clock=clocks.Clock())
+        response = await asyncio.to_thread(
+            ask, debugger, '127.0.0.1', ('X-Forwarded-For', '127.0.0.1'))
     assert response[0] == status
     assert ('state' in response[1]) == (status == 200)
 
