@@ -191,9 +191,15 @@ class Division:
     ) -> None:
         del self._served[resource, namespace]
         del self._distributors[resource, namespace]
+        self._unlisted.discard((resource, namespace))
         self.indices.close(resource, namespace, deleted=deleted)
         for shard in self.works.values():
             shard.informers.close(resource, namespace, deleted=deleted)
+
+    def forget_except(self, namespaces: Collection[references.Namespace]) -> None:
+        self.indices.forget_except(namespaces)
+        for shard in self.works.values():
+            shard.informers.forget_except(namespaces)
 
     def seal(self) -> None:
         self.indices.seal()

@@ -113,13 +113,18 @@ class Gate:
         self._check_filled(source)
 
     def open_for(self, source: items.Source, error: Exception | None = None) -> None:
-        """Stop waiting for the source: it is filled, dropped, or cannot be listed (``error``)."""
+        """Stop waiting for the source: it is filled, or cannot be listed (``error``)."""
         if source in self._unfilled:
             if error is not None:
                 logger.warning(f"The indices are incomplete: {source.resource} is not "
                                f"available: {error}")
             self._unfilled.pop(source).set()
             self._check()
+
+    def drop(self, source: items.Source) -> None:
+        """Stop waiting for the source, which is served no more."""
+        self._unlisted.discard(source)
+        self.open_for(source)
 
     def count_left(self, source: items.Source) -> int | None:
         """Count the objects of the source that are being indexed; None if it is not waited for."""
@@ -200,6 +205,8 @@ class Gate:
             rounds = self._rounds.pop(item)
             if rounds < HOT_ROUNDS:
                 self._counts[item.source] -= 1
+                if not self._counts[item.source]:
+                    del self._counts[item.source]
         if item in self._fresh and not item.gone:
             self._begin(item, rounds + 1)
         else:

@@ -7,7 +7,7 @@ object that is re-created with the same name waits until the end of the old obje
 import asyncio
 import collections
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Literal
 
 from kopf._cogs.clients import listing
@@ -392,7 +392,7 @@ class Informer:
             self._end(item)
             item.inbox.clear()
         self._items.clear()
-        self._queue.gate.open_for(self)
+        self._queue.gate.drop(self)
         return resumed
 
     def dismiss(self, uid: str) -> None:
@@ -478,7 +478,14 @@ class InformerFactory:
                 informer.begin(restored=False)
                 informer.end()
             # If another version of the same resource follows, its objects are the same.
-            self._resumed[resource.group, resource.plural, namespace] = informer.close()
+            if resumed := informer.close():
+                self._resumed[resource.group, resource.plural, namespace] = resumed
+
+    def forget_except(self, namespaces: Collection[str | None]) -> None:
+        """Forget what is kept of closed resources in other namespaces: their objects are gone."""
+        for key in [key for key in self._resumed if key[2] is not None]:
+            if key[2] not in namespaces:
+                del self._resumed[key]
 
     def get(self, resource: references.Resource, namespace: str | None) -> Informer | None:
         """Get the informer of a resource in a namespace; None if it is not served there."""

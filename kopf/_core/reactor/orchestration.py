@@ -78,6 +78,8 @@ class Informers(Protocol):
             deleted: bool,
     ) -> None: ...
 
+    def forget_except(self, namespaces: Collection[references.Namespace], /) -> None: ...
+
     def seal(self) -> None: ...
 
 
@@ -165,6 +167,8 @@ async def serve(
                     await watch_tasks.adjust(
                         resources, served, deleted=insights.deleted, failing=insights.failing,
                         is_idle=None if relisting is None else relisting.is_idle)
+                    # Others than the served ones are there, too, if their peers are not known yet.
+                    informers.forget_except(insights.namespaces)
                     watch_tasks.announce(served)
                     if served == known:
                         informers.seal()

@@ -73,10 +73,11 @@ class OwnedWatches:
         outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]
         for key in outdated:
             if key.handler is None:
-                self._hub.store.close(key.resource, key.namespace)
+                self._hub.close(key.resource, key.namespace)
             else:
                 del self._watched[key]
             del self._selectors[key]
+            self._pulses.pop(key, None)
             if key in self._tasks:
                 gone.append(self._tasks.pop(key))
         for key, selector in needed.items():

@@ -732,6 +732,15 @@ def find_idle(replica):
             if replica.division.is_idle((RESOURCE, namespace))]
 
 
+async def test_vanished_namespaces_are_not_remembered_as_those_to_be_listed(registry, divide):
+    kopf.on.resume('kopfexamples', registry=registry)(ignore)
+    replica = divide()
+    replica.gain(0, 1)
+    replica.division.close(RESOURCE, '0')
+    replica.division.forget_except(['1'])
+    assert replica.division._unlisted == {(RESOURCE, '1')}
+
+
 async def test_namespaces_of_foreign_shards_are_idle(registry, divide):
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = divide()

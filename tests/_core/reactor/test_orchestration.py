@@ -1,17 +1,21 @@
 import asyncio
 import contextlib
+import gc
 import logging
 
 import pytest
 
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.aiokits.pulses import Pulse
 from kopf._cogs.clients import vaults
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling import reconcilers
-from kopf._core.reactor import orchestration, tracking
+from kopf._core.engines.reconciling.children import Shelf
+from kopf._core.reactor import orchestration, ownedwatches, tracking
+from kopf._core.reactor.informers import Informer
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
@@ -21,6 +25,7 @@ from tests._core.reactor.test_observation import (  # noqa: F401
     cluster,
     set_group,
 )
+from tests._core.reactor.test_queueing import Passes, make_informers
 
 FULL = ['list', 'watch', 'patch']
 
@@ -31,6 +36,7 @@ class Lines:
     def __init__(self):
         self.calls = []
         self.sinks = {}
+        self.namespaces = set()
 
     def open(self, resource, namespace, handlers):
         self.calls.append(('sink', resource.plural, namespace))
@@ -39,6 +45,9 @@ class Lines:
 
     def close(self, resource, namespace, *, deleted):
         self.calls.append(('delete' if deleted else 'drop', resource.plural, namespace))
+
+    def forget_except(self, namespaces):
+        self.namespaces = set(namespaces)
 
     def seal(self):
         pass
@@ -206,7 +215,51 @@ async def test_late_and_vanished_namespaces_are_followed(watched, serve_all, han
     async with serve_all('ns*'):
         await until(lambda: len(lines.calls) == 4)
         await lines.sinks['things', 'ns3'].wait('listed', 'obj')
+        await until(lambda: lines.namespaces == {'ns2', 'ns3'})
     assert set(lines.calls[2:]) == {('sink', 'things', 'ns3'), ('drop', 'things', 'ns1')}
+
+
+async def test_nothing_is_left_of_namespaces_that_come_and_go(
+        watched, registry, settings, client, handle, until):
+    names = [f'tmp{number}' for number in range(6)]
+    for name in names:
+        path = f'/apis/g.test/v1/namespaces/{name}'
+        watched.script(show(name), on=f'{path}/things')
+        watched.script(refuse(403) if name < 'tmp3' else show(), on=f'{path}/parts')
+        watched.script(refuse(403) if name < 'tmp3' else show(), on=f'{path}/others')
+    handle('things', decorator=kopf.index)
+    handle('others', decorator=kopf.index)
+    handle('things', decorator=kopf.on.resume)
+    handle('things', decorator=kopf.reconcile, owns=['parts'])
+    resources = [
+        Resource('g.test', 'v1', plural, kind=plural.title(), namespaced=True,
+                 preferred=True, verbs=frozenset({'list', 'watch', 'patch', 'create', 'delete'}))
+        for plural in ['things', 'parts', 'others']]
+    informers = make_informers(settings, Passes())
+    hub = reconcilers.Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+        settings=settings, clock=Clock(), indices={}))
+    watch_tasks = orchestration.WatchTasks(
+        client=client, settings=settings, registry=registry, informers=informers,
+        logger=logging.getLogger('test'), owned=ownedwatches.OwnedWatches(hub, client=client))
+    things, parts, others = resources
+    for name in names:
+        def is_settled(name=name):
+            return informers.find(things, f'uid-{name}') is not None and (
+                not informers.get(others, name).is_awaited) and (
+                hub.store.is_listed(parts, name) or bool(hub.store.find_forbidden(parts)))
+
+        await watch_tasks.adjust(resources, [name])
+        await until(is_settled)
+        informers.find(things, f'uid-{name}').resume()
+    await watch_tasks.adjust(resources, [])
+    watch_tasks.check()
+    informers.forget_except([])
+    await watch_tasks.close()
+    await informers.stop(asyncio.get_running_loop().time() + 1)
+    gc.collect()
+    left = [each for each in gc.get_objects() if type(each) in (Informer, Pulse, Shelf)]
+    assert left == []
+    assert [*informers._resumed, *hub._forbidden] == []
 
 
 async def test_changed_details_make_a_new_sink_but_drop_nothing(

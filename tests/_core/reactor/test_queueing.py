@@ -589,6 +589,34 @@ async def test_objects_are_not_resumed_again_under_another_version(informers, in
     await calm()
 
 
+@pytest.mark.parametrize('namespaces, is_resumed', [(['ns', 'other'], True), (['other'], False)])
+async def test_resumed_objects_are_remembered_as_long_as_their_namespace_is_there(
+        informers, passes, namespaces, is_resumed):
+    informer = informers.open(RESOURCE, 'ns', CHANGING)
+    list_all(informer, make(1))
+    await calm()
+    informer.find('uid1').resume()
+    informers.close(RESOURCE, 'ns')
+    informers.forget_except(namespaces)
+    other = informers.open(Resource('kopf.dev', 'v2', 'kopfexamples'), 'ns', CHANGING)
+    list_all(other, make(1))
+    assert other.find('uid1').initial != is_resumed
+    await calm()
+
+
+async def test_resumed_cluster_scoped_objects_are_remembered_whatever_namespaces_there_are(
+        informers, informer, passes):
+    list_all(informer, make(1))
+    await calm()
+    informer.find('uid1').resume()
+    informers.close(RESOURCE, None)
+    informers.forget_except(['other'])
+    other = informers.open(Resource('kopf.dev', 'v2', 'kopfexamples'), None, CHANGING)
+    list_all(other, make(1))
+    assert not other.find('uid1').initial
+    await calm()
+
+
 async def test_objects_are_shown_again_to_other_handlers(informers, informer, passes):
     list_all(informer, make(1))
     await calm()

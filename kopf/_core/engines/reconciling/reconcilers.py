@@ -193,6 +193,11 @@ class Hub:
             if handler in member.host.handlers.reconciling:
                 member.trigger()
 
+    def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
+        """Forget the children of one kind in one namespace, and what was said of these."""
+        self.store.close(resource, namespace)
+        self._forbidden.discard((resource, namespace))
+
     def _notify(self, uid: str) -> None:
         for member in self._members.get(uid, ()):
             member.restore()
