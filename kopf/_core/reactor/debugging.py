@@ -42,9 +42,9 @@ class Debugger:
             clock: clocks.Clock,
     ) -> None:
         super().__init__()
-        self._inspector = inspector
         self._settings = settings
-        self._clock = clock
+        self._described = inspecting.share(
+            lambda: describe(inspector, now=clock), name="description of the operator")
         self._loop = asyncio.get_running_loop()
 
     async def respond(self, request: responding.Request) -> responding.Response:
@@ -54,13 +54,16 @@ class Debugger:
             return _make_response(403, {'error': (
                 "Only clients on the same machine or in the same pod get this, e.g. by kubectl "
                 "port-forward, but not through HTTP proxies. Or set settings.debugging.remote.")})
-        description = asyncio.run_coroutine_threadsafe(
-            describe(self._inspector, now=self._clock), self._loop)
+        description = asyncio.run_coroutine_threadsafe(self._described.get(), self._loop)
         try:
             found = await asyncio.wait_for(asyncio.wrap_future(description), PATIENCE)
         except TimeoutError:
             return _make_response(503, {'error': "The event loop of the operator is blocked."})
         return _make_response(200, found)
+
+    async def close(self) -> None:
+        """End what is under way for the page, when it is not served any more."""
+        await self._described.close()
 
 
 def _make_response(status: int, content: Mapping[str, Any]) -> responding.Response:

@@ -6,9 +6,10 @@ event loop gets the control back again and again.
 """
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from typing import NamedTuple, Protocol, TypeVar
 
+from kopf._cogs.aiokits import sharing
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
@@ -17,6 +18,16 @@ from kopf._core.reactor import informers, items, ownedwatches, queueing, switche
 TOUR_STEP = 1000
 """How many objects are looked at in one iteration of the event loop."""
 
+MIN_AGE = 1.0
+"""For how long (seconds) a page is shown again at least, instead of looking at all objects."""
+
+MAX_AGE = 10.0
+"""For how long at most."""
+
+MAX_SHARE = 0.1
+"""Which part of the time is spent on looking at objects, if that takes less than a second."""
+
+_T = TypeVar('_T')
 
 REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
 """What resting objects can wait for, see `find_reason`."""
@@ -96,6 +107,23 @@ class Inspector:
                 if number % TOUR_STEP == 0:
                     await asyncio.sleep(0)
                 yield item
+
+
+def share(read: Callable[[], Awaitable[_T]], *, name: str) -> sharing.Shared[_T]:
+    """
+    Let those who ask share what is read of the operator, in its event loop.
+
+    The longer it takes to read, the longer it is used again, so that nobody can keep the event loop
+    busy by asking.
+    """
+    now = asyncio.get_running_loop().time
+
+    async def run() -> tuple[_T, float]:
+        began = now()
+        found = await read()
+        return found, min(MAX_AGE, max(MIN_AGE, (now() - began) / MAX_SHARE))
+
+    return sharing.Shared(run, name=name, now=now)
 
 
 def find_reason(item: items.Item) -> str | None:

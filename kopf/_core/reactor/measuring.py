@@ -35,7 +35,7 @@ if gc.get_freeze_count():
 PATIENCE = 2.0
 """
 How long (seconds) to wait for the operator's event loop. If it is blocked for longer, what was read
-by the former request is shown again, together with the present counters.
+before is shown again, together with the present counters.
 """
 
 Labels = tuple[str, ...]
@@ -98,6 +98,7 @@ class Measures:
         self._loop = asyncio.get_running_loop()
         self.meter = meters.Meter()
         self._inspector: inspecting.Inspector | None = None
+        self._shared = inspecting.share(self._read, name="reading of the metrics")
         self._latest: list[meters.Reading] = []
 
     def follow(self, client: api.Client) -> None:
@@ -124,18 +125,23 @@ class Measures:
 
     async def respond(self, request: responding.Request) -> responding.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
-        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        reading = asyncio.run_coroutine_threadsafe(self._shared.get(), self._loop)
         try:
-            self._latest = await asyncio.wait_for(asyncio.wrap_future(reading), PATIENCE)
+            await asyncio.wait_for(asyncio.wrap_future(reading), PATIENCE)
         except TimeoutError:
             pass
         body, content_type = exposition.render(
             self.meter, self._latest, accept=request.get_header('Accept'))
         return responding.Response(200, body, content_type)
 
+    async def close(self) -> None:
+        """End what is under way for the page, when it is not served any more."""
+        await self._shared.close()
+
     async def _read(self) -> list[meters.Reading]:
-        return [] if self._inspector is None else await read(
+        self._latest = [] if self._inspector is None else await read(
             self._inspector, self.meter, self._settings)
+        return self._latest
 
 
 async def read(

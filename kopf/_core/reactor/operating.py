@@ -37,7 +37,7 @@ from kopf._core.reactor import (
 )
 
 if TYPE_CHECKING:
-    from kopf._core.reactor import inspecting, leaderships, measuring, shardings
+    from kopf._core.reactor import debugging, inspecting, leaderships, measuring, shardings
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -103,6 +103,7 @@ class Operator:
         self._leadership: leaderships.Leadership | None = None
         self._sharding: shardings.Sharding | None = None
         self._measures: measuring.Measures | None = None
+        self._debugger: debugging.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
         self._checks = checks.Checks(
@@ -177,9 +178,10 @@ class Operator:
             self._measures.inspect(inspector)
         if settings.debugging.endpoint is not None and inspector is not None:
             from kopf._core.reactor import debugging  # only if it is used
+            self._debugger = debugging.Debugger(inspector, settings=settings, clock=self._clock)
             self._checks.add(
                 endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
-                debugging.Debugger(inspector, settings=settings, clock=self._clock).respond,
+                self._debugger.respond,
                 title="insides of the operator", option='--debug-endpoint')
         return inspector
 
@@ -238,6 +240,9 @@ class Operator:
                     await self._clean_up()
             finally:
                 await self._checks.stop()
+                for page in (self._measures, self._debugger):
+                    if page is not None:
+                        await page.close()
                 self._settings.execution.release_threads()
 
     async def _clean_up(self) -> None:

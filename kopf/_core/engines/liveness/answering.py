@@ -1,13 +1,12 @@
 """
 Answering: makes the answers about the operator's health, and caches the results of probe handlers.
 """
-import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
-from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.aiokits import clocks, sharing
 
 logger = logging.getLogger(__name__)
 
@@ -57,9 +56,7 @@ class Answerer:
         super().__init__()
         self._probe = probe
         self._diagnose = diagnose
-        self._clock = clock
-        self._running: asyncio.Task[Answer] | None = None
-        self._cached: tuple[float, Answer] | None = None
+        self._probed = sharing.Shared(self._run, name="probes", now=clock.mono)
         self._reported: frozenset[str] = frozenset()
 
     async def answer(self) -> Answer:
@@ -67,21 +64,16 @@ class Answerer:
         self._log_changes(problems)
         if problems:
             return Answer.make_problems(problems)
-        if self._cached is not None and self._clock.mono() < self._cached[0]:
-            return self._cached[1]
-        if self._running is None:
-            self._running = asyncio.create_task(self._run(), name="probes")
-        return await asyncio.shield(self._running)
+        return await self._probed.get()
 
     def forget(self) -> None:
         """Call the probe handlers for the next answer, as their results are outdated."""
-        self._cached = None
+        self._probed.forget()
 
     async def close(self) -> None:
-        if self._running is not None:
-            await tasks.cancel([self._running])
+        await self._probed.close()
 
-    async def _run(self) -> Answer:
+    async def _run(self) -> tuple[Answer, float]:
         max_age = MAX_AGE_OF_FAILURES
         try:
             answer = Answer(200, json.dumps(await self._probe()).encode())
@@ -92,10 +84,7 @@ class Answerer:
         except (TypeError, ValueError, RecursionError) as e:
             logger.error(f"The results of the probe handlers are no JSON: {e}")
             answer = Answer.make_problems({'probes': "the results are no JSON."}, status=500)
-        finally:
-            self._running = None
-        self._cached = self._clock.mono() + max_age, answer
-        return answer
+        return answer, max_age
 
     def _log_changes(self, problems: Mapping[str, str]) -> None:
         """Log the changes of the health."""
