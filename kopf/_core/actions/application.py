@@ -11,7 +11,7 @@ than a request takes.
 """
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, errors, listing, patching
 from kopf._cogs.structs import bodies, dicts, diffs, nesting, patches, references
@@ -99,20 +99,14 @@ class Target(NamedTuple):
         if _is_newer(actual, expected):
             self.fence.confirm()
 
-    def is_applied(
-            self, patch: Mapping[str, Any], expected: bodies.RawBody, actual: bodies.RawBody,
-    ) -> bool:
-        """Whether the newest state has the patch, and no other operator has handled it since."""
-        return _is_reflected(patch, actual) and self.fence is not None and (
-            not self.fence.is_overtaken(
-                cast(bodies.RawBody, patches.merge(expected, patch)), actual))
-
     def is_recorded(
             self, patch: Mapping[str, Any], expected: bodies.RawBody, actual: bodies.RawBody,
     ) -> bool:
         """Whether the newest state has the patch, as the records of this operator prove."""
-        return self.is_applied(patch, expected, actual) and (
-            self.fence is not None and self.fence.is_overtaken(expected, actual))
+        patched: Any = patches.merge(expected, patch)
+        return _is_reflected(patch, actual) and self.fence is not None and (
+            self.fence.is_overtaken(expected, actual)
+            and not self.fence.is_overtaken(patched, actual))
 
     def announce(self, patch: Mapping[str, Any] | patches.JSONPatch) -> None:
         """Log the patch, without the values of Secrets."""
@@ -252,8 +246,6 @@ async def _merge(
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise
-            if is_fenced and target.is_applied(part, expected, newest):
-                return newest  # the response to a former attempt was lost
             if not _is_newer(newest, expected):
                 raise  # the server is behind: the same patch would fail at once again
             target.verify(expected, newest)

@@ -91,13 +91,13 @@ class Listener:
         for sock in self._sockets:
             asyncio.get_running_loop().remove_reader(sock)
             sock.close()
-        await asyncio.sleep(0)  # all greetings have begun, so that asyncio has their sockets
-        for client in self._greeting:
-            sockets.hang_up(client)
-        await tasks.cancel(list(self._greeting.values()))
-        for connection in list(self._connections):
-            connection.close()
         try:
+            await asyncio.sleep(0)  # all greetings have begun, so that asyncio has their sockets
+            for client in self._greeting:
+                sockets.hang_up(client)
+            await tasks.cancel(list(self._greeting.values()))
+            for connection in list(self._connections):
+                connection.close()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=LEAVING_TIMEOUT)
         finally:

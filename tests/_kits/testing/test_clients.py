@@ -143,7 +143,8 @@ async def test_the_errors_of_handlers_are_shown_until_they_succeed(crd):
                 await api.client.wait_gone('kopfexamples', 'failing', timeout=5)
     lines = str(info.value).splitlines()
     assert lines[:2] == [
-        "[default/failing] Handler 'release' failed temporarily: It is in use.",
+        "[default/failing] Handler 'release' failed temporarily: It is in use. "
+        "(will try again in 1 seconds)",
         "kopfexamples 'failing' still exists after 5 seconds."]
     assert "retried" not in str(info.value)
     assert "managedFields" not in str(info.value)
