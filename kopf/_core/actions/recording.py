@@ -132,7 +132,10 @@ def find_unknown(
     for item in progress.iter_annotating(storage):
         records = {
             key: record for key, value in body.metadata.annotations.items()
-            if key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
+            if '"started"' in value  # parsing takes time, and most objects have only their state
+            and key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
+        if not records:
+            continue
         own = {key for handler in declared for key in item.make_keys(handler.id, body=body)}
         unknown = {
             key for key, record in records.items() if record.get('purpose') == purpose
