@@ -23,7 +23,9 @@ def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
     >>> strip({'metadata': {'labels': {'kopf.dev/owner': 'uid'}}, 'spec': {'a': 1}})
     {'spec': {'a': 1}}
     """
-    meta: Mapping[str, Any] = essence.get('metadata') or {}
+    meta: Any = essence.get('metadata')
+    if not meta:
+        return essence
     own = [
         (stanza, key) for stanza in ('labels', 'annotations') for key in meta.get(stanza) or ()
         if key.startswith(OWN_PREFIX)]
