@@ -128,14 +128,15 @@ def find_unknown(
     Only annotations with the prefixes of the storage are found. Sub-handlers are not: they belong
     to their parents.
     """
+    annotations: Mapping[str, str] = (body.get('metadata') or {}).get('annotations') or {}
+    written = [item for item in annotations.items() if '"started"' in item[1]]
+    if not written:  # most objects have only their last-handled state
+        return []
     storage, found = settings.persistence.progress_storage, set[str]()
     for item in progress.iter_annotating(storage):
         records = {
-            key: record for key, value in body.metadata.annotations.items()
-            if '"started"' in value  # parsing takes time, and most objects have only their state
-            and key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
-        if not records:
-            continue
+            key: record for key, value in written
+            if key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
         own = {key for handler in declared for key in item.make_keys(handler.id, body=body)}
         unknown = {
             key for key, record in records.items() if record.get('purpose') == purpose
