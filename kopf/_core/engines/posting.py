@@ -108,7 +108,6 @@ def exception(
     Post a Kubernetes event of the type ``Warning``, unless ``settings.posting.level`` is above
     ERROR.
 
-
     :param reason: one word in CamelCase. Default: the name of the exception's class, or ``'Error'``
         if there is no exception.
     :param message: a text for people. Kopf appends the text of the exception. Default: empty.
