@@ -100,6 +100,12 @@ def read_time(text: str) -> float:
     return (datetime.datetime.fromisoformat(text) - processes.ORIGIN).total_seconds()
 
 
+def _has_ended(record: Any, *, since: float) -> bool:
+    """Whether the record is of a handler that has ended since that time."""
+    return bool(record.get('success') or record.get('failure')) and (
+        read_time(record['stopped']) >= since - TOLERANCE)
+
+
 def without_own(essence: Any) -> Any:
     """Without what the handlers themselves have patched."""
     return essence and {**essence, 'spec': {
@@ -142,7 +148,7 @@ class Guarantees:
         self.served: dict[Any, set[str]] = {}
         """The objects in the first list of a process that is served older states."""
         self.missed: dict[Any, dict[str, float]] = {}
-        """The versions at the start of such a process; infinite for gone objects."""
+        """The newest versions that such a process was not served; infinite for gone objects."""
         self.unstored: dict[tuple[str, str], Call] = {}
         """The finished calls whose outcomes are not stored: by the object and the handler."""
         self.patches: dict[tuple[Any, str], Call] = {}
@@ -171,8 +177,12 @@ class Guarantees:
                     self.missed[process][uid] = version
 
     def is_stale(self, call: Call) -> bool:
-        """Whether the handler sees a state that is older than the start of its process."""
+        """Whether the handler sees an older state than others are served."""
         return call.version < self.missed.get(call.process, {}).get(call.uid, 0)
+
+    def is_lost(self, call: Call) -> bool:
+        """Whether the handler has seen an older state, and its process has known no newer one."""
+        return self.is_stale(call) and not call.process.has_caught_up and not call.process.working
 
     def give_up(self, call: Call, body: Any, now: float) -> None:
         """Take the failure of a handler that is not called any more, as its time is over."""
@@ -409,6 +419,9 @@ class Guarantees:
             self._forget_unstored(uid)
         if old is None or (get_essence(old) != get_essence(new) and writer is None):
             self.edited[uid] = now
+        for process, missed in self.missed.items():
+            if process is not writer and not process.lag.is_over:
+                missed[uid] = math.inf if type == 'DELETED' else int(meta['resourceVersion'])
         if writer is None or old is None:
             return
         self._check_identity(new, uid)
@@ -460,11 +473,11 @@ class Guarantees:
         is_closed = get_handled(old) != get_handled(new)
         latest: dict[str, Call] = {}
         for call in self.calls[uid]:
-            if call.ended is not None:
+            if call.ended is not None and (call.persisted or not self.is_lost(call)):
                 latest[call.id] = call
         for id, call in latest.items():
             record = progress.get(id.replace('/', '.'), {})
-            if call.finished and (is_closed or record.get('success') or record.get('failure')):
+            if call.finished and (is_closed or _has_ended(record, since=call.began)):
                 self._check_outcome(call, old, record)
                 if not call.persisted:
                     call.persisted_in = int(new['metadata']['resourceVersion'])
@@ -558,9 +571,9 @@ class Guarantees:
         for id in CHANGING:
             if id.split('/')[0] not in self.features:
                 continue
-            # What was lost with a killed process, nobody knows: the object can have returned.
+            # What was lost with a process, nobody knows: the object can have returned.
             done = [call for call in self.calls[uid] if call.id == id and call.finished
-                    and (call.persisted or not call.process.killed)]
+                    and (call.persisted or not (call.process.killed or self.is_lost(call)))]
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")

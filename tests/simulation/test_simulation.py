@@ -49,6 +49,7 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (711146, "a list that is older than the response to the last write is taken as the newest"),
     (730015, "what is done is not written at exit, if an event handler has to be interrupted"),
     (965567, "finished sub-handlers are called again, as another one has seen an older state"),
+    (3000254, "the next sub-handler is called, though a PATCH has met newer records meanwhile"),
     (2000018, "a conflict with an own PATCH, whose response was lost, is taken for another's"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
@@ -64,6 +65,17 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
     assert worlds.run(plans.make(seed)).violation is None, truth
+
+
+@pytest.mark.parametrize('seed, truth', [
+    (3000700, "what is done for an older state is lost if the process stops before it knows"),
+    (3100152, "an API server that is behind does not show what others write meanwhile, either"),
+    (3100910, "what is done for an older state is not stored when a later process closes the cycle"),
+    (3101198, "a record of an earlier process does not show that a later call has ended"),
+])
+def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):
+    plan = plans.make(seed, is_stale=True)
+    assert worlds.run(plan).violation is None, truth
 
 
 PRINT = """

@@ -202,6 +202,8 @@ class Life(threads.Host):
         """Whether it has said that there was no time to write everything before its exit."""
         self.lag: Lag | None = None
         """How far the API server is behind that serves its lists and watches."""
+        self.has_caught_up = True
+        """Whether it was served the newest states, before it was told to stop."""
         self.started = loop.time()
         self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
         self.stop_flag = asyncio.Event()
@@ -588,7 +590,7 @@ class World:
             self.sandbox._cluster.store, self._staleness.pop(who, (0, 0.0)))
         revision = max(store.revision - versions, store.compacted, self._origin)
         if revision < store.revision:
-            life.lag = Lag(revision)
+            life.lag, life.has_caught_up = Lag(revision), False
             life.loop.call_later(seconds, self._catch_up, life)
         served = None if life.lag is None else [
             entry.decode() for entry in store.select_at(revision, RESOURCE)]
@@ -611,6 +613,7 @@ class World:
         if life.lag is not None and not life.lag.is_over:
             if life.alive:
                 self.note("is served the newest states", who=life)
+            life.has_caught_up = life.working
             life.lag.end()
 
     def _ended(self, life: Life, task: asyncio.Task[None]) -> None:

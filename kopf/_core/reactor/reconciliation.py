@@ -627,7 +627,8 @@ class Reconciliation:
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
         self._switch.check_paused()
-        if self.item.gone or self._find_interruption() is not None or self._has_moved():
+        if self.item.gone or self.saver.is_overtaken or self._has_moved() or (
+                self._find_interruption() is not None):
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()
 

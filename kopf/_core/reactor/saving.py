@@ -110,6 +110,13 @@ class Saver:
         """Whether a PATCH was begun while a handler was running; see `settle`."""
         return self._task is not None
 
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether a PATCH that was begun while a handler was running has met another operator."""
+        task = self._task
+        return task is not None and task.done() and not task.cancelled() and isinstance(
+            task.exception(), application.OvertakenError)
+
     async def settle(self) -> None:
         """Wait for the PATCH that was begun while a handler was running, if there is one."""
         task, self._task = self._task, None
