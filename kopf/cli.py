@@ -31,16 +31,12 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import (
-    commanding,
-    running,
-    shutdown,
-    switches,
-)
-from kopf._kits import helpscreens, lifelines, operatorchecks
+from kopf._core.path import switches
+from kopf._core.reactor import running, shutdown
+from kopf._kits import commanding, helpscreens, lifelines, operatorchecks
 
 if TYPE_CHECKING:
-    from kopf._core.reactor import explanations
+    from kopf._kits import explanations
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -461,7 +457,7 @@ def explain(
         registry = _load(__controls.registry, paths, modules)
     else:
         registry = __controls.registry or registries.OperatorRegistry()
-    from kopf._core.reactor import explaining  # only for this command
+    from kopf._kits import explaining  # only for this command
     found: list[explanations.Explanation] = []
 
     async def fetch() -> None:

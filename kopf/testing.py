@@ -2,7 +2,7 @@
 Tools for tests of operators, to be imported explicitly. See "Test operators" in the documentation.
 """
 from kopf._cogs.clients.errors import APIError
-from kopf._core.reactor.explanations import Explanation
+from kopf._kits.explanations import Explanation
 from kopf._kits.runner import KopfRunner
 from kopf._kits.sandbox.faults import Fault
 from kopf._kits.sandbox.server import Sandbox

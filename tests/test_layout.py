@@ -78,7 +78,7 @@ def test_no_attribute_of_another_object_is_assigned_in_the_core():
         ('_core/actions/formatters.py', 'record.asctime'),  # as the classes of `logging` do
         ('_core/actions/formatters.py', 'record.message'),
         ('_core/reactor/authentication.py', 'vault.login'),
-        ('_core/reactor/items.py', '_phase.successors'),  # once, where the phases are defined
+        ('_core/path/objects.py', '_phase.successors'),  # once, where the phases are defined
     }
 
 

@@ -296,7 +296,7 @@ def test_commands_have_their_options(path, name, fact):
 def test_import_is_without_what_is_rarely_used(module):
     rare = {
         'aiohttp', 'email', 'http.client', 'iso8601', 'kubernetes', 'opentelemetry',
-        'kopf._core.reactor.explaining'}
+        'kopf._kits.explaining'}
     code = f"import sys, {module}; print(*{rare} & {{*sys.modules}})"
     assert subprocess.check_output([sys.executable, '-c', code], text=True).split() == []
 

@@ -14,7 +14,7 @@ from typing import Any
 class Fault:
     name: str
     where: str
-    """The module below ``kopf`` and the function: ``_core.reactor.inboxes:Inbox.offer``."""
+    """The module below ``kopf`` and the function: ``_core.path.inboxes:Inbox.offer``."""
     old: str
     """The part of the function's text to replace; it occurs there exactly once."""
     new: str

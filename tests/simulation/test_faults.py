@@ -48,7 +48,7 @@ def test_without_its_fault_a_seed_violates_nothing():
 
 
 def test_a_fault_that_cannot_be_planted_any_more_says_so():
-    fault = Fault('x', '_core.reactor.inboxes:Inbox.remind', "no such text", "pass", "nothing")
+    fault = Fault('x', '_core.path.inboxes:Inbox.remind', "no such text", "pass", "nothing")
     with pytest.raises(ValueError, match="Adapt it to the changed function"):
         with planted(fault):
             pass

@@ -70,7 +70,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
 @pytest.mark.parametrize('seed, truth', [
     (3000700, "what is done for an older state is lost if the process stops before it knows"),
     (3100152, "an API server that is behind does not show what others write meanwhile, either"),
-    (3100910, "what is done for an older state is not stored when a later process closes the cycle"),
+    (3100910, "what is done for an older state is not stored when another closes the cycle"),
     (3101198, "a record of an earlier process does not show that a later call has ended"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):

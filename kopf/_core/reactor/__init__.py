@@ -1,9 +1,8 @@
 """
-The life of an operator, and the path of every event: watch, informer, inbox, work queue, handlers.
+The life of an operator: what starts and stops, what is watched, who may work, what people see.
 
 The package may import all of the core and the cogs. The package guarantees:
 
-* At most one reconciliation runs for an object at a time.
-* The newest state of every object reaches all handlers that match.
+* The news of every watch goes to the path of events of the operator, or of the object's shard.
 * No task is left behind when the operator exits.
 """

@@ -13,7 +13,8 @@ from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, services, webhooks
 from kopf._core.intents import registries
-from kopf._core.reactor import items, observation, reconciliation, saving
+from kopf._core.path import changes, objects, saving
+from kopf._core.reactor.watches import discovery
 
 Measure = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
 
@@ -31,8 +32,8 @@ class Admission:
             *,
             env: saving.Environment,
             registry: registries.OperatorRegistry,
-            insights: observation.Insights,
-            find: Callable[[references.Resource, str], items.Item | None],
+            insights: discovery.Insights,
+            find: Callable[[references.Resource, str], objects.Item | None],
             measure: Measure | None = None,
     ) -> None:
         """
@@ -146,5 +147,5 @@ class Admission:
     def _get_memo(self, resource: references.Resource, uid: str | None) -> Any:
         item = None if uid is None else self._find_item(resource, uid)
         if item is not None:
-            return reconciliation.get_memo(self._env, item)
+            return changes.get_memo(self._env, item)
         return memos.make_own(self._env.memo)

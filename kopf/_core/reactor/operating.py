@@ -21,23 +21,14 @@ from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import answering, checks, endpoints, health
 from kopf._core.engines.reconciling import applications
 from kopf._core.intents import causes, registries, stopping
-from kopf._core.reactor import (
-    admitting,
-    authentication,
-    informers,
-    items,
-    observation,
-    orchestration,
-    peerings,
-    processing,
-    queueing,
-    saving,
-    shutdown,
-    switches,
-)
+from kopf._core.path import intake, objects, queueing, saving, switches, turns
+from kopf._core.reactor import admitting, authentication, orchestration, shutdown
+from kopf._core.reactor.roles import peering
+from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
-    from kopf._core.reactor import debugging, inspecting, leaderships, measuring, shardings
+    from kopf._core.reactor.roles import leadership, sharding
+    from kopf._core.reactor.views import debug, inspection, metrics
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -73,7 +64,7 @@ class Operator:
             indexers: indexing.OperatorIndexers | None,
             registry: registries.OperatorRegistry,
             settings: configuration.OperatorSettings,
-            insights: observation.Insights | None,
+            insights: discovery.Insights | None,
             vault: vaults.Vault | None,
             memo: Any,
             identity: str | None,
@@ -86,7 +77,7 @@ class Operator:
         self._clock = clocks.Clock()
         self._indices = indexers if indexers is not None else indexing.OperatorIndexers()
         self._indices.ensure(registry._indexing)
-        self._insights = insights if insights is not None else observation.Insights()
+        self._insights = insights if insights is not None else discovery.Insights()
         self._vault = vault if vault is not None else vaults.Vault()
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._unlimited = self._client.without_limits()
@@ -100,10 +91,10 @@ class Operator:
         calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
 
-        self._leadership: leaderships.Leadership | None = None
-        self._sharding: shardings.Sharding | None = None
-        self._measures: measuring.Measures | None = None
-        self._debugger: debugging.Debugger | None = None
+        self._leadership: leadership.Leadership | None = None
+        self._sharding: sharding.Sharding | None = None
+        self._measures: metrics.Measures | None = None
+        self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
         self._checks = checks.Checks(
@@ -129,24 +120,24 @@ class Operator:
             observer=observers.Telling(told) if told else None)
         switch = switches.Switch(confirm=lambda: self._confirm())
         alarms = wakeups.Wakeups()
-        processor = processing.Processor(
+        processor = turns.Processor(
             env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
         self._hub = processor.hub
         self._queue = self._make_queue(
             settings=settings, switch=switch, alarms=alarms, processor=processor)
-        self._informers = informers.InformerFactory(
+        self._informers = intake.InformerFactory(
             self._queue, reconsider=processor.reconsider, on_listed=self._hub.note_list)
         self._hub.rely_on(self._informers.is_gone)
         self._admission = admitting.Admission(
             env=env, registry=self._registry, insights=self._insights, find=self._find,
             measure=None if measures is None else measures.observe_reviews)
-        self._peers = peerings.Peerings(
+        self._peers = peering.Peerings(
             client=self._client, settings=settings, clock=self._clock, identity=self._identity,
             pausables=[self._informers, self._spawner, self._admission])
         self._confirm = self._peers.confirm
 
-    def _look_inside(self) -> 'inspecting.Inspector | None':
+    def _look_inside(self) -> 'inspection.Inspector | None':
         """
         Trace the operator, and serve its metrics and its state, if so set; return who looks there.
         """
@@ -156,8 +147,8 @@ class Operator:
             tracing.follow(self._client)
             self._observers.append(tracing.Tracer())
         if settings.metrics.endpoint is not None:
-            from kopf._core.reactor import measuring  # only if it is used
-            self._measures = measuring.Measures(settings)
+            from kopf._core.reactor.views import metrics  # only if it is used
+            self._measures = metrics.Measures(settings)
             self._measures.follow(self._client)
             self._checks.add(
                 endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
@@ -165,9 +156,9 @@ class Operator:
         if settings.tracing.enabled or settings.metrics.endpoint is not None:
             self._assemble()
         if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
-            from kopf._core.reactor import inspecting  # only if it is used
-            whole = inspecting.OnlyWorks(self._queue, self._informers, self._spawner)
-            inspector = inspecting.Inspector(
+            from kopf._core.reactor.views import inspection  # only if it is used
+            whole = inspection.OnlyWorks(self._queue, self._informers, self._spawner)
+            inspector = inspection.Inspector(
                 list_works=lambda: (
                     [whole] if self._sharding is None else self._sharding.division.works.values()),
                 switch=self._queue.switch,
@@ -177,8 +168,8 @@ class Operator:
         if self._measures is not None and inspector is not None:
             self._measures.inspect(inspector)
         if settings.debugging.endpoint is not None and inspector is not None:
-            from kopf._core.reactor import debugging  # only if it is used
-            self._debugger = debugging.Debugger(inspector, settings=settings, clock=self._clock)
+            from kopf._core.reactor.views import debug  # only if it is used
+            self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
             self._checks.add(
                 endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
                 self._debugger.respond,
@@ -292,21 +283,21 @@ class Operator:
 
     def _stand_for_election(self) -> None:
         """Begin as a standby; the Lease decides who leads."""
-        from kopf._core.reactor import leaderships  # only if it is used
-        leadership = self._leadership = leaderships.Leadership(
+        from kopf._core.reactor.roles import leadership  # only if it is used
+        leader = self._leadership = leadership.Leadership(
             client=self._client, vault=self._vault, settings=self._settings,
             identity=self._identity,
             parts=[self._informers, self._spawner, self._admission, self._checks])
-        self._confirm = leadership.confirm
+        self._confirm = leader.confirm
 
     def _share(self) -> None:
         """Begin with no shards; the Leases decide which ones this operator holds."""
-        from kopf._core.reactor import shardings  # only if it is used
-        self._sharding = shardings.Sharding(
+        from kopf._core.reactor.roles import sharding  # only if it is used
+        self._sharding = sharding.Sharding(
             env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
             make_queue=self._make_queue, identity=self._identity, parts=[self._admission])
 
-    def _find(self, resource: references.Resource, uid: str) -> items.Item | None:
+    def _find(self, resource: references.Resource, uid: str) -> objects.Item | None:
         """Find the item of an object; None if the object is not known, or not handled here."""
         informers = self._informers if self._sharding is None else self._sharding.division
         return informers.find(resource, uid)

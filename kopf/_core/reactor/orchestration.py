@@ -20,7 +20,9 @@ from kopf._cogs.structs import references
 from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import registries
-from kopf._core.reactor import listings, observation, ownedwatches, peerings, shutdown
+from kopf._core.reactor import shutdown
+from kopf._core.reactor.roles import peering
+from kopf._core.reactor.watches import discovery, listings, owned
 
 WATCHING_SLACK = 30.0
 """
@@ -66,7 +68,7 @@ class Feed(watching.Sink, listings.Listed, Protocol):
 
 
 class Informers(Protocol):
-    """What takes the objects of all resources: see `informers.InformerFactory`."""
+    """What takes the objects of all resources: see `intake.InformerFactory`."""
 
     def open(
             self, resource: references.Resource, namespace: references.Namespace,
@@ -105,9 +107,9 @@ async def serve(
         namespaces: Collection[references.NamespacePattern],
         clusterwide: bool,
         logger: logging.Logger,
-        insights: observation.Insights | None = None,
+        insights: discovery.Insights | None = None,
         monitor: health.Monitor | None = None,
-        peers: peerings.Peerings | None = None,
+        peers: peering.Peerings | None = None,
         hub: reconcilers.Hub | None = None,
         relisting: Relisting | None = None,
         introduce: 'Callable[[WatchTasks], None] | None' = None,
@@ -122,10 +124,10 @@ async def serve(
 
     :raises LoginError: if no credentials are left and the re-authentication has failed.
     """
-    insights = observation.Insights() if insights is None else insights
+    insights = discovery.Insights() if insights is None else insights
     watch_tasks = WatchTasks(
         client=client, settings=settings, registry=registry, informers=informers, logger=logger,
-        owned=None if hub is None else ownedwatches.OwnedWatches(hub, client=client))
+        owned=None if hub is None else owned.OwnedWatches(hub, client=client))
     if introduce is not None:
         introduce(watch_tasks)
     woken = watch_tasks.woken
@@ -139,10 +141,10 @@ async def serve(
         peers.subscribe(woken)
         groups = None if groups is None else {*groups, *peers.groups}
     try:
-        watch_tasks.start(observation.observe_resources(
+        watch_tasks.start(discovery.observe_resources(
             client=client, settings=settings, groups=groups,
             insights=insights, logger=logger))
-        watch_tasks.start(observation.observe_namespaces(
+        watch_tasks.start(discovery.observe_namespaces(
             client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
             insights=insights, logger=logger))
         seen = 0
@@ -179,7 +181,7 @@ async def serve(
 
 
 def _find_served(
-        peers: peerings.Peerings | None,
+        peers: peering.Peerings | None,
         namespaces: Sequence[references.Namespace],
 ) -> Sequence[references.Namespace] | None:
     """
@@ -217,7 +219,7 @@ class WatchTasks:
             registry: registries.OperatorRegistry,
             informers: Informers,
             logger: logging.Logger,
-            owned: ownedwatches.OwnedWatches | None = None,
+            owned: owned.OwnedWatches | None = None,
     ) -> None:
         super().__init__()
         self._owned = owned
@@ -270,12 +272,12 @@ class WatchTasks:
         dead = [
             f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
             for resource, namespace in late]
-        return f"no progress: {', '.join(dead[:observation.MAX_NAMED])}." if dead else None
+        return f"no progress: {', '.join(dead[:discovery.MAX_NAMED])}." if dead else None
 
-    def list_states(self) -> list[ownedwatches.WatchState]:
+    def list_states(self) -> list[owned.WatchState]:
         """List all watches of objects, as they are now."""
         return [
-            *(ownedwatches.WatchState(*key, self._pulses[key], not task.done())
+            *(owned.WatchState(*key, self._pulses[key], not task.done())
               for key, task in self._watchers.items()),
             *([] if self._owned is None else self._owned.list_states())]
 
@@ -339,9 +341,9 @@ class WatchTasks:
         if self._is_announced or not self._served:
             return
         self._is_announced = True
-        resources = observation.enumerate_names({str(resource) for resource, _ in self._served})
+        resources = discovery.enumerate_names({str(resource) for resource, _ in self._served})
         where = "all namespaces" if None in namespaces else (
-            observation.enumerate_names(map(str, namespaces)))
+            discovery.enumerate_names(map(str, namespaces)))
         number = len({
             handler for served in self._served.values()
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling')

@@ -20,7 +20,8 @@ from kopf._core.actions import calls, lifecycles
 from kopf._core.engines import indexing
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
-from kopf._core.reactor import observation, operating, shutdown
+from kopf._core.reactor import operating, shutdown
+from kopf._core.reactor.watches import discovery
 
 
 def run(
@@ -31,7 +32,7 @@ def run(
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
-        insights: observation.Insights | None = None,
+        insights: discovery.Insights | None = None,
         identity: str | None = None,
         standalone: bool | None = None,
         priority: int | None = None,
@@ -76,7 +77,7 @@ async def operator(
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
-        insights: observation.Insights | None = None,
+        insights: discovery.Insights | None = None,
         identity: str | None = None,
         standalone: bool | None = None,
         priority: int | None = None,
@@ -157,7 +158,7 @@ async def spawn_tasks(
         registry: registries.OperatorRegistry | None = None,
         settings: configuration.OperatorSettings | None = None,
         memories: Any | None = None,
-        insights: observation.Insights | None = None,
+        insights: discovery.Insights | None = None,
         identity: str | None = None,
         standalone: bool | None = None,
         priority: int | None = None,

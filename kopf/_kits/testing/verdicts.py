@@ -10,7 +10,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
-from kopf._core.reactor import explanations
+from kopf._kits import explanations
 from kopf._kits.testing import invoking, previews
 
 

@@ -550,7 +550,7 @@ def run_program(*lines):
         'except Exception as e:',
         '    print(type(e).__name__, e)',
         'names = ["opentelemetry", "kopf._core.engines.tracing", "kopf._cogs.clients.headers",',
-        '         "kopf._core.reactor.measuring", "opentelemetry.sdk"]',
+        '         "kopf._core.reactor.views.metrics", "opentelemetry.sdk"]',
         'print([name for name in names if name in sys.modules])',
     ])
     return subprocess.check_output([sys.executable, '-c', program], text=True).splitlines()

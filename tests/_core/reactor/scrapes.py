@@ -5,7 +5,8 @@ import kopf
 from kopf._cogs.aiokits import pulses
 from kopf._core.actions import calls
 from kopf._core.engines.metrics import exposition
-from kopf._core.reactor import inspecting, measuring, ownedwatches
+from kopf._core.reactor.views import inspection, metrics
+from kopf._core.reactor.watches import owned
 from tests._core.reactor.worlds import Api, Operator
 from tests.expressions import parse_text
 
@@ -19,19 +20,19 @@ class Measured:
         self.api = Api()
         settings = kopf.OperatorSettings()
         settings.leadership.name = None if role is None else 'my-lease'
-        self.measures = measuring.Measures(settings)
+        self.measures = metrics.Measures(settings)
         self.operator = Operator(
             self.api, registry, observer=self.measures.meter, make_queue=self.measures.make_queue)
         self.operator.settings.queueing.error_delays = [30]
         self.underway = calls.Calls()
         calls.calls_var.set(self.underway)
-        self.inspector = inspecting.Inspector(
+        self.inspector = inspection.Inspector(
             list_works=lambda: [self.operator], switch=self.operator.switch,
             indices=self.operator.indexers, underway=self.underway,
             describe_leadership=lambda: role)
         self.measures.inspect(self.inspector)
         self.pulse = pulses.Pulse()
-        self.inspector.follow_watches(lambda: [ownedwatches.WatchState(
+        self.inspector.follow_watches(lambda: [owned.WatchState(
             self.operator.informer.resource, None, self.pulse, True)])
 
     async def __aenter__(self):

@@ -16,7 +16,8 @@ from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
-from kopf._core.reactor import divisions, queueing, reconciliation, saving, works
+from kopf._core.path import changes, queueing, saving
+from kopf._core.reactor.roles import divisions, works
 from tests._core.reactor import worlds
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -70,7 +71,7 @@ class Replica:
             indices=self.indexers)
         self.hub = reconcilers.Hub(
             client=client, context=self.env,
-            get_memo=lambda item: reconciliation.get_memo(self.env, item))
+            get_memo=lambda item: changes.get_memo(self.env, item))
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
         self.own.tenure.begin(float('inf'))
         self.division = divisions.Division(

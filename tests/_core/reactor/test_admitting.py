@@ -10,8 +10,8 @@ import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
-from kopf._core.reactor import observation
 from kopf._core.reactor.admitting import Admission
+from kopf._core.reactor.watches import discovery
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',
                     namespaced=True)
@@ -31,7 +31,7 @@ def registry():
 
 @pytest.fixture()
 def insights():
-    return observation.Insights()
+    return discovery.Insights()
 
 
 @pytest.fixture()

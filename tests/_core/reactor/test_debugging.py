@@ -11,7 +11,7 @@ import pytest
 import kopf
 from kopf._cogs.aiokits import clocks
 from kopf._core.engines.liveness import responding
-from kopf._core.reactor import debugging
+from kopf._core.reactor.views import debug
 from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
 
@@ -35,7 +35,7 @@ def describe(*specs, lasts=10, faults=(), change=None, role=None):
             measured.pulse.begin()
             measured.pulse.hear(None)
             await asyncio.sleep(lasts)
-            return await debugging.describe(measured.inspector, now=clocks.Clock())
+            return await debug.describe(measured.inspector, now=clocks.Clock())
 
     found = run_virtually(run())
     assert 'secret' not in json.dumps(found)
@@ -84,7 +84,7 @@ def test_queued_objects_are_shown():
 def test_of_many_objects_only_some_are_shown_but_all_are_counted():
     found = describe(*[{'fails': True}] * 1500, lasts=50)
     assert found['waiting']['total'] == 1500
-    assert len(found['waiting']['shown']) == debugging.MAX_SHOWN
+    assert len(found['waiting']['shown']) == debug.MAX_SHOWN
     assert len(json.dumps(found)) < 100_000
 
 
@@ -120,7 +120,7 @@ def test_leadership_is_shown(role):
     ('localhost', False),
 ])
 def test_addresses_of_the_same_machine(address, expected):
-    assert debugging.is_local(address) == expected
+    assert debug.is_local(address) == expected
 
 
 def make_request(peer, fields=()):
@@ -142,7 +142,7 @@ def make_request(peer, fields=()):
 ])
 def test_requests_that_proxies_have_forwarded_are_known_by_their_headers(name, expected):
     request = make_request('127.0.0.1', [('Host', 'localhost'), (name, 'whatever')])
-    assert debugging.is_forwarded(request) == expected
+    assert debug.is_forwarded(request) == expected
 
 
 def ask(debugger, peer, *fields):
@@ -161,7 +161,7 @@ async def test_other_machines_get_nothing_unless_the_author_allows_it(peer, is_r
     settings = kopf.OperatorSettings()
     settings.debugging.remote = is_remote
     async with Measured(declare) as measured:
-        debugger = debugging.Debugger(
+        debugger = debug.Debugger(
             measured.inspector, settings=settings, clock=clocks.Clock())
         response = await asyncio.to_thread(ask, debugger, peer)
     assert response[0] == status
@@ -173,7 +173,7 @@ async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, stat
     settings = kopf.OperatorSettings()
     settings.debugging.remote = is_remote
     async with Measured(declare) as measured:
-        debugger = debugging.Debugger(
+        debugger = debug.Debugger(
             measured.inspector, settings=settings, clock=clocks.Clock())
         response = await asyncio.to_thread(
             ask, debugger, '127.0.0.1', ('X-Forwarded-For', '127.0.0.1'))
@@ -182,9 +182,9 @@ async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, stat
 
 
 async def test_blocked_event_loop_is_said(monkeypatch):
-    monkeypatch.setattr(debugging, 'PATIENCE', 0.01)
+    monkeypatch.setattr(debug, 'PATIENCE', 0.01)
     async with Measured(declare) as measured:
-        debugger = debugging.Debugger(
+        debugger = debug.Debugger(
             measured.inspector, settings=kopf.OperatorSettings(), clock=clocks.Clock())
         with concurrent.futures.ThreadPoolExecutor() as executor:
             response = executor.submit(ask, debugger, '127.0.0.1').result()

@@ -16,7 +16,9 @@ from kopf._core.engines.reconciling import applications
 from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import divisions, inspecting, switches
+from kopf._core.path import switches
+from kopf._core.reactor.roles import divisions
+from kopf._core.reactor.views import inspection
 from tests._core.reactor.sharders import RESOURCE, Replica, create, find_shard, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
 
@@ -892,7 +894,7 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
     replica = Replica(make_api(x=0, y=1, z=2), 'a', registry)
     replica.gain(0, 1)
     await rest(replica)
-    inspector = inspecting.Inspector(
+    inspector = inspection.Inspector(
         list_works=replica.division.works.values, switch=switches.Switch(),
         indices=replica.indexers, underway=(), describe_leadership=lambda: None)
     assert len([item async for item in inspector.tour()]) == 2

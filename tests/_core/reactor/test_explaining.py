@@ -5,7 +5,7 @@ import pytest
 import kopf
 from kopf import testing
 from kopf._cogs.clients.vaults import Vault
-from kopf._core.reactor import commanding, explaining
+from kopf._kits import commanding, explaining
 
 CRD = pathlib.Path(__file__).parents[3] / 'examples' / 'crd.yaml'
 

@@ -10,8 +10,8 @@ import kopf
 from kopf import testing
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs.references import Resource
-from kopf._core.reactor import explanations
-from kopf._core.reactor.explanations import Change
+from kopf._kits import explanations
+from kopf._kits.explanations import Change
 from kopf._kits.testing.virtual import run as run_virtually
 from tests._core.reactor.worlds import Api, Operator
 

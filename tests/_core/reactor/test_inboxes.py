@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._core.reactor import inboxes
-from kopf._core.reactor.inboxes import Inbox
+from kopf._core.path import inboxes
+from kopf._core.path.inboxes import Inbox
 
 
 def make(version, **fields):

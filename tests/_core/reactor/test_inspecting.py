@@ -8,7 +8,7 @@ import pytest
 import kopf
 from kopf._cogs.aiokits import clocks
 from kopf._core.engines.liveness import responding
-from kopf._core.reactor import debugging, measuring
+from kopf._core.reactor.views import debug, metrics
 from tests import expressions
 from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
@@ -29,7 +29,7 @@ class Pages(Measured):
         self.inspector.tour = self.tour
         self.pages = {
             'metrics': self.measures,
-            'debug': debugging.Debugger(
+            'debug': debug.Debugger(
                 self.inspector, settings=kopf.OperatorSettings(), clock=clocks.Clock()),
         }
 
@@ -107,9 +107,9 @@ def test_those_who_ask_all_the_time_take_a_tenth_of_it(name):
 def test_what_was_read_too_late_for_a_request_is_for_the_next_ones():
     async def run():
         async with Pages() as pages:
-            pages.lasts = measuring.PATIENCE + 1
+            pages.lasts = metrics.PATIENCE + 1
             await pages.measures.respond(REQUEST)
-            await asyncio.sleep(measuring.PATIENCE + 20)
+            await asyncio.sleep(metrics.PATIENCE + 20)
             response = await pages.measures.respond(REQUEST)
             return expressions.parse_text(response.body.decode())['kopf_objects']
 

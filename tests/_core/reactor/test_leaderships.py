@@ -8,7 +8,7 @@ import pytest
 
 from kopf._cogs.configs.configuration import OperatorSettings, SettingsError
 from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo
-from kopf._core.reactor import leaderships
+from kopf._core.reactor.roles import leadership
 
 
 @pytest.fixture()
@@ -36,7 +36,7 @@ def test_without_a_name_nothing_of_it_is_even_imported():
 def test_defaults_are_those_of_kubernetes_itself(settings):
     assert (settings.leadership.lease_duration, settings.leadership.renew_deadline,
             settings.leadership.retry_period) == (15, 10, 2)
-    leaderships.verify(settings)
+    leadership.verify(settings)
 
 
 @pytest.mark.parametrize(('duration', 'deadline', 'period'), [
@@ -46,7 +46,7 @@ def test_durations_have_to_fit(settings, duration, deadline, period):
     settings.leadership.renew_deadline = deadline
     settings.leadership.retry_period = period
     with pytest.raises(SettingsError, match='lease_duration'):
-        leaderships.verify(settings)
+        leadership.verify(settings)
 
 
 @pytest.mark.parametrize(('name', 'value'), [
@@ -54,26 +54,26 @@ def test_durations_have_to_fit(settings, duration, deadline, period):
 def test_peering_at_the_same_time_is_refused(settings, name, value):
     setattr(settings.peering, name, value)
     with pytest.raises(SettingsError, match='omit either'):
-        leaderships.verify(settings)
+        leadership.verify(settings)
     settings.peering.standalone = True
-    leaderships.verify(settings)
+    leadership.verify(settings)
 
 
 def test_namespace_is_that_of_the_settings_or_of_the_credentials(settings):
     anywhere = ConnectionInfo(server='https://127.0.0.1')
     somewhere = ConnectionInfo(server='https://127.0.0.1', default_namespace='there')
-    assert leaderships.find_namespace(settings, [anywhere, somewhere]) == 'there'
+    assert leadership.find_namespace(settings, [anywhere, somewhere]) == 'there'
     settings.leadership.namespace = 'here'
-    assert leaderships.find_namespace(settings, [anywhere, somewhere]) == 'here'
+    assert leadership.find_namespace(settings, [anywhere, somewhere]) == 'here'
 
 
 def test_unknown_namespace_is_an_error(settings):
     with pytest.raises(SettingsError, match=r'settings\.leadership\.namespace'):
-        leaderships.find_namespace(settings, [ConnectionInfo(server='https://127.0.0.1')])
+        leadership.find_namespace(settings, [ConnectionInfo(server='https://127.0.0.1')])
 
 
 def test_sessions_of_the_operators_event_loop_are_refused(settings):
     settings.leadership.namespace = 'here'
     session = AiohttpSession(server='https://127.0.0.1', aiohttp_session=None)
     with pytest.raises(SettingsError, match=r'Return kopf\.ConnectionInfo'):
-        leaderships.find_namespace(settings, [session])
+        leadership.find_namespace(settings, [session])

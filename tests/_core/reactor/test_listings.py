@@ -10,7 +10,7 @@ import termios
 import pytest
 
 from kopf._core.actions import loggers
-from kopf._core.reactor import listings
+from kopf._core.reactor.watches import listings
 
 pytestmark = pytest.mark.looptime
 

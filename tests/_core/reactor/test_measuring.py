@@ -12,7 +12,7 @@ import pytest
 import kopf
 from kopf._core.engines.admission import questions
 from kopf._core.engines.liveness import responding
-from kopf._core.reactor import measuring
+from kopf._core.reactor.views import metrics
 from tests import expressions
 from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
@@ -296,7 +296,7 @@ async def test_reviews_are_counted_by_webhooks(error, code):
     async with Measured(declare_created) as measured:
         fn = measured.measures.meter.observe_reviews(
             review, known={'the-slug': 'the_path', 'the_path': 'the_path'},
-            get_code=measuring.get_code)
+            get_code=metrics.get_code)
         try:
             assert await fn({}, webhook='the-slug', headers={'a': 'b'}) == {'uid': '1'}
         except type(error or ()) as e:
@@ -314,7 +314,7 @@ async def test_webhooks_that_do_not_exist_have_no_labels_of_their_own():
 
     async with Measured(declare_created) as measured:
         fn = measured.measures.meter.observe_reviews(
-            review, known={}, get_code=measuring.get_code)
+            review, known={}, get_code=metrics.get_code)
         for number in range(10):
             await fn({}, webhook=f'invented{number}')
         scrape = await measured.scrape()
@@ -364,7 +364,7 @@ async def test_format_is_what_the_client_accepts():
 
 
 async def test_counters_are_served_while_the_event_loop_is_blocked(monkeypatch):
-    monkeypatch.setattr(measuring, 'PATIENCE', 0.01)
+    monkeypatch.setattr(metrics, 'PATIENCE', 0.01)
     async with Measured(declare_created) as measured:
         await asyncio.to_thread(ask, measured.measures)
         measured.measures.meter.count_request(200, 'GET', 'localhost:1')
@@ -393,8 +393,8 @@ def run_program(*lines):
         'except Exception as e:',
         '    print(type(e).__name__, e)',
         'names = ["prometheus_client", "kopf._core.engines.metrics",',
-        '         "kopf._core.reactor.measuring", "kopf._core.reactor.inspecting",',
-        '         "kopf._core.reactor.debugging", "kopf._cogs.clients.metering"]',
+        '         "kopf._core.reactor.views.metrics", "kopf._core.reactor.views.inspection",',
+        '         "kopf._core.reactor.views.debug", "kopf._cogs.clients.metering"]',
         'print([name for name in names if name in sys.modules])',
     ])
     return subprocess.check_output([sys.executable, '-c', program], text=True).splitlines()

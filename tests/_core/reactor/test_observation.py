@@ -7,7 +7,7 @@ import pytest
 from kopf._cogs.clients import watching
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
-from kopf._core.reactor import observation, tracking
+from kopf._core.reactor.watches import discovery, tracking
 from tests._cogs.clients.servers import (
     drop,
     flow,
@@ -27,14 +27,14 @@ logger = logging.getLogger('test')
 
 @pytest.fixture()
 def insights():
-    return observation.Insights()
+    return discovery.Insights()
 
 
 @pytest.fixture()
 def cluster(server, monkeypatch):
     """There are one CRD, its resource, and one more resource; and two namespaces."""
     monkeypatch.setattr(tracking, 'SETTLING', (0.02, 0.04, 0.06))
-    monkeypatch.setattr(observation, 'FORBIDDEN_PAUSES', (0.05,))
+    monkeypatch.setattr(discovery, 'FORBIDDEN_PAUSES', (0.05,))
     monkeypatch.setattr(watching, 'MIN_INTERVAL', 0.05)
     server.script(aggregate(('', [serve('v1', NODE)])), on='/api')
     server.script(aggregate(('g.test', [serve('v1', THING)])), on='/apis')
@@ -70,13 +70,13 @@ def observe(client, settings, insights):
 
 @pytest.fixture()
 def observe_resources(observe):
-    return lambda groups=None: observe(observation.observe_resources, groups=groups)
+    return lambda groups=None: observe(discovery.observe_resources, groups=groups)
 
 
 @pytest.fixture()
 def observe_namespaces(observe):
     return lambda *patterns, clusterwide=False: observe(
-        observation.observe_namespaces, clusterwide=clusterwide, patterns=patterns)
+        discovery.observe_namespaces, clusterwide=clusterwide, patterns=patterns)
 
 
 def name(insights):

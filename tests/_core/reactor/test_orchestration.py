@@ -14,8 +14,9 @@ from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.reconciling.children import Shelf
-from kopf._core.reactor import orchestration, ownedwatches, tracking
-from kopf._core.reactor.informers import Informer
+from kopf._core.path.intake import Informer
+from kopf._core.reactor import orchestration
+from kopf._core.reactor.watches import owned, tracking
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
@@ -245,7 +246,7 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
         settings=settings, clock=Clock(), indices={}))
     watch_tasks = orchestration.WatchTasks(
         client=client, settings=settings, registry=registry, informers=informers,
-        logger=logging.getLogger('test'), owned=ownedwatches.OwnedWatches(hub, client=client))
+        logger=logging.getLogger('test'), owned=owned.OwnedWatches(hub, client=client))
     things, parts, others = resources
     for name in names:
         def is_settled(name=name):

@@ -12,12 +12,14 @@ import pytest
 import kopf
 from kopf import testing
 from kopf._core.engines.peering import memberships
-from kopf._core.reactor import orchestration, peerings, peeringwatches
+from kopf._core.reactor import orchestration
+from kopf._core.reactor.roles import peering
+from kopf._core.reactor.watches import peers
 from kopf.testing import Fault
 from tests.docs.snippets import DOCS
 
 PEERING = DOCS.parent / 'peering.yaml'
-MODULES = {module.__file__ for module in (memberships, orchestration, peerings, peeringwatches)}
+MODULES = {module.__file__ for module in (memberships, orchestration, peering, peers)}
 
 
 class Work:

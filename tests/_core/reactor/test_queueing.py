@@ -12,11 +12,11 @@ from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.references import Resource
 from kopf._core.intents.handlers import ChangingHandler, ReconcilingHandler, WatchingHandler
 from kopf._core.intents.registries import ResourceHandlers
-from kopf._core.reactor import inboxes, queueing
-from kopf._core.reactor.informers import InformerFactory
-from kopf._core.reactor.items import Phase
-from kopf._core.reactor.queueing import WorkQueue
-from kopf._core.reactor.switches import Switch
+from kopf._core.path import inboxes, queueing
+from kopf._core.path.intake import InformerFactory
+from kopf._core.path.objects import Phase
+from kopf._core.path.queueing import WorkQueue
+from kopf._core.path.switches import Switch
 from tests._core.reactor.worlds import accompany, run_virtually
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)

@@ -11,7 +11,7 @@ import uuid
 import pytest
 
 from kopf._cogs.configs.configuration import OperatorSettings, SettingsError
-from kopf._core.reactor import shardings
+from kopf._core.reactor.roles import sharding
 
 
 @pytest.fixture()
@@ -44,7 +44,7 @@ def test_without_a_count_nothing_of_it_is_even_imported():
 def test_leader_election_at_the_same_time_is_refused(settings):
     settings.leadership.name = 'lease'
     with pytest.raises(SettingsError, match=r'Sharding and leader election exclude each other'):
-        shardings.verify(settings)
+        sharding.verify(settings)
 
 
 @pytest.mark.parametrize(('name', 'value'), [
@@ -52,32 +52,32 @@ def test_leader_election_at_the_same_time_is_refused(settings):
 def test_peering_at_the_same_time_is_refused(settings, name, value):
     setattr(settings.peering, name, value)
     with pytest.raises(SettingsError, match=r'Sharding and peering exclude each other'):
-        shardings.verify(settings)
+        sharding.verify(settings)
     settings.peering.standalone = True
-    shardings.verify(settings)
+    sharding.verify(settings)
 
 
 def test_durations_have_to_fit(settings):
     settings.leadership.renew_deadline = settings.leadership.lease_duration
     with pytest.raises(SettingsError, match='lease_duration'):
-        shardings.verify(settings)
+        sharding.verify(settings)
 
 
 def test_shards_are_by_what_is_known(settings):
     settings.sharding.by = 'name'
     with pytest.raises(SettingsError, match="'uid', 'own-uid', 'namespace', or a function"):
-        shardings.verify(settings)
+        sharding.verify(settings)
 
 
 def test_shards_have_about_the_same_number_of_objects(settings):
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     counts = collections.Counter(find(make_body(str(uuid.uuid4()))) for _ in range(8000))
     assert set(counts) == set(range(8))
     assert all(800 < count < 1200 for count in counts.values())
 
 
 def test_owned_object_belongs_to_the_shard_of_its_controller(settings):
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     for _ in range(20):
         parent, child, other = (str(uuid.uuid4()) for _ in range(3))
         owners = [{'uid': other, 'controller': False}, {'uid': parent, 'controller': True}]
@@ -87,7 +87,7 @@ def test_owned_object_belongs_to_the_shard_of_its_controller(settings):
 
 def test_owned_object_belongs_to_a_shard_of_its_own_if_shards_are_by_own_uids(settings):
     settings.sharding.by = 'own-uid'
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     for _ in range(20):
         parent, child = (str(uuid.uuid4()) for _ in range(2))
         assert find(make_body(child, owners=[{'uid': parent, 'controller': True}])) == (
@@ -97,9 +97,9 @@ def test_owned_object_belongs_to_a_shard_of_its_own_if_shards_are_by_own_uids(se
 @pytest.mark.parametrize('by', ['uid', 'namespace', lambda body: body['metadata']['name']])
 def test_api_server_selects_by_own_uids_only(settings, by):
     settings.sharding.by = by
-    assert shardings.make_selector(settings) is None
+    assert sharding.make_selector(settings) is None
     settings.sharding.by = 'own-uid'
-    find, select = shardings.make_finder(settings), shardings.make_selector(settings)
+    find, select = sharding.make_finder(settings), sharding.make_selector(settings)
     for _ in range(20):
         body = make_body(str(uuid.uuid4()), owners=[{'uid': 'x', 'controller': True}])
         assert select([find(body)]).covers(body)
@@ -109,26 +109,26 @@ def test_replicas_with_other_shards_than_by_own_uids_never_work_at_the_same_time
     schemes = set()
     for by in ['uid', 'own-uid']:
         settings.sharding.by = by
-        schemes.add(shardings.make_group(settings, identity='pod', namespace='ns').scheme)
+        schemes.add(sharding.make_group(settings, identity='pod', namespace='ns').scheme)
     assert len(schemes) == 2
 
 
 def test_shards_by_namespace_keep_namespaces_together(settings):
     settings.sharding.by = 'namespace'
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     assert len({find(make_body(str(i))) for i in range(50)}) == 1
     assert len({find(make_body(namespace=f'ns{i}')) for i in range(50)}) > 4
 
 
 def test_cluster_scoped_objects_are_together_if_shards_are_by_namespace(settings):
     settings.sharding.by = 'namespace'
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     assert len({find({'metadata': {'uid': str(i), 'name': 'x'}}) for i in range(50)}) == 1
 
 
 def test_shards_by_a_function_are_by_what_it_returns(settings):
     settings.sharding.by = lambda body: body.metadata.labels['team']
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     assert len({find(make_body(str(i), labels={'team': 'red'})) for i in range(50)}) == 1
     assert len({find(make_body(labels={'team': f'team{i}'})) for i in range(50)}) > 4
 
@@ -136,13 +136,13 @@ def test_shards_by_a_function_are_by_what_it_returns(settings):
 def test_object_for_which_the_function_fails_is_found_by_its_uid(settings, caplog):
     caplog.set_level(logging.ERROR)
     settings.sharding.by = lambda body: body['metadata']['labels']['team']
-    find = shardings.make_finder(settings)
+    find = sharding.make_finder(settings)
     assert len({find(make_body(str(i))) for i in range(50)}) > 4
     assert 'settings.sharding.by has failed for ns/x' in caplog.text
 
 
 def test_replicas_with_the_same_identity_are_different_members(settings):
     one, other = (
-        shardings.make_group(settings, identity='pod', namespace='ns') for _ in range(2))
+        sharding.make_group(settings, identity='pod', namespace='ns') for _ in range(2))
     assert one.me.startswith('pod/')
     assert one.me != other.me

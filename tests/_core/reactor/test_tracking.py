@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from kopf._cogs.structs.references import Resource
-from kopf._core.reactor import tracking
+from kopf._core.reactor.watches import tracking
 
 pytestmark = pytest.mark.looptime
 

@@ -25,7 +25,7 @@ from kopf._core.actions import application, observers
 from kopf._core.engines import indexing
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.reactor import informers, processing, queueing, saving, switches
+from kopf._core.path import intake, queueing, saving, switches, turns
 from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
@@ -248,13 +248,13 @@ class Operator:
             observer=None if observer is None else observers.Telling([observer]))
         self.switch = switches.Switch()
         self.alarms = wakeups.Wakeups()
-        self.processor = processing.Processor(
+        self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers)
         self.spawner = self.processor.spawner
         self.queue = make_queue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,
             processor=self.processor)
-        self.informers = informers.InformerFactory(
+        self.informers = intake.InformerFactory(
             self.queue, reconsider=self.processor.reconsider)
         resource = Resource(
             'kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True,

@@ -11,7 +11,7 @@ import pytest
 
 import kopf
 from kopf import testing
-from kopf._core.reactor.items import Item
+from kopf._core.path.objects import Item
 from kopf._kits.sandbox import statuses
 from kopf.testing import virtual_time
 

@@ -13,14 +13,14 @@ from typing import Literal
 from kopf._cogs.clients import listing
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries, stopping
-from kopf._core.reactor import items, queueing
+from kopf._core.path import objects, queueing
 
 logger = logging.getLogger(__name__)
 
 TAKING_STEP = 100
 """How many objects are taken over in one iteration of the event loop, when the operator leads."""
 
-Reconsider = Callable[[items.Item, bodies.RawBody], None]
+Reconsider = Callable[[objects.Item, bodies.RawBody], None]
 """Drops the cycle of an item if others have handled its object in a pause, judging by its state."""
 
 
@@ -53,10 +53,10 @@ class Informer:
         self.handlers = handlers
         self._reconsider = reconsider
         self._on_listed = on_listed
-        self._items: dict[str, items.Item] = {}
-        self._leaving: dict[tuple[str | None, str], items.Item] = {}
+        self._items: dict[str, objects.Item] = {}
+        self._leaving: dict[tuple[str | None, str], objects.Item] = {}
         """The items of gone objects whose end is not reported yet."""
-        self._followers: dict[items.Item, items.Item] = {}
+        self._followers: dict[objects.Item, objects.Item] = {}
         """The namesakes that wait for these items."""
         self._lists = 0
         self._trusted_since = 0
@@ -65,7 +65,7 @@ class Informer:
         """The last complete list."""
         self._expected: int | None = None
         self._resumed = resumed
-        self._newcomers: list[items.Item] = []
+        self._newcomers: list[objects.Item] = []
         self._warned = False
 
     @property
@@ -118,10 +118,10 @@ class Informer:
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[items.Item]:
+    def __iter__(self) -> Iterator[objects.Item]:
         return iter(self._items.values())
 
-    def find(self, uid: str) -> items.Item | None:
+    def find(self, uid: str) -> objects.Item | None:
         """Find the item of an existing object; None if the object is not known."""
         return self._items.get(uid)
 
@@ -155,7 +155,7 @@ class Informer:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
         if new and not first:
             # Only the end of the list shows which namesakes are gone. The indexing goes on.
-            item.enter(items.Phase.HELD)
+            item.enter(objects.Phase.HELD)
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
             self.schedule(item, urgent=not first, packed=packed if is_new_state else None)
@@ -169,8 +169,8 @@ class Informer:
             self._leave(item, None)
         newcomers, self._newcomers = self._newcomers, []
         for item in newcomers:
-            if item.phase is items.Phase.HELD:
-                item.enter(items.Phase.RESTING)
+            if item.phase is objects.Phase.HELD:
+                item.enter(objects.Phase.RESTING)
                 if item.inbox.pending is not None:
                     self._yield_to_namesake(item, item.inbox.pending)
                 self.schedule(item)
@@ -239,22 +239,22 @@ class Informer:
         self._reconsider(item, body)
         if item.offer(body):
             item.show(body, packed)
-            if item.phase is items.Phase.RESTING:
+            if item.phase is objects.Phase.RESTING:
                 self._queue.defer(item, packed)
 
-    def _ensure(self, body: bodies.RawBody, *, initial: bool) -> tuple[items.Item, bool]:
+    def _ensure(self, body: bodies.RawBody, *, initial: bool) -> tuple[objects.Item, bool]:
         uid = bodies.get_uid(body)
         item = self._items.get(uid)
         if item is not None:
             return item, False
         initial = initial and uid not in self._resumed
-        item = self._items[uid] = items.Item(self, uid, initial=initial)
+        item = self._items[uid] = objects.Item(self, uid, initial=initial)
         item.see(self._lists)
         return item, True
 
     def _record(
             self,
-            item: items.Item,
+            item: objects.Item,
             type: bodies.RawEventType,
             body: bodies.RawBody,
             packed: bytes | None = None,
@@ -269,14 +269,14 @@ class Informer:
                 f"Events of {self.resource} come faster than their handlers see them; "
                 f"from now on, some of them are skipped (the newest ones never).")
 
-    def _leave(self, item: items.Item, body: bodies.RawBody | None) -> None:
+    def _leave(self, item: objects.Item, body: bodies.RawBody | None) -> None:
         """Note that the object is gone. Its item remains until the end is reported."""
         self._items.pop(item.uid, None)
         self._end(item)
         if self._queue.switch.is_standby:  # the end is reported by the replica that leads
             item.inbox.clear()
             if not item.is_at_work:
-                item.enter(items.Phase.ENDED)
+                item.enter(objects.Phase.ENDED)
                 self.end_of(item)
             return
         last = item.inbox.end(body)
@@ -285,9 +285,9 @@ class Informer:
                 self._record(item, 'DELETED', last)
             item.identify(last)
         is_silent = not (item.inbox.has_events or item.noticed)
-        if is_silent and item.phase in (items.Phase.RESTING, items.Phase.HELD):
+        if is_silent and item.phase in (objects.Phase.RESTING, objects.Phase.HELD):
             # If it waited for a namesake itself, the next one waits for that one instead.
-            item.enter(items.Phase.ENDED)
+            item.enter(objects.Phase.ENDED)
             self.end_of(item)
             return
         if item.name is not None:
@@ -296,7 +296,7 @@ class Informer:
             self.schedule(item)
 
     def _end(
-            self, item: items.Item,
+            self, item: objects.Item,
             reason: stopping.DaemonStoppingReason = stopping.DaemonStoppingReason.RESOURCE_DELETED,
     ) -> None:
         item.leave()
@@ -308,36 +308,36 @@ class Informer:
         if self.handlers.indexing:
             self._queue.gate.forget(item)
 
-    def _yield_to_namesake(self, item: items.Item, body: bodies.RawBody) -> None:
-        older = self._leaving.get(items.get_name(body)) if self._leaving else None
+    def _yield_to_namesake(self, item: objects.Item, body: bodies.RawBody) -> None:
+        older = self._leaving.get(objects.get_name(body)) if self._leaving else None
         if older is not None:
             self._followers[older] = item
-            item.enter(items.Phase.HELD)
+            item.enter(objects.Phase.HELD)
 
     # Called by the items.
 
     def schedule(
-            self, item: items.Item, *, urgent: bool = True, packed: bytes | None = None,
+            self, item: objects.Item, *, urgent: bool = True, packed: bytes | None = None,
     ) -> None:
         if item.gone or item.last_list >= self._trusted_since:
             self._queue.add(item, urgent=urgent, packed=packed)
 
-    def index(self, item: items.Item, raw: bodies.RawBody) -> None:
+    def index(self, item: objects.Item, raw: bodies.RawBody) -> None:
         self._queue.gate.index(item, raw)
 
-    def is_indexing(self, item: items.Item) -> bool:
+    def is_indexing(self, item: objects.Item) -> bool:
         return self._queue.gate.is_indexing(item)
 
-    def pack_later(self, item: items.Item) -> None:
+    def pack_later(self, item: objects.Item) -> None:
         self._queue.pack_later(item)
 
-    def end_of(self, item: items.Item) -> None:
+    def end_of(self, item: objects.Item) -> None:
         """Forget the item, whose end is reported, and release its namesake."""
         if item.name is not None and self._leaving.get(item.name) is item:
             del self._leaving[item.name]
         follower = self._followers.pop(item, None)
-        if follower is not None and follower.phase is items.Phase.HELD:
-            follower.enter(items.Phase.RESTING)
+        if follower is not None and follower.phase is objects.Phase.HELD:
+            follower.enter(objects.Phase.RESTING)
             self.schedule(follower)
 
     # Called by the operator.
@@ -361,7 +361,7 @@ class Informer:
             item.inbox.distrust(is_at_work=item.due is not None or item.is_engaged)
             self._queue.alarms.cancel(item)
 
-    def take_over(self) -> Iterator[items.Item]:
+    def take_over(self) -> Iterator[objects.Item]:
         """
         Go on with the states that were kept during the standby; yield the items to `take`.
 
@@ -375,7 +375,7 @@ class Informer:
             if item.inbox.has_news or (self.handlers.watching and not item.inbox.is_newest_shown):
                 yield item
 
-    def take(self, item: items.Item) -> None:
+    def take(self, item: objects.Item) -> None:
         """Show the newest state to the event handlers, and queue the item behind live changes."""
         if item.gone:
             return
@@ -407,7 +407,7 @@ class Informer:
             self._hand_over(item)
         self._items.clear()
 
-    def _hand_over(self, item: items.Item) -> None:
+    def _hand_over(self, item: objects.Item) -> None:
         self._end(item, stopping.DaemonStoppingReason.OPERATOR_PAUSING)
         item.inbox.clear()
 
@@ -432,7 +432,7 @@ class InformerFactory:
         self._on_listed = on_listed
         self._informers: dict[tuple[references.Resource, str | None], Informer] = {}
         self._resumed: dict[tuple[str, str, str | None], frozenset[str]] = {}
-        self._taken: collections.deque[tuple[Informer, items.Item]] = collections.deque()
+        self._taken: collections.deque[tuple[Informer, objects.Item]] = collections.deque()
         """The objects that are still to be taken over."""
 
     def __iter__(self) -> Iterator[Informer]:
@@ -505,7 +505,7 @@ class InformerFactory:
         if item is not None:
             await self._queue.gate.wait_indexed(item)
 
-    def find(self, resource: references.Resource, uid: str) -> items.Item | None:
+    def find(self, resource: references.Resource, uid: str) -> objects.Item | None:
         """Find the item of an object in any namespace; None if the object is not known."""
         for (served, _), informer in self._informers.items():
             if (served.group, served.plural) == (resource.group, resource.plural):
@@ -545,7 +545,7 @@ class InformerFactory:
 
     def stand_by(self) -> None:
         """
-        Start no items, and interrupt the handlers; the watches and the indexing go on.
+        Start no objects, and interrupt the handlers; the watches and the indexing go on.
 
         It can be called again during the standby.
         """
@@ -573,7 +573,7 @@ class InformerFactory:
 
     async def stop(self, deadline: float, *, patience: float | None = None) -> None:
         """
-        Start no more items, and stop the workers until the deadline (a time of the loop).
+        Start no more objects, and stop the workers until the deadline (a time of the loop).
 
         ``patience`` is how long (seconds) the handlers have; by default, as at an exit.
         """

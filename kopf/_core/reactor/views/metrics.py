@@ -17,8 +17,9 @@ from kopf._core.engines.daemons import daemons
 from kopf._core.engines.liveness import responding
 from kopf._core.engines.metrics import lags, meters
 from kopf._core.intents import handlers
-from kopf._core.reactor import inspecting, queueing
-from kopf._core.reactor.items import Item, Phase
+from kopf._core.path import queueing
+from kopf._core.path.objects import Item, Phase
+from kopf._core.reactor.views import inspection
 
 try:
     from kopf._core.engines.metrics import exposition
@@ -97,8 +98,8 @@ class Measures:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.meter = meters.Meter()
-        self._inspector: inspecting.Inspector | None = None
-        self._shared = inspecting.share(self._read, name="reading of the metrics")
+        self._inspector: inspection.Inspector | None = None
+        self._shared = inspection.share(self._read, name="reading of the metrics")
         self._latest: list[meters.Reading] = []
 
     def follow(self, client: api.Client) -> None:
@@ -115,7 +116,7 @@ class Measures:
             name: webhook.path for webhook in directory.webhooks
             for name in (webhook.path, webhook.slug)})
 
-    def inspect(self, inspector: inspecting.Inspector) -> None:
+    def inspect(self, inspector: inspection.Inspector) -> None:
         """Read the present state of this operator from now on."""
         self._inspector = inspector
 
@@ -145,7 +146,7 @@ class Measures:
 
 
 async def read(
-        inspector: inspecting.Inspector,
+        inspector: inspection.Inspector,
         meter: meters.Meter,
         settings: configuration.OperatorSettings,
 ) -> list[meters.Reading]:
@@ -169,7 +170,7 @@ async def read(
 
 
 def _read_queue(
-        inspector: inspecting.Inspector, kinds: list[str], limit: int | None, now: float,
+        inspector: inspection.Inspector, kinds: list[str], limit: int | None, now: float,
 ) -> list[meters.Reading]:
     own: tuple[str, ...] = ('controller',)
     both = ('name', 'controller')
@@ -213,18 +214,18 @@ def _read_queue(
 
 
 async def _read_objects(
-        inspector: inspecting.Inspector, kinds: list[str],
+        inspector: inspection.Inspector, kinds: list[str],
 ) -> list[meters.Reading]:
     known = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
     for informer in inspector.informers:
         known[meters.get_controller(informer.resource),] += len(informer)
     cycles = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
     waiting = collections.Counter[Labels]({
-        (kind, reason): 0 for kind in kinds for reason in inspecting.REASONS})
+        (kind, reason): 0 for kind in kinds for reason in inspection.REASONS})
     async for item in inspector.tour():
         if item.cycle is not None:
             cycles[_get_kind(item),] += 1
-        reason = inspecting.find_reason(item)
+        reason = inspection.find_reason(item)
         if reason is not None:
             waiting[_get_kind(item), reason] += 1
     return [
@@ -238,7 +239,7 @@ async def _read_objects(
     ]
 
 
-def _read_companions(inspector: inspecting.Inspector) -> list[meters.Reading]:
+def _read_companions(inspector: inspection.Inspector) -> list[meters.Reading]:
     running = collections.Counter[Labels]()
     timers = collections.Counter[Labels]()
     for informer in inspector.informers:
@@ -256,7 +257,7 @@ def _read_companions(inspector: inspecting.Inspector) -> list[meters.Reading]:
     ]
 
 
-def _read_indices(inspector: inspecting.Inspector) -> list[meters.Reading]:
+def _read_indices(inspector: inspection.Inspector) -> list[meters.Reading]:
     return [
         meters.Reading(
             'kopf_index_keys', "Number of keys in an index", ('index',),
@@ -267,7 +268,7 @@ def _read_indices(inspector: inspecting.Inspector) -> list[meters.Reading]:
     ]
 
 
-def _read_watches(inspector: inspecting.Inspector, now: float) -> list[meters.Reading]:
+def _read_watches(inspector: inspection.Inspector, now: float) -> list[meters.Reading]:
     running = collections.Counter[Labels]()
     restarts = collections.Counter[Labels]()
     ages: dict[Labels, float] = {}
@@ -290,7 +291,7 @@ def _read_watches(inspector: inspecting.Inspector, now: float) -> list[meters.Re
 
 
 def _read_leadership(
-        inspector: inspecting.Inspector, settings: configuration.OperatorSettings,
+        inspector: inspection.Inspector, settings: configuration.OperatorSettings,
 ) -> list[meters.Reading]:
     role, name = inspector.describe_leadership(), settings.leadership.name
     if role is None or name is None:

@@ -19,7 +19,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import causes, filters, handlers, stopping
-from kopf._core.reactor import items, reconciliation, saving, switches
+from kopf._core.path import changes, objects, saving, switches
 
 HOT_ROUNDS = 3
 """
@@ -50,11 +50,11 @@ class Processor:
         self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
         self.spawner = spawning.Spawner(
             client=env.client, context=env,
-            get_memo=functools.partial(reconciliation.get_memo, env),
+            get_memo=functools.partial(changes.get_memo, env),
             confirm=switch.check_paused)
         self.hub = hub if hub is not None else reconcilers.Hub(
             client=env.client, context=env,
-            get_memo=functools.partial(reconciliation.get_memo, env))
+            get_memo=functools.partial(changes.get_memo, env))
 
     def is_congested(self) -> bool:
         """Whether so many requests are in progress that objects of the first lists should wait."""
@@ -64,7 +64,7 @@ class Processor:
         """Whether so many requests wait that handlers should not be called for more objects."""
         return self.env.client.overloaded
 
-    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
+    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
         """
         Begin to process the object; return the remaining work, or None if there is none.
 
@@ -79,7 +79,7 @@ class Processor:
                 item.inbox.remind()
             return None
         item.identify(first)
-        found: reconciliation.Reconciliation | None = None
+        found: changes.Reconciliation | None = None
         served = item.handlers
         if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
                 served.watching or served.spawning or served.reconciling):
@@ -100,34 +100,34 @@ class Processor:
         return functools.partial(self._work, item, first, found)
 
     def _make_reconciliation(
-            self, item: items.Item, raw: bodies.RawBody,
-    ) -> reconciliation.Reconciliation:
-        return reconciliation.Reconciliation(
+            self, item: objects.Item, raw: bodies.RawBody,
+    ) -> changes.Reconciliation:
+        return changes.Reconciliation(
             self.env, item, raw, self._get_logger(raw), switch=self._switch, alarms=self._alarms,
             accompany=self._accompany)
 
-    async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
+    async def index(self, item: objects.Item, raw: bodies.RawBody) -> float | None:
         """Index the state; return when to retry failed indexing handlers, or None for never."""
         self.env.client.enter_term()
         try:
             return await self.indexers.index(
                 self._find_indexing(item), uid=item.uid, resource=item.resource,
-                raw=raw, memo=reconciliation.get_memo(self.env, item), context=self.env,
+                raw=raw, memo=changes.get_memo(self.env, item), context=self.env,
                 is_gone=lambda: item.gone)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
             return None
 
-    def discard(self, item: items.Item) -> None:
+    def discard(self, item: objects.Item) -> None:
         """Remove the object, which is gone, from the indices."""
         self.indexers.discard(item.uid, self._find_indexing(item))
 
-    def _find_indexing(self, item: items.Item) -> Iterable[handlers.IndexingHandler]:
+    def _find_indexing(self, item: objects.Item) -> Iterable[handlers.IndexingHandler]:
         return item.handlers.indexing
 
     async def _work(
-            self, item: items.Item, raw: bodies.RawBody,
-            found: reconciliation.Reconciliation | None,
+            self, item: objects.Item, raw: bodies.RawBody,
+            found: changes.Reconciliation | None,
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.client.enter_term()
@@ -139,8 +139,8 @@ class Processor:
             await work
 
     async def _conclude(
-            self, item: items.Item, raw: bodies.RawBody,
-            found: reconciliation.Reconciliation | None,
+            self, item: objects.Item, raw: bodies.RawBody,
+            found: changes.Reconciliation | None,
     ) -> None:
         """
         Process the object. An error throttles this object only.
@@ -170,8 +170,8 @@ class Processor:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
 
     async def _process(
-            self, item: items.Item, first: bodies.RawBody,
-            found: reconciliation.Reconciliation | None,
+            self, item: objects.Item, first: bodies.RawBody,
+            found: changes.Reconciliation | None,
     ) -> None:
         """
         Call the event handlers, then reconcile the newest state; repeat if there is news.
@@ -222,7 +222,7 @@ class Processor:
                 return
 
     async def _run_reconcilers(
-            self, item: items.Item, raw: bodies.RawBody, *, is_news: bool, is_hot: bool,
+            self, item: objects.Item, raw: bodies.RawBody, *, is_news: bool, is_hot: bool,
     ) -> None:
         """
         Call the reconciling handlers, and schedule their next calls.
@@ -245,21 +245,21 @@ class Processor:
             item.inbox.remind()  # the item is released when it is resumed or indexed
             return
         item.notice()
-        item.enter(items.Phase.CALLING)
+        item.enter(objects.Phase.CALLING)
         try:
             await member.run(item.handlers.reconciling, newest)
         finally:
-            item.enter(items.Phase.WORKING)
+            item.enter(objects.Phase.WORKING)
         if member.due is not None and (item.due is None or member.due < item.due):
             self._alarms.sleep(item, member.due)
 
-    def _is_changing(self, item: items.Item, raw: bodies.RawBody) -> bool:
+    def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers
         return bool(served.changing or served.spawning or item.companions) or (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer))
 
     async def _reconcile(
-            self, item: items.Item, found: reconciliation.Reconciliation,
+            self, item: objects.Item, found: changes.Reconciliation,
     ) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""
         is_backlog = item.initial
@@ -287,7 +287,7 @@ class Processor:
         if is_backlog:
             item.inbox.pack()  # after a start, thousands of objects rest at once
 
-    def _let_go(self, item: items.Item) -> None:
+    def _let_go(self, item: objects.Item) -> None:
         """
         Forget the cycle if it is fully written, because other operators can continue it.
 
@@ -296,7 +296,7 @@ class Processor:
         if item.cycle is not None and not item.cycle.dirty:
             item.proceed(None)
 
-    def reconsider(self, item: items.Item, raw: bodies.RawBody) -> None:
+    def reconsider(self, item: objects.Item, raw: bodies.RawBody) -> None:
         """Drop the cycle after a pause, if another operator has handled the object meanwhile."""
         if item.cycle is None or item.is_at_work:
             return
@@ -305,7 +305,7 @@ class Processor:
         if known is None or saving.is_overtaken(item, self.env.settings, known, raw):
             item.proceed(None)
 
-    def _accompany(self, item: items.Item, raw: bodies.RawBody) -> bool:
+    def _accompany(self, item: objects.Item, raw: bodies.RawBody) -> bool:
         """
         Start and stop the daemons and timers of this state; return whether there are any.
 
@@ -331,7 +331,7 @@ class Processor:
             return False
         return bool(selected) or companions.alive
 
-    async def _settle_at_exit(self, item: items.Item, saver: saving.Saver) -> None:
+    async def _settle_at_exit(self, item: objects.Item, saver: saving.Saver) -> None:
         """Wait for the PATCH that was sent while a handler ran: its effect must be known."""
         try:
             async with timeouts.timeout_at(self._switch.deadline):
@@ -343,7 +343,7 @@ class Processor:
         finally:
             item.keep(saver.raw)
 
-    async def save(self, item: items.Item) -> None:
+    async def save(self, item: objects.Item) -> None:
         """Write the outcomes when the operator exits; log those that cannot be written in time."""
         raw = item.recall()
         if item.cycle is None or not item.cycle.dirty or item.gone or raw is None:
@@ -371,7 +371,7 @@ class Processor:
                            f"will call these handlers again: {ids}. The reason: {e!r}")
 
     async def _save_or_close(
-            self, item: items.Item, saver: saving.Saver, raw: bodies.RawBody,
+            self, item: objects.Item, saver: saving.Saver, raw: bodies.RawBody,
     ) -> None:
         """
         Write the outcomes; close the cycle if the result of the closing PATCH is not known.
@@ -387,7 +387,7 @@ class Processor:
         await saver.close(
             [handler.id for handler in item.handlers.changing], conclusion=conclusion, old=old)
 
-    def _throttle(self, item: items.Item, e: Exception, logger: Any) -> None:
+    def _throttle(self, item: objects.Item, e: Exception, logger: Any) -> None:
         throttler = item.back_off()
         delay = throttler.next_delay(self.env.settings.queueing.error_delays)
         if delay is None:
@@ -400,14 +400,14 @@ class Processor:
         if not item.gone and not self._switch.is_stopping:
             self._alarms.sleep(item, asyncio.get_running_loop().time() + delay)
 
-    async def _watch(self, item: items.Item, event: bodies.RawEvent) -> None:
+    async def _watch(self, item: objects.Item, event: bodies.RawEvent) -> None:
         """Call the event handlers for a raw event. Their errors are logged and ignored."""
         body = bodies.Body(event['object'])
         logger = loggers.LocalObjectLogger(body=body, settings=self.env.settings)
         patch = patches.Patch(body=body)
         cause = causes.WatchingCause(
             logger=logger,
-            memo=reconciliation.get_memo(self.env, item),
+            memo=changes.get_memo(self.env, item),
             indices=self.env.indices,
             resource=item.resource,
             body=body,
@@ -420,11 +420,11 @@ class Processor:
             if handler.key not in called and self._is_watching(handler, cause):
                 called.add(handler.key)
                 item.notice()
-                item.enter(items.Phase.CALLING)
+                item.enter(objects.Phase.CALLING)
                 try:
                     outcome = await execution.execute(handler, cause, context=self.env)
                 finally:  # if it is interrupted by an exit, the outcomes of others are written
-                    item.enter(items.Phase.WORKING)
+                    item.enter(objects.Phase.WORKING)
                 if outcome.result is not None:
                     dicts.ensure(patch, ('status', handler.id), outcome.result)
         if not patch or event['type'] == 'DELETED':
@@ -452,7 +452,7 @@ class Processor:
             return False
 
 
-def find_sequel(item: items.Item) -> observers.Sequel:
+def find_sequel(item: objects.Item) -> observers.Sequel:
     """Find what follows after a reconciliation of the object without an error."""
     if item.inbox.has_news:
         return observers.Sequel.AGAIN

@@ -29,7 +29,7 @@ from kopf._core.actions import (
     subhandling,
 )
 from kopf._core.intents import causes, filters, handlererrors, handlers
-from kopf._core.reactor import items, saving, switches
+from kopf._core.path import objects, saving, switches
 
 
 class Reconciliation:
@@ -47,13 +47,13 @@ class Reconciliation:
     def __init__(
             self,
             env: saving.Environment,
-            item: items.Item,
+            item: objects.Item,
             raw: bodies.RawBody,
             logger: Any,
             *,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            accompany: Callable[[items.Item, bodies.RawBody], bool],
+            accompany: Callable[[objects.Item, bodies.RawBody], bool],
     ) -> None:
         """
         Prepare a reconciliation of the state ``raw``.
@@ -548,13 +548,13 @@ class Reconciliation:
         now = self.env.clock.now()
         cycle = self.item.get_cycle().begin(handler.id, now=now)
         self.item.proceed(cycle)
-        self.item.enter(items.Phase.CALLING)
+        self.item.enter(objects.Phase.CALLING)
         try:
             outcome = await execution.execute(
                 handler, cause, context=self.env, state=cycle.states[handler.id], family=family,
                 filter_error=self._selection.failing.get(handler))
         finally:
-            self.item.enter(items.Phase.WORKING)
+            self.item.enter(objects.Phase.WORKING)
         self.env.client.verify_term()  # what a thread has done in a former term is not recorded
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
@@ -580,11 +580,11 @@ class Reconciliation:
             field: dicts.FieldPath | None,
     ) -> None:
         """Execute the due sub-handlers one after another, and retry the parent for the others."""
-        self.item.enter(items.Phase.WORKING)  # what is between them must not be interrupted
+        self.item.enter(objects.Phase.WORKING)  # what is between them must not be interrupted
         try:
             await self._execute_children(parent_id, children, lifecycle, cause, field=field)
         finally:
-            self.item.enter(items.Phase.CALLING)
+            self.item.enter(objects.Phase.CALLING)
 
     async def _execute_children(
             self,
@@ -657,7 +657,7 @@ def _retrying_outside() -> Iterator[None]:
         raise handlererrors.HandlerChildrenRetry(delay=None) from None
 
 
-def get_memo(env: saving.Environment, item: items.Item) -> Any:
+def get_memo(env: saving.Environment, item: objects.Item) -> Any:
     """Get the memo of the object. The first call makes it from the memo of the operator."""
     if item.memo is None:
         item.remember(memos.make_own(env.memo))

@@ -16,7 +16,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 from kopf._core.engines.leadership import electing, electors
 from kopf._core.engines.peering import records
-from kopf._core.reactor import switches
+from kopf._core.path import switches
 
 logger = logging.getLogger('kopf._core.engines.leadership')
 

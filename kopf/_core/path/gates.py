@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.structs import bodies
-from kopf._core.reactor import items, switches
+from kopf._core.path import objects, switches
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ After how many states that are indexed in a row nothing waits for the object any
 has come while the previous one was being indexed.
 """
 
-Index = Callable[[items.Item, bodies.RawBody], Awaitable[float | None]]
+Index = Callable[[objects.Item, bodies.RawBody], Awaitable[float | None]]
 """
 Calls the indexing handlers for a state of an object.
 
@@ -46,8 +46,8 @@ class Gate:
             *,
             switch: switches.Switch,
             index: Index,
-            discard: Callable[[items.Item], None],
-            release: Callable[[items.Item, bool], None],
+            discard: Callable[[objects.Item], None],
+            release: Callable[[objects.Item, bool], None],
     ) -> None:
         """
         Make a closed gate.
@@ -61,22 +61,22 @@ class Gate:
         self._index = index
         self._discard = discard
         self._release = release
-        self._unfilled: dict[items.Source, asyncio.Event] = {}
+        self._unfilled: dict[objects.Source, asyncio.Event] = {}
         """The unfilled sources; the events are set when these are filled."""
-        self._unlisted: set[items.Source] = set()
+        self._unlisted: set[objects.Source] = set()
         self.is_sealed: bool = False
         """Whether all sources of the start have been announced."""
         self._is_open = False
-        self._detained: list[tuple[items.Item, bool]] = []
-        self._fresh: dict[items.Item, bodies.RawBody] = {}
+        self._detained: list[tuple[objects.Item, bool]] = []
+        self._fresh: dict[objects.Item, bodies.RawBody] = {}
         """The newest state of each object that is not in the indices yet."""
-        self._indexing: dict[items.Item, asyncio.Task[None]] = {}
-        self._rounds: dict[items.Item, int] = {}
+        self._indexing: dict[objects.Item, asyncio.Task[None]] = {}
+        self._rounds: dict[objects.Item, int] = {}
         """How many states of each object that is being indexed were indexed before, in a row."""
-        self._counts: collections.Counter[items.Source] = collections.Counter()
+        self._counts: collections.Counter[objects.Source] = collections.Counter()
         """How many objects of each source are being indexed now, except for the hot ones."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._retries: dict[items.Item, asyncio.TimerHandle] = {}
+        self._retries: dict[objects.Item, asyncio.TimerHandle] = {}
         self._openers: list[Callable[[], None]] = []
 
     def call_when_open(self, fn: Callable[[], None]) -> None:
@@ -96,23 +96,23 @@ class Gate:
         self.is_sealed = True
         self._check()
 
-    def reset(self, sources: Iterable[items.Source]) -> None:
+    def reset(self, sources: Iterable[objects.Source]) -> None:
         """Close the gate until these sources are listed and indexed again: after a pause."""
         for source in sources:
             self.close_for(source)
         self._is_open = self._is_open and not self._unfilled
 
-    def close_for(self, source: items.Source) -> None:
+    def close_for(self, source: objects.Source) -> None:
         """Hold back the objects of this source until it is listed and indexed."""
         self._unfilled.setdefault(source, asyncio.Event())
         self._unlisted.add(source)
 
-    def listed(self, source: items.Source) -> None:
+    def listed(self, source: objects.Source) -> None:
         """Note that the list of the source is complete."""
         self._unlisted.discard(source)
         self._check_filled(source)
 
-    def open_for(self, source: items.Source, error: Exception | None = None) -> None:
+    def open_for(self, source: objects.Source, error: Exception | None = None) -> None:
         """Stop waiting for the source: it is filled, or cannot be listed (``error``)."""
         if source in self._unfilled:
             if error is not None:
@@ -121,16 +121,16 @@ class Gate:
             self._unfilled.pop(source).set()
             self._check()
 
-    def drop(self, source: items.Source) -> None:
+    def drop(self, source: objects.Source) -> None:
         """Stop waiting for the source, which is served no more."""
         self._unlisted.discard(source)
         self.open_for(source)
 
-    def count_left(self, source: items.Source) -> int | None:
+    def count_left(self, source: objects.Source) -> int | None:
         """Count the objects of the source that are being indexed; None if it is not waited for."""
         return self._counts[source] if source in self._unfilled else None
 
-    def _check_filled(self, source: items.Source) -> None:
+    def _check_filled(self, source: objects.Source) -> None:
         if source not in self._unlisted and not self._counts[source]:
             self.open_for(source)
 
@@ -139,29 +139,29 @@ class Gate:
         if self._is_open:
             detained, self._detained = self._detained, []
             for item, urgent in detained:
-                if item.phase is items.Phase.QUEUED:
-                    item.enter(items.Phase.RESTING)
+                if item.phase is objects.Phase.QUEUED:
+                    item.enter(objects.Phase.RESTING)
                 self._release(item, urgent)
             openers, self._openers = self._openers, []
             for fn in openers:
                 fn()
 
-    def detain(self, item: items.Item, *, urgent: bool) -> bool:
+    def detain(self, item: objects.Item, *, urgent: bool) -> bool:
         """Hold the item back if the gate is closed for it; return whether it is."""
         if not self.is_closed_for(item):
             return False
         self._detained.append((item, urgent))
         return True
 
-    def is_closed_for(self, item: items.Item) -> bool:
+    def is_closed_for(self, item: objects.Item) -> bool:
         """Whether the item has to wait until the indices are filled."""
         return not self._is_open or (bool(self._unfilled) and item.source in self._unfilled)
 
-    def is_indexing(self, item: items.Item) -> bool:
+    def is_indexing(self, item: objects.Item) -> bool:
         """Whether the item is being indexed now, and its reconciliation has to wait for that."""
         return self._rounds.get(item, HOT_ROUNDS) < HOT_ROUNDS
 
-    async def wait_indexed(self, item: items.Item) -> None:
+    async def wait_indexed(self, item: objects.Item) -> None:
         """Wait until the item is indexed, and its source is filled; or until it is gone."""
         while not item.gone:
             if self.is_indexing(item):
@@ -171,7 +171,7 @@ class Gate:
             else:
                 return
 
-    def index(self, item: items.Item, raw: bodies.RawBody) -> None:
+    def index(self, item: objects.Item, raw: bodies.RawBody) -> None:
         """
         Index the state in the background, after the indexing of the previous state has ended.
 
@@ -181,7 +181,7 @@ class Gate:
         if item not in self._indexing and not self._switch.is_stopping:
             self._begin(item, 0)
 
-    def _begin(self, item: items.Item, rounds: int) -> None:
+    def _begin(self, item: objects.Item, rounds: int) -> None:
         self._rounds[item] = rounds
         if rounds < HOT_ROUNDS:
             self._counts[item.source] += 1
@@ -189,12 +189,12 @@ class Gate:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def forget(self, item: items.Item) -> None:
+    def forget(self, item: objects.Item) -> None:
         """Remove the object, which is gone, from the indices."""
         self._fresh.pop(item, None)
         self._discard(item)
 
-    async def _run(self, item: items.Item) -> None:
+    async def _run(self, item: objects.Item) -> None:
         due: float | None = None
         raw = self._fresh.pop(item, None)
         try:
@@ -219,7 +219,7 @@ class Gate:
             if item.inbox.has_news or item.gone:
                 self._release(item, item.source not in self._unlisted)
 
-    def _retry(self, item: items.Item, raw: bodies.RawBody) -> None:
+    def _retry(self, item: objects.Item, raw: bodies.RawBody) -> None:
         """Index the object again after a failure: its newest state that is available."""
         del self._retries[item]
         if not item.gone and item not in self._indexing:
@@ -227,7 +227,7 @@ class Gate:
             newest = pending if pending is not None else item.recall()
             self.index(item, newest if newest is not None else raw)
 
-    def _cancel_retry(self, item: items.Item) -> None:
+    def _cancel_retry(self, item: objects.Item) -> None:
         handle = self._retries.pop(item, None)
         if handle is not None:
             handle.cancel()

@@ -17,7 +17,8 @@ from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
 from kopf._core.intents import causes, registries
-from kopf._core.reactor import authentication, observation
+from kopf._core.reactor import authentication
+from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +117,8 @@ async def _change(
             if not resources:
                 raise CommandError(
                     f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
-            insights = observation.Insights()
-            await observation.list_namespaces(
+            insights = discovery.Insights()
+            await discovery.list_namespaces(
                 client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
                 insights=insights, logger=logger)
             if not insights.namespaces:

@@ -14,7 +14,8 @@ from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.sharding import holdings
 from kopf._core.intents import registries
-from kopf._core.reactor import informers, items, processing, queueing, saving, switches, works
+from kopf._core.path import intake, objects, queueing, saving, switches, turns
+from kopf._core.reactor.roles import works
 
 GATHERING_TIME = 1.0
 """How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
@@ -30,7 +31,7 @@ Select = Callable[[Collection[int]], selections.Selection | None]
 Key = tuple[references.Resource, references.Namespace]
 
 
-class _Indexer(processing.Processor):
+class _Indexer(turns.Processor):
     """Processes objects only as far as they are put into the complete indices."""
 
     def is_congested(self) -> bool:
@@ -39,7 +40,7 @@ class _Indexer(processing.Processor):
     def is_overloaded(self) -> bool:
         return False
 
-    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
+    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
         item.inbox.take()
         return None
 
@@ -84,7 +85,7 @@ class Division:
         self._alarm: asyncio.TimerHandle | None = None
         switch, alarms = switches.Switch(), wakeups.Wakeups()
         processor = _Indexer(env, switch=switch, alarms=alarms, indexers=indexers)
-        self.indices = informers.InformerFactory(
+        self.indices = intake.InformerFactory(
             queueing.WorkQueue(
                 settings=env.settings, switch=switch, alarms=alarms, processor=processor),
             reconsider=processor.reconsider)
@@ -105,11 +106,11 @@ class Division:
             self._wake()  # its namespaces are idle now
         return self.works.pop(grant.shard)
 
-    async def wait_indexed(self, item: items.Item) -> None:
+    async def wait_indexed(self, item: objects.Item) -> None:
         """Wait until the newest known state of an object is in the complete indices."""
         await self.indices.wait_indexed(item.resource, item.uid)
 
-    def find(self, resource: references.Resource, uid: str) -> items.Item | None:
+    def find(self, resource: references.Resource, uid: str) -> objects.Item | None:
         """Find the item of an object of any shard that is held."""
         for shard in self.works.values():
             item = shard.informers.find(resource, uid)
@@ -253,7 +254,7 @@ class Distributor:
         self._namespace = namespace
         self._selected: frozenset[works.Works] = frozenset()
         """The shards that the last list was requested for, as far as they are held since then."""
-        self._fed: dict[works.Works, informers.Informer] = {}
+        self._fed: dict[works.Works, intake.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
         self.relisting_at: float | None = None
         """From when on a next list can be requested; None until the present one has ended."""
@@ -299,7 +300,7 @@ class Distributor:
         return True
 
     @property
-    def _index(self) -> informers.Informer | None:
+    def _index(self) -> intake.Informer | None:
         return self._division.indices.get(self._resource, self._namespace)
 
     def select(self, *, anew: bool) -> selections.Selection | None:
@@ -379,13 +380,13 @@ class Distributor:
         if self._count is not None:
             self._count += 1
 
-    def _get_all(self) -> list[informers.Informer]:
+    def _get_all(self) -> list[intake.Informer]:
         """Get the informers of the indices and of the shards that are still held."""
         held = set(self._division.works.values())
         found = [informer for shard, informer in self._fed.items() if shard in held]
         return found if self._index is None else [self._index, *found]
 
-    def _find(self, body: bodies.RawBody) -> informers.Informer | None:
+    def _find(self, body: bodies.RawBody) -> intake.Informer | None:
         """
         Find the informer of the object; those of other shards forget it.
 

@@ -20,7 +20,7 @@ from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
-from kopf._core.reactor import observation, peeringwatches
+from kopf._core.reactor.watches import discovery, peers
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
@@ -65,7 +65,7 @@ class Peerings:
         self._clock = clock
         self._identity = identity if identity is not None else records.make_identity()
         self._pausables = pausables
-        self._watches: dict[_Key, peeringwatches.PeeringWatch] = {}
+        self._watches: dict[_Key, peers.PeeringWatch] = {}
         self._resources: Collection[references.Resource] = ()
         self._changed: set[_Key] = set()
         """The watches that have changed since the last `check`."""
@@ -111,7 +111,7 @@ class Peerings:
         for resource, namespace in needed:
             if (resource, namespace) in self._watches:
                 continue
-            self._watches[resource, namespace] = peeringwatches.PeeringWatch(
+            self._watches[resource, namespace] = peers.PeeringWatch(
                 resource, namespace, client=self._client, settings=self._settings,
                 clock=self._clock, identity=self._identity,
                 on_change=functools.partial(self._note_change, resource, namespace),
@@ -236,7 +236,7 @@ class Peerings:
         absent = sorted(self._absent - self._warned, key=str)
         self._warned.update(absent)
         peering = self._settings.peering
-        names = observation.enumerate_names(map(repr, absent))
+        names = discovery.enumerate_names(map(repr, absent))
         where = '' if peering.clusterwide else f' in {names}'
         kind = 'ClusterKopfPeering' if peering.clusterwide else 'KopfPeering'
         if peering.mandatory:

@@ -1,5 +1,5 @@
 """
-Inspecting: the present state of an operator, as the metrics and `debugging` show it.
+Inspection: the present state of an operator, as the metrics and `debug` show it.
 
 Nothing is counted in advance: all is found when somebody asks. The objects can be very many, so the
 event loop gets the control back again and again.
@@ -13,7 +13,8 @@ from kopf._cogs.aiokits import sharing
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
-from kopf._core.reactor import informers, items, ownedwatches, queueing, switches
+from kopf._core.path import intake, objects, queueing, switches
+from kopf._core.reactor.watches import owned
 
 TOUR_STEP = 1000
 """How many objects are looked at in one iteration of the event loop."""
@@ -40,7 +41,7 @@ class Works(Protocol):
     def queue(self) -> queueing.WorkQueue: ...
 
     @property
-    def informers(self) -> informers.InformerFactory: ...
+    def informers(self) -> intake.InformerFactory: ...
 
     @property
     def spawner(self) -> spawning.Spawner: ...
@@ -49,7 +50,7 @@ class Works(Protocol):
 class OnlyWorks(NamedTuple):
     """What handles all objects of an operator without shards."""
     queue: queueing.WorkQueue
-    informers: informers.InformerFactory
+    informers: intake.InformerFactory
     spawner: spawning.Spawner
 
 
@@ -72,10 +73,10 @@ class Inspector:
         self.indices: Mapping[str, indexing.OperatorIndex] = indices
         self.underway = underway
         self.describe_leadership = describe_leadership
-        self._list_watches: Callable[[], Collection[ownedwatches.WatchState]] = tuple
+        self._list_watches: Callable[[], Collection[owned.WatchState]] = tuple
 
     def follow_watches(
-            self, list_watches: Callable[[], Collection[ownedwatches.WatchState]],
+            self, list_watches: Callable[[], Collection[owned.WatchState]],
     ) -> None:
         """Use this function to list the watches from now on."""
         self._list_watches = list_watches
@@ -85,7 +86,7 @@ class Inspector:
         return [each.queue for each in self._list_works()]
 
     @property
-    def informers(self) -> Iterator[informers.Informer]:
+    def informers(self) -> Iterator[intake.Informer]:
         return itertools.chain.from_iterable(each.informers for each in self._list_works())
 
     @property
@@ -95,10 +96,10 @@ class Inspector:
             list(each.spawner.alive) for each in self._list_works())
 
     @property
-    def watches(self) -> Collection[ownedwatches.WatchState]:
+    def watches(self) -> Collection[owned.WatchState]:
         return self._list_watches()
 
-    async def tour(self) -> AsyncIterator[items.Item]:
+    async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""
         number = 0
         for informer in list(self.informers):
@@ -126,7 +127,7 @@ def share(read: Callable[[], Awaitable[_T]], *, name: str) -> sharing.Shared[_T]
     return sharing.Shared(run, name=name, now=now)
 
 
-def find_reason(item: items.Item) -> str | None:
+def find_reason(item: objects.Item) -> str | None:
     """
     Find what a resting object waits for; None if it waits only for changes.
 
@@ -134,9 +135,9 @@ def find_reason(item: items.Item) -> str | None:
     server; "echo": the own write; "retry": the next attempt of a handler; "interval": the interval
     of a reconciling handler.
     """
-    if item.phase is items.Phase.HELD:
+    if item.phase is objects.Phase.HELD:
         return 'held'
-    if item.phase is not items.Phase.RESTING or item.due is None:
+    if item.phase is not objects.Phase.RESTING or item.due is None:
         return None
     if item.throttler is not None:
         return 'throttled'

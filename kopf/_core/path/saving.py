@@ -25,7 +25,7 @@ from kopf._core.actions import (
     recording,
 )
 from kopf._core.intents import causes
-from kopf._core.reactor import items
+from kopf._core.path import objects
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Saver:
 
     def __init__(
             self,
-            item: items.Item,
+            item: objects.Item,
             raw: bodies.RawBody,
             *,
             env: Environment,
@@ -73,7 +73,7 @@ class Saver:
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""
-        return self.item.trust is not items.Trust.CONFIRMED or self.is_shared()
+        return self.item.trust is not objects.Trust.CONFIRMED or self.is_shared()
 
     def _is_overtaken(self, known: bodies.RawBody, newest: bodies.RawBody) -> bool:
         """
@@ -356,7 +356,7 @@ class Saver:
 
         Without ``known``, this is the state on which the cycle is based.
         """
-        if self.item.trust is not items.Trust.NONE:
+        if self.item.trust is not objects.Trust.NONE:
             return False
         known = known if known is not None else self.item.basis
         return known is not None and is_overtaken(self.item, self.settings, known, raw)
@@ -397,7 +397,7 @@ class Saver:
 
 
 def is_overtaken(
-        item: items.Item,
+        item: objects.Item,
         settings: configuration.OperatorSettings,
         known: bodies.RawBody,
         newest: bodies.RawBody,
@@ -410,7 +410,7 @@ def is_overtaken(
 
 
 def _get_records(
-        item: items.Item, settings: configuration.OperatorSettings, raw: bodies.RawBody,
+        item: objects.Item, settings: configuration.OperatorSettings, raw: bodies.RawBody,
 ) -> object:
     persistence, body = settings.persistence, bodies.Body(raw)
     return persistence.diffbase_storage.fetch(body=body), [

@@ -16,12 +16,12 @@ from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import applications, reconcilers
 from kopf._core.engines.sharding import holdings
 from kopf._core.intents import handlers, stopping
-from kopf._core.reactor import informers, items, processing, queueing, saving, switches
+from kopf._core.path import intake, objects, queueing, saving, switches, turns
 
 WRITING_TIME = 2.0
 """How long (seconds) the outcomes can be written after the time of the handlers."""
 
-AwaitIndexing = Callable[[items.Item], Awaitable[None]]
+AwaitIndexing = Callable[[objects.Item], Awaitable[None]]
 """Waits until the newest known state of an object is in the complete indices of the operator."""
 
 
@@ -44,7 +44,7 @@ class Permission(api.Tenure):
                 f"any more.")
 
 
-class _Processor(processing.Processor):
+class _Processor(turns.Processor):
     """
     Processes the objects of one shard.
 
@@ -67,7 +67,7 @@ class _Processor(processing.Processor):
         self._await_indexing = await_indexing
         self._applier = applier
 
-    def begin(self, item: items.Item) -> Callable[[], Awaitable[None]] | None:
+    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
         work = super().begin(item)
         return None if work is None else functools.partial(self._enter, work)
 
@@ -80,13 +80,13 @@ class _Processor(processing.Processor):
         self._applier.enter()
         await work()
 
-    async def index(self, item: items.Item, raw: bodies.RawBody) -> float | None:
+    async def index(self, item: objects.Item, raw: bodies.RawBody) -> float | None:
         self._applier.enter()
         due = await super().index(item, raw)
         await self._await_indexing(item)
         return due
 
-    def _find_indexing(self, item: items.Item) -> Iterable[handlers.IndexingHandler]:
+    def _find_indexing(self, item: objects.Item) -> Iterable[handlers.IndexingHandler]:
         return [handler for handler in item.handlers.indexing if handler.sharded]
 
 
@@ -127,7 +127,7 @@ class Works:
         self.spawner = processor.spawner
         self.queue = make_queue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)
-        self.informers = informers.InformerFactory(self.queue, reconsider=processor.reconsider)
+        self.informers = intake.InformerFactory(self.queue, reconsider=processor.reconsider)
 
     @property
     def is_busy(self) -> bool:

@@ -18,7 +18,7 @@ from kopf._core.actions import brakes, cycles, throttlers
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
-from kopf._core.reactor import inboxes
+from kopf._core.path import inboxes
 
 
 class Phase(enum.Enum):

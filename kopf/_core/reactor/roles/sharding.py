@@ -22,7 +22,8 @@ from kopf._core.engines.daemons import spawning
 from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
-from kopf._core.reactor import divisions, leaderships, queueing, saving, works
+from kopf._core.path import queueing, saving
+from kopf._core.reactor.roles import divisions, leadership, works
 
 logger = logging.getLogger('kopf._core.engines.sharding')
 
@@ -45,7 +46,7 @@ class Sharding:
             indexers: indexing.OperatorIndexers,
             make_queue: Callable[..., queueing.WorkQueue],
             identity: str | None,
-            parts: Collection[leaderships.Standby],
+            parts: Collection[leadership.Standby],
     ) -> None:
         """
         Make the instance when the credentials are known. The settings must have a count of shards.
@@ -66,7 +67,7 @@ class Sharding:
         self._ending: dict[holdings.Grant, tuple[works.Works, asyncio.Task[None]]] = {}
         """The works that are being ended, or whose shards are not given away yet."""
         self._own = holdings.Holdings(tenures.Tenure())
-        self._group = make_group(settings, identity=identity, namespace=leaderships.find_namespace(
+        self._group = make_group(settings, identity=identity, namespace=leadership.find_namespace(
             settings, vault.select_all()))
         self.division = divisions.Division(
             env, indexers=indexers, find_shard=make_finder(settings),
@@ -293,7 +294,7 @@ def verify(settings: configuration.OperatorSettings) -> None:
         raise configuration.SettingsError(
             "Sharding and leader election exclude each other: omit either --shards "
             "(settings.sharding.count), or --leader-elect (settings.leadership.name).")
-    if leaderships.has_peering(settings):
+    if leadership.has_peering(settings):
         raise configuration.SettingsError(
             "Sharding and peering exclude each other: omit either --shards "
             "(settings.sharding.count), or --peering, --priority, --dev (settings.peering).")
@@ -301,7 +302,7 @@ def verify(settings: configuration.OperatorSettings) -> None:
         raise configuration.SettingsError(
             f"settings.sharding.by must be 'uid', 'own-uid', 'namespace', or a function: "
             f"not {own.by!r}.")
-    leaderships.verify_durations(settings.leadership)
+    leadership.verify_durations(settings.leadership)
 
 
 def _join(shards: Collection[int]) -> str:

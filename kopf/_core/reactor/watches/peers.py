@@ -12,7 +12,7 @@ from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
-from kopf._core.reactor import observation
+from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
@@ -167,7 +167,7 @@ class PeeringWatch(watching.Sink):
         settings = dataclasses.replace(self._settings, watching=dataclasses.replace(
             self._settings.watching, label_selectors=references.SelectorMapping(),
             field_selectors=selector, shard_selectors=references.SelectorMapping()))
-        for pause in observation.iter_forbidden_pauses():
+        for pause in discovery.iter_forbidden_pauses():
             try:
                 await watching.watch(
                     self._client, settings=settings, resource=self._resource,

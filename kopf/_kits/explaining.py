@@ -12,7 +12,7 @@ from kopf._cogs.structs import bodies, memos, references
 from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.intents import causes, registries
-from kopf._core.reactor import commanding, explanations
+from kopf._kits import commanding, explanations
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
-from kopf._core.reactor import gates, processing, switches
-from kopf._core.reactor.items import Item, Phase
+from kopf._core.path import gates, switches, turns
+from kopf._core.path.objects import Item, Phase
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class WorkQueue:
             settings: configuration.OperatorSettings,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            processor: processing.Processor,
+            processor: turns.Processor,
             crew: Crew | None = None,
     ) -> None:
         """

@@ -16,7 +16,8 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._core.actions import calls
 from kopf._core.engines.liveness import responding
-from kopf._core.reactor import inspecting, items
+from kopf._core.path import objects
+from kopf._core.reactor.views import inspection
 
 MAX_SHOWN = 100
 """How many objects or watches are shown in each list."""
@@ -36,14 +37,14 @@ class Debugger:
 
     def __init__(
             self,
-            inspector: inspecting.Inspector,
+            inspector: inspection.Inspector,
             *,
             settings: configuration.OperatorSettings,
             clock: clocks.Clock,
     ) -> None:
         super().__init__()
         self._settings = settings
-        self._described = inspecting.share(
+        self._described = inspection.share(
             lambda: describe(inspector, now=clock), name="description of the operator")
         self._loop = asyncio.get_running_loop()
 
@@ -112,21 +113,21 @@ class _Listed:
         return {'total': self._total, 'shown': self._shown}
 
 
-async def describe(inspector: inspecting.Inspector, *, now: clocks.Clock) -> Mapping[str, Any]:
+async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Mapping[str, Any]:
     """Describe the operator in its event loop."""
     moment = now.now()
     running = _group_calls(inspector.underway)
     lists = {name: _Listed() for name in ('at_work', 'queued', 'waiting', 'throttled')}
     async for item in inspector.tour():
-        reason = inspecting.find_reason(item)
-        if item.phase in items.AT_WORK:
+        reason = inspection.find_reason(item)
+        if item.phase in objects.AT_WORK:
             if lists['at_work'].count():
                 lists['at_work'].show({
                     **_describe_object(item),
                     'phase': item.phase.name.lower(),
                     'handlers': _describe_calls(running.get(item.uid, ()), moment),
                 })
-        elif item.phase is items.Phase.QUEUED:
+        elif item.phase is objects.Phase.QUEUED:
             if lists['queued'].count():
                 lists['queued'].show(_describe_object(item))
         elif reason is not None:
@@ -166,10 +167,10 @@ def _group_calls(underway: calls.Calls) -> Mapping[object, list[calls.Call]]:
     return by_uids
 
 
-def _describe_object(item: items.Item) -> Mapping[str, Any]:
+def _describe_object(item: objects.Item) -> Mapping[str, Any]:
     name = item.name
     if name is None and (raw := item.inbox.peek()) is not None:
-        name = items.get_name(raw)
+        name = objects.get_name(raw)
     namespace, name_ = (None, None) if name is None else name
     return {
         'resource': str(item.resource), 'namespace': namespace, 'name': name_, 'uid': item.uid}
@@ -185,7 +186,7 @@ def _describe_calls(
     } for call in list(underway)[:MAX_HANDLERS]]
 
 
-def _describe_progress(item: items.Item, moment: clocks.Moment) -> list[Mapping[str, Any]]:
+def _describe_progress(item: objects.Item, moment: clocks.Moment) -> list[Mapping[str, Any]]:
     states = {} if item.cycle is None else item.cycle.states
     return [
         {'id': id, 'attempts': state.retries, **_describe_due(state.due, moment)}
