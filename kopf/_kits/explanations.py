@@ -17,7 +17,8 @@ from kopf._cogs.structs import bodies, diffs, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, reconcilers
-from kopf._core.intents import causes, filters, handlers, mismatches, registries
+from kopf._core.intents import causes, filters, handlers, registries
+from kopf._kits import mismatches
 
 LATER = "after this handling cycle, for the later changes"
 FOREIGN_FINALIZER = "of another controller, which has to remove it"

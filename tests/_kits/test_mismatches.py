@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._core.intents import filters, mismatches
+from kopf._core.intents import filters
 from kopf._core.intents.causes import Reason
 from kopf._core.intents.handlers import ABSENT, PRESENT, ChangingHandler, WatchingHandler
+from kopf._kits import mismatches
 from tests._core.intents.test_filters import (
     FIELD,
     HANDLED,
