@@ -2,7 +2,6 @@
 What is where; which layers import which is checked by import-linter, see pyproject.toml.
 """
 import ast
-import collections
 import pathlib
 
 import kopf
@@ -22,16 +21,6 @@ def test_nothing_else_is_public():
     names = {path.stem for path in ROOT.iterdir() if path.is_dir() or path.suffix == '.py'}
     assert {name for name in names if not name.startswith('_')} == {
         'cli', 'on', 'testing', 'lifecycles'}
-
-
-def test_no_two_modules_share_a_name():
-    """The public face aside: there, ``lifecycles`` is the face of its namesake."""
-    paths = collections.defaultdict(list)
-    for folder in ('_cogs', '_core', '_kits'):
-        for path in (ROOT / folder).rglob('*.py'):
-            paths[path.name].append(path.relative_to(ROOT).as_posix())
-    del paths['__init__.py']
-    assert {name: found for name, found in paths.items() if len(found) > 1} == {}
 
 
 def test_only_clients_talk_to_the_api():

@@ -7,7 +7,7 @@ from kopf import testing
 from kopf._cogs.clients.vaults import Vault
 from kopf._kits import commanding, explaining
 
-CRD = pathlib.Path(__file__).parents[3] / 'examples' / 'crd.yaml'
+CRD = pathlib.Path(__file__).parents[2] / 'examples' / 'crd.yaml'
 
 
 @pytest.fixture()
