@@ -222,10 +222,10 @@ FAULTS = (
     # Older states after a restart.
     Fault('newer records of the previous process are not noticed',
           '_core.path.saving:Saver.is_behind',
-          "if self.item.trust is not items.Trust.NONE:", "if True:", STALE, is_stale=True),
+          "if self.item.trust is not objects.Trust.NONE:", "if True:", STALE, is_stale=True),
     Fault('newer records of the previous process are written over',
           '_core.path.saving:Saver._is_doubtful',
-          "self.item.trust is not items.Trust.CONFIRMED or", "", STALE, is_stale=True),
+          "self.item.trust is not objects.Trust.CONFIRMED or", "", STALE, is_stale=True),
     Fault('a call for an outdated state counts for the newest one',
           '_core.path.saving:Saver.begin_anew',
           "if seen is not None and seen != newest}", "if False}", STALE, is_stale=True),

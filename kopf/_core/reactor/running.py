@@ -7,9 +7,10 @@ others are cancelled. Each root task stops all that it has started.
 import asyncio
 import contextlib
 import contextvars
+import inspect
 import warnings
-from collections.abc import Collection, Coroutine
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
@@ -22,133 +23,6 @@ from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.reactor import operating, shutdown
 from kopf._core.reactor.watches import discovery
-
-
-def run(
-        *,
-        loop: asyncio.AbstractEventLoop | None = None,
-        lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: indexing.OperatorIndexers | None = None,
-        registry: registries.OperatorRegistry | None = None,
-        settings: configuration.OperatorSettings | None = None,
-        memories: Any | None = None,
-        insights: discovery.Insights | None = None,
-        identity: str | None = None,
-        standalone: bool | None = None,
-        priority: int | None = None,
-        peering_name: str | None = None,
-        liveness_endpoint: str | None = None,
-        metrics_endpoint: str | None = None,
-        clusterwide: bool = False,
-        namespaces: Collection[references.NamespacePattern] = (),
-        namespace: references.NamespacePattern | None = None,
-        stop_flag: flags.Flag | None = None,
-        ready_flag: flags.Flag | None = None,
-        vault: vaults.Vault | None = None,
-        memo: object | None = None,
-        _command: Coroutine[None, None, None] | None = None,
-) -> None:
-    """
-    Run an operator from synchronous code, and return when it has stopped.
-
-    :param loop: the event loop to run in. Default: a new loop, as `asyncio.run` makes it.
-
-    `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
-    an operator in a program" in the documentation.
-    """
-    coro = operator(
-        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
-        memories=memories, insights=insights, identity=identity, standalone=standalone,
-        priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
-        metrics_endpoint=metrics_endpoint,
-        clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
-        stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
-    with contextlib.suppress(asyncio.CancelledError):
-        if loop is None:
-            asyncio.run(coro)
-        else:
-            loop.run_until_complete(coro)
-
-
-async def operator(
-        *,
-        lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: indexing.OperatorIndexers | None = None,
-        registry: registries.OperatorRegistry | None = None,
-        settings: configuration.OperatorSettings | None = None,
-        memories: Any | None = None,
-        insights: discovery.Insights | None = None,
-        identity: str | None = None,
-        standalone: bool | None = None,
-        priority: int | None = None,
-        peering_name: str | None = None,
-        liveness_endpoint: str | None = None,
-        metrics_endpoint: str | None = None,
-        clusterwide: bool = False,
-        namespaces: Collection[references.NamespacePattern] = (),
-        namespace: references.NamespacePattern | None = None,
-        stop_flag: flags.Flag | None = None,
-        ready_flag: flags.Flag | None = None,
-        vault: vaults.Vault | None = None,
-        memo: object | None = None,
-        _command: Coroutine[None, None, None] | None = None,
-) -> None:
-    """
-    Run an operator in the current event loop, and return when it has stopped.
-
-    The operator stops when its task is cancelled; when the ``stop_flag`` is set; on SIGINT and
-    SIGTERM, if it runs in the main thread; or on an error that it cannot recover from, e.g. when a
-    startup handler fails permanently. See "Embed an operator in a program" in the documentation.
-
-    :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
-        but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
-    :param namespaces: the namespaces to serve: names, patterns such as ``'dev-*'``, or regular
-        expressions. Default: none.
-    :param namespace: one more item of ``namespaces``. Deprecated: use ``namespaces``.
-    :param registry: the handlers. Default: the default registry, which gets the handlers of all
-        decorators without ``registry=``.
-    :param lifecycle: which of the due handlers of an object Kopf calls, and in which order; see
-        `kopf.lifecycles`. Default: the lifecycle of `kopf.set_default_lifecycle`.
-    :param settings: the settings. The peering parameters below change them. Default: new
-        `kopf.OperatorSettings`.
-    :param memo: what activity handlers get as ``memo``. Each object gets its own shallow copy.
-        Default: an empty `kopf.Memo`.
-    :param standalone: whether to ignore peerings. Default: ``settings.peering.standalone``.
-    :param priority: the priority in the peering, an integer. Default:
-        ``settings.peering.priority``.
-    :param peering_name: the name of the peering, which becomes mandatory. Default:
-        ``settings.peering.name``.
-    :param identity: the name of this operator in the peering, or in its Lease. Default: ``$POD_ID``
-        if it is set, otherwise a name made of the user, the host, and the time.
-    :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
-        Default: Kopf serves none.
-    :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
-        ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
-    :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
-        set. Default: none.
-    :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
-        startup handlers have succeeded and the credentials are available. Default: none.
-    :param vault: the credentials. Default: the login handlers provide them.
-    :param indexers: the indices, if the application reads them. Default: internal ones.
-    :param insights: the observed resources and namespaces, if the application reads them. Default:
-        internal ones.
-    :param memories: ignored; accepted for compatibility.
-    :param _command: a coroutine to run instead of the operator. Internal.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
-        an event nor a future.
-    :raises LoginError: if there are no credentials that the API server accepts.
-    :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
-    :raises Exception: if a startup or cleanup handler has failed permanently.
-    """
-    existing = asyncio.all_tasks()
-    root_tasks = await spawn_tasks(
-        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
-        memories=memories, insights=insights, identity=identity, standalone=standalone,
-        priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
-        metrics_endpoint=metrics_endpoint,
-        clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
-        stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
-    await run_tasks(root_tasks, ignored=existing)
 
 
 async def spawn_tasks(
@@ -221,6 +95,121 @@ async def spawn_tasks(
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(stop_flag), name="stop-flag checker")]
+
+
+_P = ParamSpec('_P')
+_R = TypeVar('_R')
+
+
+def _with_parameters_of(
+        other: Callable[_P, object],
+) -> Callable[[Callable[..., _R]], Callable[_P, _R]]:
+    """Give a function the signature of another one, except for what it returns."""
+    def decorate(fn: Callable[..., _R]) -> Callable[_P, _R]:
+        own = inspect.signature(fn).return_annotation
+        fn.__signature__ = inspect.signature(  # type: ignore[attr-defined]
+            other).replace(return_annotation=own)
+        return fn
+    return decorate
+
+
+@_with_parameters_of(spawn_tasks)
+async def operator(**options: Any) -> None:
+    """
+    Run an operator in the current event loop, and return when it has stopped.
+
+    The operator stops when its task is cancelled; when the ``stop_flag`` is set; on SIGINT and
+    SIGTERM, if it runs in the main thread; or on an error that it cannot recover from, e.g. when a
+    startup handler fails permanently. See "Embed an operator in a program" in the documentation.
+
+    :param clusterwide: whether to serve all namespaces. It excludes ``namespaces``. Default: no;
+        but if there are no ``namespaces`` either, the operator is cluster-wide, with a warning.
+    :param namespaces: the namespaces to serve: names, patterns such as ``'dev-*'``, or regular
+        expressions. Default: none.
+    :param namespace: one more item of ``namespaces``. Deprecated: use ``namespaces``.
+    :param registry: the handlers. Default: the default registry, which gets the handlers of all
+        decorators without ``registry=``.
+    :param lifecycle: which of the due handlers of an object Kopf calls, and in which order; see
+        `kopf.lifecycles`. Default: the lifecycle of `kopf.set_default_lifecycle`.
+    :param settings: the settings. The peering parameters below change them. Default: new
+        `kopf.OperatorSettings`.
+    :param memo: what activity handlers get as ``memo``. Each object gets its own shallow copy.
+        Default: an empty `kopf.Memo`.
+    :param standalone: whether to ignore peerings. Default: ``settings.peering.standalone``.
+    :param priority: the priority in the peering, an integer. Default:
+        ``settings.peering.priority``.
+    :param peering_name: the name of the peering, which becomes mandatory. Default:
+        ``settings.peering.name``.
+    :param identity: the name of this operator in the peering, or in its Lease. Default: ``$POD_ID``
+        if it is set, otherwise a name made of the user, the host, and the time.
+    :param liveness_endpoint: where to serve health checks, e.g. ``'http://0.0.0.0:8080/healthz'``.
+        Default: Kopf serves none.
+    :param metrics_endpoint: where to serve metrics for Prometheus, e.g.
+        ``'http://0.0.0.0:8080/metrics'``. Default: ``settings.metrics.endpoint``.
+    :param stop_flag: an event or a future, of asyncio or of threads. The operator stops when it is
+        set. Default: none.
+    :param ready_flag: an event or a future, of asyncio or of threads. The operator sets it when the
+        startup handlers have succeeded and the credentials are available. Default: none.
+    :param vault: the credentials. Default: the login handlers provide them.
+    :param indexers: the indices, if the application reads them. Default: internal ones.
+    :param insights: the observed resources and namespaces, if the application reads them. Default:
+        internal ones.
+    :param memories: ignored; accepted for compatibility.
+    :param _command: a coroutine to run instead of the operator. Internal.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given, or if a flag is neither
+        an event nor a future.
+    :raises LoginError: if there are no credentials that the API server accepts.
+    :raises EndpointError: if Kopf cannot serve the health checks or the metrics at the endpoint.
+    :raises Exception: if a startup or cleanup handler has failed permanently.
+    """
+    existing = asyncio.all_tasks()
+    await run_tasks(await spawn_tasks(**options), ignored=existing)
+
+
+def run(
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        lifecycle: lifecycles.LifeCycleFn | None = None,
+        indexers: indexing.OperatorIndexers | None = None,
+        registry: registries.OperatorRegistry | None = None,
+        settings: configuration.OperatorSettings | None = None,
+        memories: Any | None = None,
+        insights: discovery.Insights | None = None,
+        identity: str | None = None,
+        standalone: bool | None = None,
+        priority: int | None = None,
+        peering_name: str | None = None,
+        liveness_endpoint: str | None = None,
+        metrics_endpoint: str | None = None,
+        clusterwide: bool = False,
+        namespaces: Collection[references.NamespacePattern] = (),
+        namespace: references.NamespacePattern | None = None,
+        stop_flag: flags.Flag | None = None,
+        ready_flag: flags.Flag | None = None,
+        vault: vaults.Vault | None = None,
+        memo: object | None = None,
+        _command: Coroutine[None, None, None] | None = None,
+) -> None:
+    """
+    Run an operator from synchronous code, and return when it has stopped.
+
+    :param loop: the event loop to run in. Default: a new loop, as `asyncio.run` makes it.
+
+    `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
+    an operator in a program" in the documentation.
+    """
+    coro = operator(
+        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
+        memories=memories, insights=insights, identity=identity, standalone=standalone,
+        priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
+        metrics_endpoint=metrics_endpoint,
+        clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
+        stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
+    with contextlib.suppress(asyncio.CancelledError):
+        if loop is None:
+            asyncio.run(coro)
+        else:
+            loop.run_until_complete(coro)
 
 
 async def run_tasks(

@@ -411,8 +411,8 @@ def test_without_an_endpoint_nothing_of_it_is_even_imported():
 ])
 def test_endpoint_can_also_be_set_at_the_startup(line):
     names, = run_program('', line)
-    assert 'prometheus_client' in names and 'measuring' in names
-    assert 'debugging' not in names
+    assert 'prometheus_client' in names and 'views.metrics' in names
+    assert 'views.debug' not in names
 
 
 def test_lack_of_the_library_is_said_in_a_line_with_what_to_install():
