@@ -5,6 +5,7 @@ parts.
 The engine (`kopf._core.engines.admission`) imports no other engine and nothing of the reactor. What
 the engine needs from the operator is handed in here: the observed resources and the objects' memos.
 """
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -63,8 +64,9 @@ class Admission:
         self._service = services.Service(
             client=client, settings=self._env.settings, directory=directory,
             get_bound=self._get_bound)
-        reviewer: reviews.WebhookFn = reviewing.Reviewer(directory, reviewing.Dependencies(
-            context=self._env, find=self._find, get_memo=self._get_memo))
+        reviewer: reviews.WebhookFn = functools.partial(
+            self._review, reviewing.Reviewer(directory, reviewing.Dependencies(
+                context=self._env, find=self._find, get_memo=self._get_memo)))
         if self._measure is not None:
             reviewer = self._measure(reviewer, directory)
         try:
@@ -113,6 +115,12 @@ class Admission:
         if self._service is not None:
             self._insights.unsubscribe(self._service.changed)
             await self._service.stop(deadline)
+
+    async def _review(
+            self, reviewer: reviewing.Reviewer, request: reviews.Request, **kwargs: Any,
+    ) -> reviews.Response:
+        self._env.client.enter_term()
+        return await reviewer(request, **kwargs)
 
     def _get_bound(self) -> services.Bound | None:
         if self._insights.resources is None:

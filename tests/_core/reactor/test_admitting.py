@@ -2,16 +2,20 @@
 What reviews take from the rest of the operator.
 """
 import asyncio
+import json
 import types
 
 import pytest
 
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.clients import errors
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
+from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
 from kopf._core.reactor.watches import discovery
+from tests._core.reactor.worlds import Api, Client
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',
                     namespaced=True)
@@ -34,12 +38,29 @@ def insights():
     return discovery.Insights()
 
 
+class Server:
+    """A webhook server that answers what the test asks."""
+
+    async def __call__(self, fn):
+        self.fn = fn
+        yield {'url': 'https://localhost'}
+        await asyncio.get_running_loop().create_future()
+
+    async def review(self, raw):
+        return await self.fn({
+            'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
+                'uid': 'uid1', 'operation': 'CREATE', 'object': raw, 'oldObject': None,
+                'resource': {'group': 'kopf.dev', 'version': 'v1', 'resource': 'kopfexamples'},
+            }})
+
+
 @pytest.fixture()
 def admission(registry, insights):
     settings = kopf.OperatorSettings()
     known = {'uid1': types.SimpleNamespace(memo=kopf.Memo(known=True))}
-    env = types.SimpleNamespace(
-        settings=settings, clock=Clock(), indices={}, memo=kopf.Memo(shared=True))
+    env = saving.Environment(
+        client=Client(Api(), settings), settings=settings, clock=Clock(), indices={},
+        memo=kopf.Memo(shared=True))
     yield Admission(
         env=env, registry=registry, insights=insights,
         find=lambda resource, uid: known.get(uid) if resource == RESOURCE else None)
@@ -81,3 +102,35 @@ async def test_the_absence_of_a_server_is_a_failure_of_the_startup(admission):
     with pytest.raises(ActivityError, match="need a server"):
         admission.start(None)
     await admission.stop(asyncio.get_running_loop().time() + 1)
+
+
+async def test_what_threads_want_in_a_later_term_than_that_of_the_review_is_not_written(
+        admission, registry, insights):
+    loop = asyncio.get_running_loop()
+    client = admission._env.client
+    client.api.create(spec={})
+    server = admission._env.settings.admission.server = Server()
+    terms, written = iter([2]), []
+
+    async def write():
+        return await client.request(
+            'PATCH', '/kopfexamples/obj', content_type='application/merge-patch+json',
+            body=json.dumps({'spec': {'n': 1}}).encode())
+
+    @kopf.on.mutate('kopfexamples', registry=registry)
+    def fn(**_):
+        client.terms = next(terms, client.terms)
+        try:
+            asyncio.run_coroutine_threadsafe(write(), loop).result()
+            written.append(True)
+        except errors.NotLeadingError:
+            written.append(False)
+
+    insights.set_resources([RESOURCE])
+    admission.start(client)
+    await admission._service.changed.wait()
+    await server.review(client.api.objects['obj'])
+    assert written == [False]
+    await server.review(client.api.objects['obj'])
+    assert written == [False, True]
+    await admission.stop(loop.time() + 1)
