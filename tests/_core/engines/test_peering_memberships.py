@@ -37,8 +37,12 @@ class Api:
         self.watchers = set()
 
     @property
+    def raw_version(self):
+        return str(self.version)
+
+    @property
     def raw(self):
-        return {'metadata': {'name': 'default', 'resourceVersion': str(self.version)},
+        return {'metadata': {'name': 'default', 'resourceVersion': self.raw_version},
                 'status': copy.deepcopy(self.status)}
 
     def patch(self, changes):
@@ -106,7 +110,11 @@ class Member:
             raise errors.APINotFoundError("not found", status=404)
         if method == 'GET':
             return {'items': [] if self.api.is_deleted else [self.api.raw]}
-        self.api.patch(json.loads(body)['status'])
+        payload = json.loads(body)
+        version = payload.get('metadata', {}).get('resourceVersion', self.api.raw_version)
+        if version != self.api.raw_version:
+            raise errors.APIConflictError("another version", status=409)
+        self.api.patch(payload['status'])
         raw = self.api.raw
         await asyncio.sleep(LATENCY)
         return raw
@@ -315,6 +323,30 @@ async def test_equal_ones_freeze_both_until_one_of_them_leaves():
         await b.leave()
         await asyncio.sleep(0.1)
         assert a.standing is Standing.ACTIVE
+
+
+@testing.virtual_time
+async def test_records_that_are_renewed_at_the_last_moment_are_not_removed():
+    api = Api()
+    late = {'priority': 1, 'lifetime': 5}
+    api.patch({'late': {**late, 'lastseen': '2000-01-01T00:00:00+00:00'}})
+    me = Member(api, 'me', 0)
+    send, removals = me.request, []
+
+    async def request(*args, body, **options):
+        if 'late' in json.loads(body)['status']:
+            removals.append(body)
+            api.patch({'late': {**late, 'lastseen': '2020-01-01T00:00:10+00:00'}})
+        return await send(*args, body=body, **options)
+
+    me.request = request
+    async with meet(me):
+        async with asyncio.timeout(3 * LIFETIME):
+            while not removals:
+                await asyncio.sleep(LATENCY)
+        await asyncio.sleep(1)
+        assert 'late' in api.status
+        assert me.standing is Standing.YIELDING
 
 
 @testing.virtual_time

@@ -12,11 +12,12 @@ A member that takes over waits for a moment: until the peers of lower priorities
 records that they have finished what was under way.
 """
 import asyncio
+import contextlib
 import enum
 import logging
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from kopf._cogs.aiokits import clocks, tasks, timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
@@ -288,8 +289,7 @@ class Membership:
             record.setdefault('paused', None)
         self._written, self._said = True, own.paused
         try:
-            newest = await self._patch(
-                {**dict.fromkeys(dead), self._identity: record})
+            newest = await self._exchange(record, dead)
             if newest is None:
                 await self._verify_absence()
         except errors.APIForbiddenError:
@@ -314,13 +314,28 @@ class Membership:
         elapsed = self._clock.mono() - begun.mono
         return max(0.0, self._lifetime * random.uniform(*RENEWAL) - elapsed)
 
-    async def _patch(
-            self, changes: dict[str, object], *, retry: bool = False,
+    async def _exchange(
+            self, record: dict[str, object], dead: Collection[str],
     ) -> bodies.RawBody | None:
+        """Write the own record, and remove the dead ones unless the object has changed."""
+        if dead:
+            with contextlib.suppress(errors.APIConflictError):  # their peers can have come back
+                return await self._patch(
+                    {**dict.fromkeys(dead), self._identity: record}, version=self._version)
+        return await self._patch({self._identity: record})
+
+    async def _patch(
+            self,
+            changes: dict[str, object],
+            *,
+            version: bodies.Version = None,
+            retry: bool = False,
+    ) -> bodies.RawBody | None:
+        meta = {} if version is None else {'metadata': {'resourceVersion': str(version)}}
         subresource = 'status' if 'status' in self.resource.subresources else None
         return await patching.patch(
             self._client, resource=self.resource, namespace=self.namespace, name=self.name,
-            payload={'status': changes}, subresource=subresource, retry=retry,
+            payload={**meta, 'status': changes}, subresource=subresource, retry=retry,
             timeout=self._timeout)
 
     async def _verify_absence(self) -> None:
