@@ -202,6 +202,31 @@ def make_night(seed: int, hours: int, *, busy: float = BUSY) -> Plan:
         steps=tuple(steps), threads=3)
 
 
+def make_partition(seed: int) -> Plan:
+    """
+    Make a plan of two peers: the one with the higher priority is cut off until the other works.
+
+    Objects change all the time, mostly when the network has recovered.
+    """
+    rng = random.Random(f'partition {seed}')
+    numbers = itertools.count(100)
+    at, seconds = round(rng.uniform(2, 20), 3), round(rng.uniform(65, 130), 3)
+    steps = [Step(-1.0, 'create', {'name': name, 'n': next(numbers), 'on': False, 'k': 0})
+             for name in NAMES]
+    steps.append(Step(at, 'cut', {'who': 0, 'seconds': seconds}))
+    for count, begin, end in (
+            (5, 0.0, at), (10, at, at + seconds - 5), (25, at + seconds - 5, at + seconds + 15)):
+        steps += [Step(round(rng.uniform(begin, end), 3), 'edit', {
+            'name': rng.choice(NAMES), 'n': next(numbers)}) for _ in range(count)]
+    return Plan(
+        seed=seed,
+        features=frozenset(rng.choice((('main',), ('main', 'parent', 'patching', 'field')))),
+        separate=rng.random() < 0.5, flush_delay=rng.choice((0.0, 1.0)),
+        disorder=rng.choice((0.0, 0.2, 0.8)),
+        latency=rng.choice(((0.0, 0.01), (0.0, 0.1), (0.02, 0.6))),
+        lag=rng.choice((0.0, 0.1, 0.7)), replicas=2, steps=_sort(steps))
+
+
 def _make_time(rng: random.Random, others: list[float]) -> float:
     """Mostly soon after the start or close to others: that is where the races are."""
     if others and rng.random() < 0.4:

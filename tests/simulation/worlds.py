@@ -84,6 +84,8 @@ class Report:
     """The virtual time at the end."""
     census: list[collections.Counter[str]]
     """How many tasks, timers, and objects of the framework there were, in each measurement."""
+    calls: list[Call]
+    """The calls of the handlers of changes."""
 
     @property
     def digest(self) -> str:
@@ -101,7 +103,9 @@ def run(plan: plans.Plan, *, verbose: bool = False) -> Report:
         warnings.simplefilter('ignore', ResourceWarning)  # of abandoned daemons
         with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(world.live())
-    return Report(plan, world.violation, world.story, world.faults, world.seconds, world.census)
+    return Report(
+        plan, world.violation, world.story, world.faults, world.seconds, world.census,
+        [call for calls in world.guarantees.calls.values() for call in calls])
 
 
 @contextlib.contextmanager

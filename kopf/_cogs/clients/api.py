@@ -23,8 +23,6 @@ default_logger = logging.getLogger(__name__)
 
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
-Retry = bool | Callable[[], bool]
-
 JSON = 'application/json'
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
 NETWORK_ERRORS = (wires.WireError, OSError, TimeoutError)
@@ -214,7 +212,7 @@ class Client:
             params: Mapping[str, str] | None = None,
             timeout: float | None = None,
             logger: Logger | None = None,
-            retry: Retry = True,
+            retry: bool = True,
             backoffs: pausing.Backoffs | None = None,
             permit: Callable[[], None] | None = None,
     ) -> Any:
@@ -222,8 +220,7 @@ class Client:
         Make a request, and return the parsed JSON of the response; None if the response is empty.
 
         The request is retried after errors of the network, HTTP 5xx, and HTTP 429, unless ``retry``
-        is false, or is a function that returns false right before the next attempt. ``backoffs``
-        are the pauses between the attempts, in seconds; by default,
+        is false. ``backoffs`` are the pauses between the attempts, in seconds; by default,
         ``settings.networking.error_backoffs``. The pauses are longer while many requests fail, see
         `outages`. ``timeout`` is for one attempt, in seconds; by default,
         ``settings.networking.request_timeout``. ``permit`` is called right before each attempt is
@@ -253,7 +250,7 @@ class Client:
             params: Mapping[str, str] | None = None,
             timeout: float | None = None,
             logger: Logger | None = None,
-            retry: Retry = True,
+            retry: bool = True,
             backoffs: pausing.Backoffs | None = None,
             permit: Callable[[], None] | None = None,
     ) -> bytes:
@@ -272,8 +269,6 @@ class Client:
             attempt += 1
             if self._outages and retry:
                 await self._outages.wait(path)
-            if failure is not None and callable(retry) and not retry():
-                raise failure
             try:
                 return await self._try(method, path, body, content_type, accept, timeout, permit)
             except REPEATABLE as error:

@@ -4,7 +4,7 @@ Patching of objects.
 import functools
 import json
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from kopf._cogs.clients import api, errors
@@ -33,7 +33,8 @@ async def patch(
         subresource: str | None = None,
         is_verified: bool = False,
         timeout: float | None = None,
-        retry: api.Retry = True,
+        retry: bool = True,
+        permit: Callable[[], None] | None = None,
         logger: api.Logger | None = None,
 ) -> bodies.RawBody | None:
     """
@@ -41,7 +42,8 @@ async def patch(
 
     ``content_type`` is ``merge`` for a JSON merge patch (RFC 7396), ``json`` for a JSON patch (RFC
     6902). With ``is_verified``, the caller finds what the API server drops: the API server does not
-    warn of unknown fields. The timeout (seconds) and the retries are as in `api.Client.request`.
+    warn of unknown fields. The timeout (seconds), the retries, and the permit are as in
+    `api.Client.request`.
 
     :raises errors.APIError: if the API server refuses the patch, or answers with no proper object.
     :raises TypeError: if the payload has values of other types than those of JSON.
@@ -59,7 +61,7 @@ async def patch(
     try:
         patched: bodies.RawBody = await client.request(
             'PATCH', path, body=encoded.encode(), content_type=_CONTENT_TYPES[content_type],
-            timeout=timeout, retry=retry, logger=logger)
+            timeout=timeout, retry=retry, permit=permit, logger=logger)
     except errors.APINotFoundError:
         return None
     damage = bodies.find_damage(patched)

@@ -60,6 +60,10 @@ class OvertakenError(Exception):
         """The state in which the other operator has left the object."""
 
 
+class FenceRaisedError(Exception):
+    """The fence was raised before a patch was sent that does not check the version."""
+
+
 class Fence(NamedTuple):
     """
     Protects what another operator or the previous process has written to the object.
@@ -85,6 +89,15 @@ class Target(NamedTuple):
     @property
     def is_fenced(self) -> bool:
         return self.fence is not None and self.fence.is_up()
+
+    def pass_unfenced(self) -> None:
+        """
+        Check, right before a patch without the version is sent, that this is still allowed.
+
+        :raises FenceRaisedError: if it is not.
+        """
+        if self.is_fenced:
+            raise FenceRaisedError
 
     def verify(self, expected: bodies.RawBody, actual: bodies.RawBody) -> None:
         """
@@ -127,12 +140,12 @@ class Target(NamedTuple):
             payload: Mapping[str, Any] | list[dict[str, Any]],
             *,
             subresource: str | None = None,
-            retry: api.Retry = True,
+            permit: Callable[[], None] | None = None,
     ) -> bodies.RawBody | None:
         """
         Send a patch as it is, and return the newest state; None if the object is gone.
 
-        The retries are as in `api.Client.request`.
+        ``permit`` is as in `api.Client.request`; its errors are raised.
 
         HTTP 404 alone does not mean that the object is gone: while a CRD is changing, the API
         server responds so for existing objects, too. So, the object is looked for in the list.
@@ -151,7 +164,7 @@ class Target(NamedTuple):
             content_type=content_type,
             subresource=subresource,
             is_verified=True,
-            retry=retry,
+            permit=permit,
             logger=self.logger,
         )
         if self.observer is not None:
@@ -231,14 +244,14 @@ async def _merge(
     newest: bodies.RawBody | None = raw
     for _ in range(MAX_CONFLICTS):
         assert newest is not None
-        meta, is_fenced = newest['metadata'], target.is_fenced
-        key = 'resourceVersion' if alone or is_fenced else 'uid'
+        meta = newest['metadata']
+        key = 'resourceVersion' if alone or target.is_fenced else 'uid'
         guard = {key: meta[key]} if key in meta else {}  # type: ignore[literal-required]
         payload = {**part, 'metadata': {**part.get('metadata', {}), **guard}}
         try:
             result = await target.send(
                 newest, payload, subresource='status' if alone else None,
-                retry=True if is_fenced else lambda: not target.is_fenced)
+                permit=None if key == 'resourceVersion' else target.pass_unfenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
             earlier = earlier or e.earlier
             expected, newest = newest, await target.read_again(newest)
@@ -250,10 +263,8 @@ async def _merge(
                 raise  # the server is behind: the same patch would fail at once again
             target.verify(expected, newest)
             continue
-        except api.REPEATABLE:
-            if is_fenced or not target.is_fenced:
-                raise
-            continue  # the fence was raised between the attempts: the next one needs the version
+        except FenceRaisedError:
+            continue
         if result is not None:
             target.report(find_inconsistencies(part, result))
         return result
@@ -309,10 +320,12 @@ async def exchange(
         *,
         subresource: str | None = None,
         guards: Sequence[dicts.FieldPath] = VERSION,
-        retry: api.Retry = True,
+        permit: Callable[[], None] | None = None,
 ) -> tuple[bodies.RawBody | None, bool]:
     """
     Apply a JSON patch if the fields ``guards`` of the object are as in the given state.
+
+    ``permit`` is as in `api.Client.request`; its errors are raised.
 
     Returns the newest state (None if the object is gone), and whether the patch was applied. If it
     was not, the object has changed: decide again on the newest state.
@@ -329,7 +342,7 @@ async def exchange(
     target.announce(ops)
     try:
         return await target.send(
-            raw, [*tests, *ops], subresource=subresource, retry=retry), True
+            raw, [*tests, *ops], subresource=subresource, permit=permit), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
         newest = await target.read_again(raw)
         if newest is None or _is_newer(newest, raw):

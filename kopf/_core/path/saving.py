@@ -219,7 +219,10 @@ class Saver:
         wanted = decisions.with_finalizer(self.raw, self.settings.persistence.finalizer)
         guards = application.VERSION if self.is_shared() else (
             application.guard_finalizer(self.raw, patch))
-        newest, _ = await self._exchange(_merge(wanted, patch), guards)
+        try:
+            newest, _ = await self._exchange(_merge(wanted, patch), guards)
+        except application.FenceRaisedError:
+            newest, _ = await self._exchange(_merge(wanted, patch))
         return newest
 
     async def remove_finalizer(self, patch: patches.Patch) -> bodies.RawBody | None:
@@ -232,6 +235,10 @@ class Saver:
         newest, _ = await self._exchange(_merge(wanted, patch))
         return newest
 
+    def _verify_unshared(self) -> None:
+        if self.is_shared():
+            raise application.FenceRaisedError
+
     async def _exchange(
             self, wanted: bodies.RawBody,
             guards: Sequence[dicts.FieldPath] = application.VERSION,
@@ -241,7 +248,7 @@ class Saver:
         with self.item.attempting():
             newest, applied = await application.exchange(
                 target, self.raw, ops, guards=guards,
-                retry=True if is_exact else lambda: not self.is_shared())
+                permit=None if is_exact else self._verify_unshared)
         if newest is not None and not (applied and is_exact):
             target.verify(wanted if applied else self.raw, newest)
         self._accept(newest)

@@ -173,15 +173,6 @@ async def test_retrying_can_be_disabled_for_a_request(server, client):
     assert len(server.requests) == 1
 
 
-async def test_retrying_can_be_ended_between_the_attempts(server, client):
-    server.script(refuse(500), refuse(502), refuse(503), refuse(504))
-    answers = iter([True, True, False])
-    with pytest.raises(errors.APIServerError) as info:
-        await client.request('GET', '/', backoffs=[0.01] * 5, retry=lambda: next(answers))
-    assert info.value.status == 503
-    assert len(server.requests) == 3
-
-
 async def test_backoffs_can_be_given_for_a_request(server, client):
     server.script(refuse(500))
     with pytest.raises(errors.APIServerError):

@@ -170,13 +170,13 @@ class Client:
         if not self.leads or self._term.get(self.terms) != self.terms:
             raise errors.NotLeadingError("not leading")
 
-    async def request(self, method, path, *, body=None, content_type=None, retry=True, **_):
+    async def request(self, method, path, *, body=None, content_type=None, permit=None, **_):
         self.verify_term()
         while self.cut:
             await asyncio.sleep(1)
-            if callable(retry) and not retry():
-                raise errors.APIConnectionError("cut off", status=0)
             self.verify_term()
+        if permit is not None:
+            permit()
         return await self._exchange(lambda: self.api.patch(
             *parse_path(path), content_type, json.loads(body)), path)
 

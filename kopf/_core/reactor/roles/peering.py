@@ -211,6 +211,8 @@ class Peerings:
             self.paused = True
             for pausable in self._pausables:
                 pausable.pause()
+            if any(item.standing is Standing.LOST for item in self._iter_memberships()):
+                self._client.reset_writes()  # they must not arrive when others have taken over
             self._resting = asyncio.get_running_loop().create_task(self._rest())
 
     async def _rest(self) -> None:
