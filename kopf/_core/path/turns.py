@@ -189,6 +189,7 @@ class Processor:
                 return
             is_news = inbox.has_pending
             raw = inbox.take(first)
+            is_response = found is not None and found.saver.raw is raw
             if item.gone:
                 if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
@@ -208,13 +209,13 @@ class Processor:
                 await self._reconcile(item, found)
             if item.handlers.reconciling:
                 await self._run_reconcilers(
-                    item, raw, is_news=is_news, is_hot=rounds >= HOT_ROUNDS)
+                    item, raw, is_news=is_news and not is_response, is_hot=rounds >= HOT_ROUNDS)
                 if not inbox.has_pending:
                     inbox.pack()  # after a start, thousands of objects rest at once
             if inbox.pending is not None:
                 rounds += 1
-                is_response = found is not None and found.saver.raw is inbox.pending
-                if rounds >= HOT_ROUNDS and not is_response and not decisions.is_deleting(
+                is_own = found is not None and found.saver.raw is inbox.pending
+                if rounds >= HOT_ROUNDS and not is_own and not decisions.is_deleting(
                         inbox.pending):
                     await asyncio.sleep(self.env.settings.queueing._batch_window)
             if self._switch.is_stopping or self._switch.is_paused or not (
@@ -225,7 +226,8 @@ class Processor:
             self, item: objects.Item, raw: bodies.RawBody, *, is_news: bool, is_hot: bool,
     ) -> None:
         """
-        Call the reconciling handlers, and schedule their next calls.
+        Call the reconciling handlers, and schedule their next calls. ``is_news`` is whether the
+        state is of others, and not the response to an own write.
 
         They wait for a newer state that is there already, and for its indexing, unless the object
         ``is_hot``.
@@ -235,10 +237,14 @@ class Processor:
             return
         newest = raw
         if item.inbox.version != bodies.parse_version(raw):
-            newest = item.recall() or raw
+            kept = item.recall()
+            if kept is not None and bodies.parse_version(kept) != bodies.parse_version(raw):
+                newest = kept
         # The own writes of this pass have no echoes, but they are changes of the object.
-        if is_news or bodies.parse_version(newest) != bodies.parse_version(raw):
+        if is_news or (newest is not raw and not member.has_written):
             member.note_change()
+        elif newest is not raw and self._is_different(item, raw, newest):
+            member.note_answer()
         if self._switch.is_stopping or (item.inbox.has_pending and not is_hot):
             return
         if self._switch.check_paused() or not (item.is_indexed or is_hot):
@@ -249,11 +255,20 @@ class Processor:
         try:
             await member.run(item.handlers.reconciling, newest)
         finally:
-            item.enter(objects.Phase.WORKING)
+            item.enter(items.Phase.WORKING)
+        if member.has_written and self._is_changing(item, newest):
+            item.inbox.remind()  # the handlers of changes have not seen what was written
         if member.due is not None and (item.due is None or member.due < item.due):
             self._alarms.sleep(item, member.due)
 
-    def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
+    def _is_different(self, item: items.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
+        """Whether the states differ in more than in the records of handlers."""
+        essence, other = (decisions.build_essence(
+            bodies.Body(raw), settings=self.env.settings,
+            extra_fields=item.handlers.extra_fields) for raw in (a, b))
+        return essence != other or a.get('status') != b.get('status')
+
+    def _is_changing(self, item: items.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers
         return bool(served.changing or served.spawning or item.companions) or (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer))

@@ -181,3 +181,74 @@ async def test_an_object_that_is_changed_with_each_own_write_is_written_at_a_lim
             await api.client.create('kopfexamples', 'parent')
             await asyncio.sleep(60)
             assert 60 < len(times) < 80
+
+
+@testing.virtual_time
+async def test_handlers_of_changes_handle_what_the_handler_writes_into_the_spec(registry):
+    calls = []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(spec, patch, **_):
+        calls.append('reconcile')
+        patch.spec['field'] = str(spec['n'])
+
+    @kopf.on.update('kopfexamples', field='spec.field', registry=registry)
+    async def update(new, **_):
+        calls.append(new)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await asyncio.sleep(100)
+            assert calls == ['reconcile', '1']
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
+            await asyncio.sleep(100)
+            assert calls == ['reconcile', '1', 'reconcile', '2']
+
+
+@testing.virtual_time
+async def test_daemons_start_and_stop_by_what_the_handler_writes(registry):
+    calls = []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(spec, patch, **_):
+        patch.meta.labels['size'] = spec['size']
+
+    @kopf.daemon('kopfexamples', labels={'size': 'large'}, registry=registry)
+    async def daemon(stopped, **_):
+        calls.append('begin')
+        await stopped.wait()
+        calls.append('end')
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'size': 'large'})
+            await asyncio.sleep(10)
+            assert calls == ['begin']
+            await api.client.patch('kopfexamples', 'parent', {'spec': {'size': 'small'}})
+            await asyncio.sleep(10)
+            assert calls == ['begin', 'end']
+
+
+@testing.virtual_time
+async def test_handlers_that_answer_the_writes_of_each_other_are_called_at_a_limited_rate(registry):
+    calls = []
+
+    @kopf.reconcile('kopfexamples', registry=registry)
+    async def fn(spec, patch, **_):
+        calls.append('reconcile')
+        if len(calls) < 1000:
+            patch.spec['n'] = spec['n'] + 1
+
+    @kopf.on.update('kopfexamples', field='spec.n', registry=registry)
+    async def update(new, patch, **_):
+        patch.spec['seen'] = new
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await asyncio.sleep(60)
+            assert 10 < len(calls) < 80

@@ -266,7 +266,7 @@ class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
         '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_new', '_is_reported',
-        '_is_triggered', '_problems', '_reporter', '_restorations', 'host', 'name')
+        '_is_triggered', '_problems', '_reporter', '_restorations', 'has_written', 'host', 'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
@@ -281,6 +281,8 @@ class Reconcilers:
         """Whether the next run is not only because of children."""
         self._has_applied = False
         """Whether the last run has applied any children."""
+        self.has_written = False
+        """Whether the last run has changed the object itself."""
         self._restorations: quotas.Bucket | None = None
         """How often the children can still be restored, if they were lately."""
         self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
@@ -322,6 +324,11 @@ class Reconcilers:
         """Run when the object is processed: it has changed."""
         self._is_triggered = self._is_asked = True
 
+    def note_answer(self) -> None:
+        """Run when the object is processed: handlers have answered an own write by their writes."""
+        self._is_triggered = True
+        self._count_repetition()
+
     async def run(
             self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
     ) -> None:
@@ -332,7 +339,7 @@ class Reconcilers:
         """
         is_triggered, self._is_triggered = self._is_triggered, False
         is_asked, self._is_asked = self._is_asked, False
-        self._has_applied = False
+        self._has_applied = self.has_written = False
         try:
             if raw['metadata'].get('deletionTimestamp') is not None:
                 self._due.clear()
@@ -351,7 +358,7 @@ class Reconcilers:
 
     # Children that others change or delete all the time must not become a hot loop: e.g. Kubernetes
     # deletes the children of a deleted object before an interrupted watch shows its deletion. The
-    # same goes for an object that somebody changes whenever the operator has written to it.
+    # same goes for an object that somebody, or a handler, changes whenever this has written to it.
 
     def _count_repetition(self) -> None:
         now = self._hub.context.clock.mono()
@@ -804,6 +811,7 @@ class Reconcilers:
         newest = await application.apply(self._get_target(logger), raw, patch)
         if newest is not None:
             self.host.accept(newest)
+            self.has_written = True
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
             if _has_news(raw, newest, expected):
                 self._is_triggered = True  # but not asked: what follows from own writes is limited
