@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
-from kopf._cogs.structs import bodies, diffs, ids, memos, patches, references
+from kopf._cogs.structs import bodies, concealing, dicts, diffs, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, reconcilers
@@ -218,8 +218,8 @@ class _Explainer:
         later = self._look_beyond(view, now)
         return _Changing(
             cause=now.change.reason.value,
-            changes=_list_changes(now.change.diff) if view.old is not None else [],
-            later=_list_changes(later.change.diff) if later is not None else [],
+            changes=self._list_changes(now.change.diff) if view.old is not None else [],
+            later=self._list_changes(later.change.diff) if later is not None else [],
             progress=list(self._find_progress(cycle)),
             verdicts=list(self._judge_changing(
                 now, self._look_ahead(view, cycle, initial=True), later)),
@@ -227,6 +227,15 @@ class _Explainer:
             needing=[
                 handler for handler in self._served.changing
                 if handler.requires_finalizer and _is_in_scope(handler, now.change)])
+
+    def _list_changes(self, diff: diffs.Diff) -> list[Change]:
+        def show(value: Any, field: dicts.FieldPath) -> Any:
+            return concealing.conceal_value(value, field, self._resource)
+
+        return [
+            Change(item.operation.value, '.'.join(item.field),
+                   show(item.old, item.field), show(item.new, item.field))
+            for item in sorted(diff, key=lambda item: item.field)]
 
     def _look_ahead(
             self, view: decisions.View, cycle: cycles.Cycle | None, *, initial: bool,
@@ -479,11 +488,6 @@ class _Outlook(NamedTuple):
     selection: filters.Selection
     step: decisions.Step
     cycle: cycles.Cycle | None
-
-
-def _list_changes(diff: diffs.Diff) -> list[Change]:
-    return [Change(item.operation.value, '.'.join(item.field), item.old, item.new)
-            for item in sorted(diff, key=lambda item: item.field)]
 
 
 def _conclude(

@@ -7,7 +7,7 @@ of each object. Tests hold that both always agree.
 from collections.abc import Mapping
 from typing import Any
 
-from kopf._cogs.structs import dicts, diffs
+from kopf._cogs.structs import concealing, dicts, diffs
 from kopf._core.intents import causes, filters, handlers
 
 NOUNS: Mapping[causes.Reason, str] = {
@@ -51,7 +51,8 @@ def _find(
         for key, criterion in (getattr(handler, what) or {}).items():
             value = (meta.get(what) or {}).get(key)
             if not _check(handler, value, criterion, kwargs):
-                return _describe_value(f"the {what.removesuffix('s')} {key!r}", value, criterion)
+                shown = concealing.conceal_value(value, ('metadata', what, key), cause.resource)
+                return _describe_value(f"the {what.removesuffix('s')} {key!r}", shown, criterion)
     if handler.field:
         found = (
             _find_in_change(handler, cause, kwargs)
@@ -79,7 +80,7 @@ def _find_in_state(
     criterion = handlers.PRESENT if handler.value is None else handler.value
     if _check(handler, value, criterion, kwargs):
         return None
-    return _describe_value(_name_field(handler), value, criterion)
+    return _describe_value(_name_field(handler), _conceal(handler, cause, value), criterion)
 
 
 def _find_in_change(
@@ -93,15 +94,16 @@ def _find_in_change(
     if handler.old is not None or handler.new is not None:
         for value, criterion, when in ((old, handler.old, 'before'), (new, handler.new, 'now')):
             if criterion is not None and not _check(handler, value, criterion, kwargs):
-                return _describe_value(f"{field} ({when})", value, criterion)
+                return _describe_value(
+                    f"{field} ({when})", _conceal(handler, cause, value), criterion)
     elif handler.value is not None or not handler.field_needs_change:
         criterion = handlers.PRESENT if handler.value is None else handler.value
         is_met = _check(handler, new, criterion, kwargs)
         if not is_met and not (
                 handler.field_needs_change and _check(handler, old, criterion, kwargs)):
-            return _describe_value(field, new, criterion)
+            return _describe_value(field, _conceal(handler, cause, new), criterion)
     if handler.field_needs_change and not diffs.diff(old, new):
-        return f"{field} has not changed: {_show(new)}"
+        return f"{field} has not changed: {_show(_conceal(handler, cause, new))}"
     return None
 
 
@@ -135,6 +137,12 @@ def _describe_value(what: str, value: Any, criterion: Any) -> str:
     if callable(criterion):
         return f"{what} {actual}, for which {_name(criterion)} returns false"
     return f"{what} {actual}, but must be {_show(criterion)}"
+
+
+def _conceal(
+        handler: handlers.ResourceHandler, cause: causes.ResourceCause, value: Any,
+) -> Any:
+    return concealing.conceal_value(value, handler.field or (), cause.resource)
 
 
 def _name_field(handler: handlers.ResourceHandler) -> str:

@@ -82,6 +82,20 @@ def test_updates_with_their_changes(registry):
         "  spec.z is removed: it was 3"]
 
 
+def test_values_of_secrets_are_not_shown(registry):
+    for key, value in [('a', 'x'), ('b', kopf.ABSENT)]:
+        @kopf.on.update('v1', 'secrets', registry=registry, field=f'data.{key}', value=value)
+        def fn(**_):
+            pass
+
+    handled = json.dumps({'data': {'a': 'hunter1', 'b': 'hunter2'}})
+    raw = {'apiVersion': 'v1', 'kind': 'Secret', 'data': {'a': 'hunter3', 'b': 'hunter2'},
+           'metadata': {'name': 'one', 'annotations': {HANDLED: handled}}}
+    found = testing.explain(raw, registry=registry)
+    assert found.changes == [Change('change', 'data.a', '***', '***')]
+    assert 'hunter' not in '\n'.join(found.describe())
+
+
 def test_nothing_has_changed(registry):
     record(registry, kopf.on.update, 'updated')
     record(registry, kopf.on.resume, 'resumed')

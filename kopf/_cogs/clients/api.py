@@ -387,6 +387,9 @@ class Client:
                 return answer.body
             if answer.status != 401:
                 error = _make_error(answer, answer.body)
+                if body is not None and method != 'DELETE':
+                    from kopf._cogs.structs import concealing  # only for errors
+                    error.shown = concealing.conceal_message(str(error), path, body)
                 if answer.is_repeated:
                     error.earlier = errors.APIConnectionError("there was no response")
                 if self._outages and not isinstance(error, REPEATABLE):

@@ -50,9 +50,11 @@ class APIError(Exception):
         self.payload: Mapping[str, Any] = payload or {}
         self._retry_after = retry_after
         self.earlier: APIError | None = earlier
+        self.shown: str | None = None
+        """What is shown instead of the message, if that can have values of a Secret."""
 
     def __str__(self) -> str:
-        return self.message or f"HTTP {self.status}"
+        return self.shown or self.message or f"HTTP {self.status}"
 
     def __repr__(self) -> str:
         return f"{self.__class__.__name__}({str(self)!r}, status={self.status})"

@@ -1,9 +1,11 @@
+import base64
 import copy
+import json
 
 import pytest
 
 from kopf._cogs.structs.bodies import Body
-from kopf._cogs.structs.concealing import conceal
+from kopf._cogs.structs.concealing import conceal, conceal_message
 from kopf._cogs.structs.diffs import diff
 from kopf._cogs.structs.references import Resource
 
@@ -75,3 +77,33 @@ def test_diffs_of_secrets_have_no_values(old, new, shown):
 @pytest.mark.parametrize('resource', OTHERS, ids=repr)
 def test_other_resources_are_shown_as_they_are_and_not_copied(resource, what):
     assert conceal(what, resource) is what
+
+
+PATH = '/api/v1/namespaces/default/secrets/one?fieldManager=kopf'
+ENCODED = base64.b64encode(b'hunter2').decode()
+PATCH = {'data': {'a': ENCODED, 'b': 1}, 'metadata': {'name': 'one'}}
+
+
+@pytest.mark.parametrize('text, shown', [
+    ('Secret "one" is invalid: data[a]: Invalid value: "x: \\"y\\"": must be valid',
+     'Secret "one" is invalid: data[a]: Invalid value: ***: must be valid'),
+    ('.data.b: expected string, got &value.valueUnstructured{Value:1}',
+     '.data.b: expected string, got &value.valueUnstructured{Value:***}'),
+    ('admission webhook "x.dev" denied the request: hunter2 is too weak in v1, not 1',
+     'admission webhook "x.dev" denied the request: *** is too weak in v1, not ***'),
+    (f'{ENCODED} is no secret', '*** is no secret'),
+    ('secrets "one" is forbidden', 'secrets "one" is forbidden'),
+])
+@pytest.mark.parametrize('body', [
+    PATCH, [{'op': 'test', 'path': '/metadata/name', 'value': 'one'},
+            {'op': 'add', 'path': '/data/a', 'value': ENCODED},
+            {'op': 'replace', 'path': '/data', 'value': {'b': 1}}]])
+def test_messages_of_errors_have_no_values_of_secrets(text, shown, body):
+    assert conceal_message(text, PATH, json.dumps(body).encode()) == shown
+
+
+@pytest.mark.parametrize('path', [
+    '/api/v1/namespaces/default/configmaps/one', '/apis/kopf.dev/v1/secrets/one',
+    '/api/v1/namespaces/secrets', '/api/v1/secretstores'])
+def test_messages_about_other_resources_are_shown_as_they_are(path):
+    assert conceal_message('hunter2', path, json.dumps(PATCH).encode()) == 'hunter2'

@@ -80,3 +80,21 @@ async def test_no_line_of_the_log_has_a_value_of_a_secret(registry):
     for password in PASSWORDS:
         exposed = [line for line in operator.log if password in line or encode(password) in line]
         assert not exposed, exposed
+
+
+@testing.virtual_time
+async def test_errors_of_the_api_have_no_values_of_secrets():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('v1', 'secrets', registry=registry)
+    async def create_fn(patch, **_):
+        patch['data'] = {'password': 'no base64: hunter2'}
+
+    async with testing.open_api('sandbox') as api:
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('secrets', 'one')
+            assert await operator.wait_log("create_fn' failed permanently: its patch is refused")
+            obj = await api.client.get('secrets', 'one')
+    assert any('illegal base64 data' in line for line in operator.log)
+    assert not [line for line in operator.log if 'hunter2' in line]
+    assert 'hunter2' not in str(obj)
