@@ -59,6 +59,8 @@ class Vault:
     ) -> None:
         super().__init__()
         self.login = login
+        self.advice: str | None = None
+        """What to do if the API server does not answer, and never has."""
         self.proven: bool = False
         """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True

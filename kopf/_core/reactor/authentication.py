@@ -36,6 +36,8 @@ SLOW = 60.0
 CANCELLATION_TIMEOUT = 1.0
 """How long (seconds) the cancelled handlers have to end."""
 
+ALTERNATIVE = "To try an operator without a cluster: kopf run --sandbox"
+
 RunFn = Callable[[registries.OperatorRegistry], Awaitable[Mapping[ids.HandlerId, Any]]]
 """Runs the login handlers of a registry until they succeed or fail; returns their results."""
 
@@ -57,6 +59,8 @@ def prepare(
     if vault.login is None and (declared or vault.is_empty):
         vault.login = lambda: _log_in(vault, declared, run, next(names))
     is_default = vault.is_empty and not declared
+    vault.advice = f"Is the cluster running? {ALTERNATIVE}" if (
+        is_default and not _is_pod()) else None
     vault.follow(lambda item: logger.info(
         f"Connected to {credentials.strip_userinfo(item.server)}"
         f"{_describe_origin() if is_default else ''}."))
@@ -135,8 +139,7 @@ def _make_error(failures: Mapping[str, str]) -> credentials.LoginError:
     return credentials.LoginError("Nothing to log in with: " + (
         f"{'; '.join(dict.fromkeys(reasons))}." if reasons else
         f"there is neither a kubeconfig ({kubeconfigs.describe()}) nor a service account of a pod. "
-        f"Make one, or declare a handler with @kopf.on.login(). To try an operator without a "
-        f"cluster: kopf run --sandbox"))
+        f"Make one, or declare a handler with @kopf.on.login(). {ALTERNATIVE}"))
 
 
 def _make_handler(fn: _AnyLoginFn) -> handlers.ActivityHandler:

@@ -7,13 +7,13 @@ import pytest
 import yaml
 
 import kopf
-from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import piggybacking, serviceaccounts, vaults
+from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.clients import api, piggybacking, serviceaccounts, vaults
 from kopf._cogs.structs import credentials, memos
 from kopf._core.actions import execution
 from kopf._core.engines import activities
 from kopf._core.intents import causes
-from kopf._core.reactor import authentication
+from kopf._core.reactor import authentication, observation
 
 KUBECONFIG = {
     'current-context': 'context',
@@ -329,6 +329,29 @@ async def test_the_log_names_the_cluster_of_the_login_handlers(registry, prepare
 async def test_without_a_cluster_a_sandbox_is_offered(prepare, kubeconfig):
     with pytest.raises(credentials.LoginError, match=r"neither a kubeconfig .* run --sandbox"):
         await prepare().obtain()
+
+
+@pytest.mark.parametrize('is_proven', [False, True])
+async def test_a_sandbox_is_offered_once_if_the_cluster_has_never_answered(
+        prepare, kubeconfig, settings, caplog, is_proven):
+    config = copy.deepcopy(KUBECONFIG)
+    config['clusters'][0]['cluster']['server'] = 'http://127.0.0.1:1'
+    kubeconfig.write_text(yaml.safe_dump(config))
+    settings.scanning.disabled = True
+    settings.networking.error_backoffs = [0.001] * 4
+    vault = prepare()
+    vault.proven = is_proven
+    caplog.set_level(logging.INFO)
+    async with api.Client(credentials=vault, settings=settings) as client:
+        scanning = asyncio.create_task(observation.observe_resources(
+            client=client, settings=settings, groups=None, insights=observation.Insights(),
+            logger=logging.getLogger('kopf')))
+        while not caplog.messages:
+            await asyncio.sleep(0)
+        await tasks.cancel([scanning])
+    [message] = caplog.messages
+    assert message.startswith("Scanning of the resources has failed, and will be tried again: ")
+    assert ("To try an operator without a cluster: kopf run --sandbox" in message) != is_proven
 
 
 async def test_the_log_can_be_silenced_as_documented(registry, prepare, caplog, monkeypatch):

@@ -142,7 +142,7 @@ async def observe_resources(
                 pass
 
         streak = streaks.Streak("Scanning of the resources", settings=settings, logger=logger)
-        findings = await _retry(lambda: scanning.scan(client, groups=groups), streak)
+        findings = await _retry(lambda: _scan_first(client, groups), streak)
         insights.set_resources(
             findings.resources, failing={group for group, _ in findings.failures})
         for (group, version), reason in findings.failures.items():
@@ -270,6 +270,16 @@ async def _list_namespaces(
         for body in page.items:
             sink.listed(body)
     sink.end()
+
+
+async def _scan_first(client: api.Client, groups: Collection[str] | None) -> scanning.Findings:
+    """Scan the cluster; if it cannot be reached, and never could, the error says what to do."""
+    try:
+        return await scanning.scan(client, groups=groups)
+    except errors.APIConnectionError as e:
+        if client.vault.proven or client.vault.advice is None:
+            raise
+        raise errors.APIConnectionError(f"{e}. {client.vault.advice}") from e
 
 
 async def _retry(
