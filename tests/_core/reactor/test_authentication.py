@@ -13,7 +13,8 @@ from kopf._cogs.structs import credentials, memos
 from kopf._core.actions import execution
 from kopf._core.engines import activities
 from kopf._core.intents import causes
-from kopf._core.reactor import authentication, observation
+from kopf._core.reactor import authentication
+from kopf._core.reactor.watches import discovery
 
 KUBECONFIG = {
     'current-context': 'context',
@@ -343,8 +344,8 @@ async def test_a_sandbox_is_offered_once_if_the_cluster_has_never_answered(
     vault.proven = is_proven
     caplog.set_level(logging.INFO)
     async with api.Client(credentials=vault, settings=settings) as client:
-        scanning = asyncio.create_task(observation.observe_resources(
-            client=client, settings=settings, groups=None, insights=observation.Insights(),
+        scanning = asyncio.create_task(discovery.observe_resources(
+            client=client, settings=settings, groups=None, insights=discovery.Insights(),
             logger=logging.getLogger('kopf')))
         while not caplog.messages:
             await asyncio.sleep(0)

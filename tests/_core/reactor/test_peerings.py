@@ -141,6 +141,35 @@ async def test_a_paused_operator_stays_paused_when_the_peering_object_is_forbidd
 
 
 @testing.virtual_time
+async def test_a_new_operator_does_not_begin_alone_when_the_first_list_is_forbidden(registry):
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 1, with_peering=True)
+        options = {'namespaces': ['many-0'], 'standalone': False}
+        async with api.operator(registry=kopf.OperatorRegistry(), priority=1, **options):
+            await api.client.wait(
+                'kopfpeerings', 'default', lambda obj: obj['status'], namespace='many-0')
+            fault = api.sandbox.faults.add(Fault(
+                action='refuse', verb='*', resource='kopfpeerings*', status=403, count=2))
+            async with api.operator(registry=registry, priority=0, **options) as operator:
+                await operator.wait_log("Pausing operations in favour of")
+                await asyncio.sleep(300)
+                assert fault.hits == 2
+                assert not registry.seen
+
+
+@testing.virtual_time
+async def test_a_new_operator_begins_alone_when_it_has_no_rights_for_some_seconds(registry):
+    async with testing.open_api('sandbox') as api:
+        await fill(api, 1, with_peering=True)
+        api.sandbox.faults.add(Fault(
+            action='refuse', verb='*', resource='kopfpeerings*', status=403))
+        async with api.operator(
+                registry=registry, namespaces=['many-0'], standalone=False) as operator:
+            await testing.wait_for(lambda: registry.seen, timeout=5)
+            await operator.wait_log("There are no rights to list and watch kopfpeerings")
+
+
+@testing.virtual_time
 @pytest.mark.parametrize('mandatory', [False, True])
 async def test_the_absence_of_the_peering_object_comes_with_the_command_that_creates_it(mandatory):
     settings = kopf.OperatorSettings()

@@ -3,6 +3,7 @@ Peering watches: each follows the peering objects of one resource in one namespa
 """
 import asyncio
 import dataclasses
+import itertools
 import logging
 from collections.abc import Callable
 from typing import Literal
@@ -12,11 +13,17 @@ from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
-from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
 Standing = memberships.Standing
+
+DOUBTS = (1.0, 1.0, 1.0)
+"""
+Pauses (seconds) before a watch is tried again that is forbidden at the start.
+
+It can be for a moment only. If the operator worked alone at once, it would work beside the others.
+"""
 
 
 class PeeringWatch(watching.Sink):
@@ -167,13 +174,15 @@ class PeeringWatch(watching.Sink):
         settings = dataclasses.replace(self._settings, watching=dataclasses.replace(
             self._settings.watching, label_selectors=references.SelectorMapping(),
             field_selectors=selector, shard_selectors=references.SelectorMapping()))
-        for pause in discovery.iter_forbidden_pauses():
+        pauses = itertools.chain(DOUBTS, observation.iter_forbidden_pauses())
+        for refusals, pause in enumerate(pauses, start=1):
             try:
                 await watching.watch(
                     self._client, settings=settings, resource=self._resource,
                     namespace=self.namespace, sink=self, logger=logger,
                     raising=(errors.APIForbiddenError,))
             except errors.APIForbiddenError:
-                self._warn_of_rights()
-                self._set_synced()
+                if self._synced or refusals > len(DOUBTS):
+                    self._warn_of_rights()
+                    self._set_synced()
             await asyncio.sleep(pause)
