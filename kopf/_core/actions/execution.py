@@ -254,7 +254,7 @@ def judge(
             return _give_up(handlererrors.HandlerRetriesError(
                 f"{handler!r} failed temporarily but will exceed {handler.retries} retries: {text}",
             ), logger)
-        when = f"in {e.delay} seconds" if e.delay and e.delay > 0 else "at once"
+        when = f"in {_count_seconds(e.delay)}" if e.delay and e.delay > 0 else "at once"
         end = f" (will try again {when})" if POLICIES[type(handler)].is_retried else ""
         logger.error(f"{handler!r} failed temporarily: {text}{end}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
@@ -276,8 +276,8 @@ def judge(
         logger.error(message, exc_info=exc_info)
         return progression.Outcome(final=True, exception=e, message=message)
 
-    logger.error(f"{handler!r} failed with an exception and will try again in {backoff} seconds: "
-                 f"{text}", exc_info=exc_info)
+    logger.error(f"{handler!r} failed with an exception and will try again in "
+                 f"{_count_seconds(backoff)}: {text}", exc_info=exc_info)
     return progression.Outcome(final=False, delay=backoff, exception=e, message=text)
 
 
@@ -311,6 +311,10 @@ def _check_result(result: object) -> None:
     except (TypeError, ValueError, RecursionError) as e:
         raise handlererrors.PermanentError(
             f"the result cannot be stored: {e}. Return only what JSON can have.") from e
+
+
+def _count_seconds(number: float) -> str:
+    return "1 second" if number == 1 else f"{number} seconds"
 
 
 def _describe(e: BaseException) -> str:

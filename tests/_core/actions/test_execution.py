@@ -131,6 +131,7 @@ async def test_what_errors_mean(error, mode, limits, state, expected):
 
 @pytest.mark.parametrize(('delay', 'when'), [
     (5, " (will try again in 5 seconds)"), (0.5, " (will try again in 0.5 seconds)"),
+    (1, " (will try again in 1 second)"),
     (None, " (will try again at once)"), (0, " (will try again at once)"),
     (-1, " (will try again at once)")])
 async def test_temporary_errors_say_when_the_next_attempt_is(caplog, delay, when):

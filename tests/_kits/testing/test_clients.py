@@ -144,7 +144,7 @@ async def test_the_errors_of_handlers_are_shown_until_they_succeed(crd):
     lines = str(info.value).splitlines()
     assert lines[:2] == [
         "[default/failing] Handler 'release' failed temporarily: It is in use. "
-        "(will try again in 1 seconds)",
+        "(will try again in 1 second)",
         "kopfexamples 'failing' still exists after 5 seconds."]
     assert "retried" not in str(info.value)
     assert "managedFields" not in str(info.value)
