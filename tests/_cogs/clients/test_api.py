@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from kopf import testing
 from kopf._cogs.clients import api, connections, errors, sockets, vaults
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import drop, flow, hang, refuse, say, say_raw
@@ -244,9 +245,19 @@ async def test_the_request_timeout_is_of_each_try(server, client, settings):
     assert len(server.requests) == 2
 
 
-async def test_a_timeout_can_be_given_for_a_request(server, client):
-    server.script(hang(), say({'ok': True}))
-    assert await client.request('GET', '/', timeout=0.5) == {'ok': True}
+@testing.virtual_time
+async def test_a_timeout_can_be_given_for_a_request(settings):
+    loop = asyncio.get_running_loop()
+    settings.networking.error_backoffs = [0.1]
+    async with testing.open_api('sandbox') as sandboxed:
+        fault = sandboxed.sandbox.faults.add(
+            testing.Fault(action='delay', seconds=60, resource='/version', count=1))
+        info = credentials.ConnectionInfo(server=sandboxed.sandbox.url)
+        async with api.Client(credentials=info, settings=settings) as client:
+            started = loop.time()
+            assert await client.request('GET', '/version', timeout=5)
+            assert fault.hits == 1
+            assert 5 <= loop.time() - started < 6
 
 
 async def test_unreachable_servers_are_errors(settings):

@@ -8,6 +8,8 @@ import threading
 import pytest
 
 import kopf
+from kopf import testing
+from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api
 from kopf._cogs.structs import credentials
 from kopf._core.actions import reports
@@ -370,15 +372,23 @@ async def test_one_failure_does_not_affect_other_events(operating, server):
     assert [body['message'] for body in get_bodies(server)] == ['one', 'two']
 
 
-async def test_not_more_are_posted_at_once_than_the_limit(operating, server, settings):
+@testing.virtual_time
+async def test_not_more_are_posted_at_once_than_the_limit(settings, queue):
     settings.posting.worker_limit = 2
     settings.queueing.exit_timeout = 0
-    server.script(hang())
-    async with operating():
-        for _ in range(10):
-            kopf.info(OBJ, reason='SomeReason')
-        await asyncio.sleep(0.2)
-        assert len(server.requests) == 2
+    async with testing.open_api('sandbox') as sandboxed:
+        fault = sandboxed.sandbox.faults.add(
+            testing.Fault(action='delay', seconds=60, resource='events*'))
+        info = credentials.ConnectionInfo(server=sandboxed.sandbox.url)
+        async with api.Client(credentials=info, settings=settings) as client:
+            poster = asyncio.create_task(
+                posting.poster(client=client, settings=settings, queue=queue))
+            for _ in range(10):
+                kopf.info({**OBJ, 'metadata': {'name': 'name1', 'namespace': 'default'}},
+                          reason='SomeReason')
+            await asyncio.sleep(59)
+            assert fault.hits == 2
+            await tasks.cancel([poster])
 
 
 async def test_the_end_is_not_held_back_longer_than_the_exit_timeout(operating, server, settings):
