@@ -255,20 +255,20 @@ class Processor:
         try:
             await member.run(item.handlers.reconciling, newest)
         finally:
-            item.enter(items.Phase.WORKING)
+            item.enter(objects.Phase.WORKING)
         if member.has_written and self._is_changing(item, newest):
             item.inbox.remind()  # the handlers of changes have not seen what was written
         if member.due is not None and (item.due is None or member.due < item.due):
             self._alarms.sleep(item, member.due)
 
-    def _is_different(self, item: items.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
+    def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""
         essence, other = (decisions.build_essence(
             bodies.Body(raw), settings=self.env.settings,
             extra_fields=item.handlers.extra_fields) for raw in (a, b))
         return essence != other or a.get('status') != b.get('status')
 
-    def _is_changing(self, item: items.Item, raw: bodies.RawBody) -> bool:
+    def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers
         return bool(served.changing or served.spawning or item.companions) or (
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer))

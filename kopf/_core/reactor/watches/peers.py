@@ -13,6 +13,7 @@ from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
+from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
@@ -174,7 +175,7 @@ class PeeringWatch(watching.Sink):
         settings = dataclasses.replace(self._settings, watching=dataclasses.replace(
             self._settings.watching, label_selectors=references.SelectorMapping(),
             field_selectors=selector, shard_selectors=references.SelectorMapping()))
-        pauses = itertools.chain(DOUBTS, observation.iter_forbidden_pauses())
+        pauses = itertools.chain(DOUBTS, discovery.iter_forbidden_pauses())
         for refusals, pause in enumerate(pauses, start=1):
             try:
                 await watching.watch(
