@@ -19,7 +19,9 @@ IGNORED_ANNOTATIONS = ('kopf.dev/applied', 'kopf.dev/webhooks-of')
 """They contain uids as digests, or name one run of an operator."""
 
 WEBHOOKS = ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations')
-"""The resources with the certificates of webhook servers: each run makes its own."""
+"""The resources with the addresses and certificates of webhook servers: each run has its own."""
+
+PORT = re.compile(r'(?<=\w):\d+(?=/|$)')
 
 TIME = re.compile(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)')
 GENERATION = re.compile(r'"observedGeneration": \d+')
@@ -53,8 +55,11 @@ def take(
         for annotation in IGNORED_ANNOTATIONS:
             meta.get('annotations', {}).pop(annotation, None)
         for webhook in obj.get('webhooks', ()) if plural in WEBHOOKS else ():
-            if 'caBundle' in webhook['clientConfig']:
-                webhook['clientConfig']['caBundle'] = '(certificates)'
+            config = webhook['clientConfig']
+            if 'caBundle' in config:
+                config['caBundle'] = '(certificates)'
+            if 'url' in config:
+                config['url'] = PORT.sub(':(port)', config['url'], count=1)
         for path in ignore:
             where, _, fields = path.rpartition(':')
             if where in ('', plural):

@@ -364,9 +364,9 @@ async def test_format_is_what_the_client_accepts():
 
 
 async def test_counters_are_served_while_the_event_loop_is_blocked(monkeypatch):
-    monkeypatch.setattr(metrics, 'PATIENCE', 0.01)
     async with Measured(declare_created) as measured:
         await asyncio.to_thread(ask, measured.measures)
+        monkeypatch.setattr(metrics, 'PATIENCE', 0.01)
         measured.measures.meter.count_request(200, 'GET', 'localhost:1')
         with concurrent.futures.ThreadPoolExecutor() as executor:
             response = executor.submit(ask, measured.measures).result()  # it blocks the event loop

@@ -232,8 +232,9 @@ def test_no_fault_hits_the_shutdown_at_the_end_of_a_run(crd, script):
     assert len(explored.writes) == 4
 
 
-def test_self_signed_certificates_may_differ(crd, script):
-    handlers = VALIDATING.replace("= serve", "= kopf.WebhookServer()")
+def test_self_signed_certificates_and_free_ports_may_differ(crd, script):
+    """The default port can be taken by another process at any time."""
+    handlers = VALIDATING.replace("= serve", "= kopf.WebhookServer(port=0)")
     testing.explore(scenario, script(handlers), load=[crd], strikes=['crash', 'stop'])
 
 
