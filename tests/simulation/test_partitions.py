@@ -37,9 +37,10 @@ def test_what_is_handled_after_a_takeover_is_not_handled_again_when_the_former_p
 @pytest.mark.skipif(sys.version_info[:2] != VERSION, reason="the seeds are of another version")
 @pytest.mark.parametrize('seed, fault', [
     (18, Fault('writes of the former peer come later',
-               '_core.reactor.roles.peering:Peerings._check',
+               '_core.reactor.roles.peering:Peerings._note_change',
                "self._client.reset_writes()", "pass", OWN)),
-    (13, Fault('writes that wait are not fenced', '_core.actions.application:Target.pass_unfenced',
+    (13, Fault('writes that wait are not fenced',
+               '_core.actions.application:Target.pass_unfenced',
                "if self.is_fenced:", "if False:", OWN)),
 ])
 def test_a_planted_fault_lets_changes_be_handled_twice(seed, fault):

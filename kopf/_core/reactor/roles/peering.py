@@ -73,6 +73,8 @@ class Peerings:
         """The watches whose peers are not known yet."""
         self._pausing: set[_Key] = set()
         """The watches whose peers require that the operator is paused."""
+        self._lost: set[_Key] = set()
+        """The watches with own records that have expired."""
         self._absent: set[references.Namespace] = set()
         """The namespaces without a peering object."""
         self._woken: asyncio.Event | None = None
@@ -119,6 +121,7 @@ class Peerings:
         self._changed &= self._watches.keys()
         self._unknown = {key for key, watch in self._watches.items() if watch.is_unknown}
         self._pausing = {key for key, watch in self._watches.items() if watch.must_pause}
+        self._lost &= self._watches.keys()
         self._absent = {namespace for namespace in served if self._is_absent(namespace)}
         if gone:
             deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
@@ -199,6 +202,9 @@ class Peerings:
         _include(self._pausing, key, watch.must_pause)
         _include(self._absent, namespace, self._is_absent(namespace))
         self._check()
+        if watch.is_lost and key not in self._lost:
+            self._client.reset_writes()  # they must not arrive when others have taken over
+        _include(self._lost, key, watch.is_lost)
         if self._woken is not None:
             self._woken.set()
 
@@ -211,8 +217,6 @@ class Peerings:
             self.paused = True
             for pausable in self._pausables:
                 pausable.pause()
-            if any(item.standing is Standing.LOST for item in self._iter_memberships()):
-                self._client.reset_writes()  # they must not arrive when others have taken over
             self._resting = asyncio.get_running_loop().create_task(self._rest())
 
     async def _rest(self) -> None:

@@ -77,6 +77,10 @@ class PeeringWatch(watching.Sink):
     def must_pause(self) -> bool:
         return any(item.standing in memberships.PAUSED for item in self.memberships.values())
 
+    @property
+    def is_lost(self) -> bool:
+        return any(item.standing is Standing.LOST for item in self.memberships.values())
+
     def check(self) -> None:
         for membership in self.memberships.values():
             membership.check()
