@@ -16,7 +16,8 @@ from typing import Any
 
 import click
 
-from kopf._core.engines.liveness import endpoints, healthserver, responding
+from kopf._cogs.serving import exchanges
+from kopf._core.engines.liveness import endpoints, healthserver
 from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
@@ -112,10 +113,10 @@ def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
         asyncio.run(server.stop())
 
 
-async def gather_health(processes: Sequence[endpoints.Endpoint]) -> responding.Response:
+async def gather_health(processes: Sequence[endpoints.Endpoint]) -> exchanges.Response:
     """Ask all processes for their health; the status is the worst one."""
     answers = await asyncio.gather(*(asyncio.to_thread(_ask, process) for process in processes))
-    return responding.Response(
+    return exchanges.Response(
         max(status for status, _ in answers),
         json.dumps({'processes': [body for _, body in answers]}).encode())
 

@@ -1,4 +1,3 @@
-import asyncio
 import json
 import pathlib
 import signal
@@ -11,6 +10,7 @@ import urllib.request
 import pytest
 
 import kopf
+from kopf._cogs.serving import exchanges, listeners
 from kopf._core.engines.liveness import endpoints, responding
 from kopf._kits import supervising
 from tests._kits.webhooks.clients import REVIEW
@@ -130,18 +130,18 @@ async def serve():
 
     async def run(status, body):
         async def respond(_):
-            return responding.Response(status, json.dumps(body).encode())
+            return exchanges.Response(status, json.dumps(body).encode())
 
-        server = await asyncio.start_server(
-            responding.Responder({'/healthz': respond}).respond, '127.0.0.1', 0)
+        server = listeners.Listener(
+            listeners.bind('127.0.0.1', 0), responding.Pages({'/healthz': respond}),
+            policy=responding.POLICY, title='health checks')
         servers.append(server)
-        port = server.sockets[0].getsockname()[1]
-        return endpoints.Endpoint('127.0.0.1', port, '/healthz')
+        server.listen(None)
+        return endpoints.Endpoint('127.0.0.1', server.port, '/healthz')
 
     yield run
     for server in servers:
-        server.close()
-        await server.wait_closed()
+        await server.close()
 
 
 @pytest.mark.parametrize(('statuses', 'expected'), [

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
+from kopf._cogs.serving import exchanges
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions.execution import Context
 from kopf._core.engines.admission import webhooks
 from kopf._core.engines.admission.reviewing import Dependencies, Reviewer
-from kopf._kits.webhooks import httpreviews, messages
+from kopf._kits.webhooks import httpreviews
 from tests.hostile import anything
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -57,16 +58,18 @@ def make_reviewer():
         get_memo=lambda resource, uid: kopf.Memo(uid=uid)))
 
 
-def send(respond, path, text):
-    head = messages.Head(
-        path=f'/{path}', headers={}, length=len(text), lasting=True, expecting=False)
-    return asyncio.run(respond(messages.Request(head, text, None)))
+def send(service, path, text):
+    request = exchanges.Request('POST', f'/{path}', body=text)
+    try:
+        return asyncio.run(service.respond(request))
+    except exchanges.Refusal as e:
+        return exchanges.Response(e.status, str(e).encode(errors='replace'))
 
 
 @given(texts, paths)
 def test_anything_in_reviews(text, path):
-    respond = httpreviews.Responder(make_reviewer(), root='')
-    answer = send(respond, path, text)
+    service = httpreviews.Reviews(make_reviewer(), root='')
+    answer = send(service, path, text)
     assert answer.status in (200, 400, 404)
     if answer.status == 200:
         review = json.loads(answer.body)
@@ -75,4 +78,4 @@ def test_anything_in_reviews(text, path):
         assert isinstance(review['response']['allowed'], bool)
     else:
         assert 0 < len(answer.body) < 1000
-    assert json.loads(send(respond, '', json.dumps(REVIEW).encode()).body)['response']['allowed']
+    assert json.loads(send(service, '', json.dumps(REVIEW).encode()).body)['response']['allowed']

@@ -9,7 +9,6 @@ One reader is for one connection. It reads one message after another, until the 
 """
 import http
 import zlib
-from collections.abc import Callable
 from typing import NamedTuple
 
 import httptools
@@ -31,22 +30,11 @@ class Limits(NamedTuple):
 
 
 class MessageError(Exception):
-    """The message is refused. ``status`` is the HTTP status for the response to the client."""
+    """The message is refused. ``status`` is the HTTP status that a client would get for it."""
 
     def __init__(self, status: int, reason: str = '') -> None:
         super().__init__(reason or http.HTTPStatus(status).phrase)
         self.status = status
-
-
-class RequestHead(NamedTuple):
-    """A request without its body."""
-    method: str
-    target: str
-    fields: Fields
-    length: int | None
-    """The length of the body in bytes; None if the body comes in chunks."""
-    lasting: bool
-    """Whether the connection can be reused for another request."""
 
 
 class Response(NamedTuple):
@@ -67,14 +55,14 @@ class Response(NamedTuple):
         return [value for _, value in _decode(found)] if found else []
 
 
-_MEANINGFUL = frozenset({b'host', b'content-encoding', b'content-length', b'transfer-encoding'})
+_MEANINGFUL = frozenset({b'content-encoding', b'content-length', b'transfer-encoding'})
 """The headers that are interpreted here."""
 
 
 class _Reader:
-    """The common part of both readers: the callbacks of llhttp (``on_…``), and the limits."""
+    """The common part of all readers: the callbacks of llhttp (``on_…``), and the limits."""
 
-    _parser: httptools.HttpRequestParser | httptools.HttpResponseParser
+    _parser: httptools.HttpResponseParser
 
     def __init__(self, limits: Limits) -> None:
         super().__init__()
@@ -85,8 +73,6 @@ class _Reader:
         self._body: list[bytes] = []
         self._head_size = self._body_size = 0
         self._is_head_done = False
-        self._version = ''
-        self._hosts = 0
         self._encoding: bytes | None = None
         self._length: int | None = None
         self._is_chunked = False
@@ -123,19 +109,17 @@ class _Reader:
 
     def on_headers_complete(self) -> None:
         self._is_advanced = self._is_head_done = True
-        self._version = version = self._parser.get_http_version()
+        version = self._parser.get_http_version()
         if version not in ('1.1', '1.0'):
             raise MessageError(400, "Not HTTP/1.1.")
         if self._parser.should_upgrade():  # llhttp would not parse the rest of the connection
             raise MessageError(400, "Other protocols are not spoken.")
-        encoding, coding, length, hosts = None, None, None, 0
+        encoding, coding, length = None, None, None
         for name, value in self._fields:
             key = name.lower()
             if key not in _MEANINGFUL:
                 continue
-            if key == b'host':
-                hosts += 1
-            elif key == b'content-length':
+            if key == b'content-length':
                 if length is not None:
                     raise MessageError(400, "The length is ambiguous.")
                 length = value
@@ -148,7 +132,6 @@ class _Reader:
                 raise MessageError(400, "The length is ambiguous.")
             if coding.rstrip(b' \t').lower() != b'chunked':
                 raise MessageError(501)
-        self._hosts = hosts
         self._encoding = encoding
         self._is_chunked = coding is not None
         self._length = None if length is None else int(length)
@@ -170,76 +153,6 @@ class _Reader:
         self._head_size += size
         if self._head_size > self._limits.head:
             raise MessageError(431)
-
-
-class RequestReader(_Reader):
-    """
-    Reads the requests of a client.
-
-    ``take_head`` is called with the head of a request before its body is read; it can refuse the
-    request by raising an error. ``take_body`` is called when the request is complete.
-    """
-
-    _parser: httptools.HttpRequestParser
-
-    def __init__(
-            self,
-            limits: Limits,
-            take_head: Callable[[RequestHead], None],
-            take_body: Callable[[bytes], None],
-    ) -> None:
-        super().__init__(limits)
-        self._take_head = take_head
-        self._take_body = take_body
-        self._target = b''
-        self._parser = httptools.HttpRequestParser(self)
-
-    @property
-    def is_body_awaited(self) -> bool:
-        """Whether the head has come, and nothing of the body has."""
-        return self.is_begun and self._is_head_done and not self._body
-
-    @property
-    def size(self) -> int:
-        """How many bytes of the body have come."""
-        return self._body_size
-
-    def feed(self, data: bytes) -> None:
-        """
-        Parse the next bytes, and call ``take_head`` and ``take_body``. It must not be called after
-        an error.
-
-        :raises MessageError: if the request is not proper HTTP/1.1, or is too large.
-        """
-        self._execute(data)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._target = b''
-
-    def on_url(self, target: bytes) -> None:
-        self._add_to_head(len(target))
-        self._target += target
-
-    def on_header(self, name: bytes, value: bytes | None) -> None:
-        if self._is_head_done:
-            raise MessageError(400, "There are trailers.")
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        super().on_headers_complete()
-        if self._hosts > 1 or (not self._hosts and self._version == '1.1'):
-            raise MessageError(400, "Not one host.")
-        target = self._target.decode('latin-1')
-        if not target.startswith('/') or not target.isascii() or not target.isprintable():
-            raise MessageError(400, "Not a path.")
-        self._take_head(RequestHead(
-            self._parser.get_method().decode(), target, _decode(self._fields),
-            None if self._is_chunked else self._length or 0, self._parser.should_keep_alive()))
-
-    def on_message_complete(self) -> None:
-        super().on_message_complete()
-        self._take_body(b''.join(self._body))
 
 
 class ResponseReader(_Reader):

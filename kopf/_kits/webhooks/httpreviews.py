@@ -1,49 +1,95 @@
 """
-Admission reviews over HTTP: responses to the requests of a listener.
+Admission reviews over HTTP: a service for listeners.
 """
 import base64
 import gc
 import json
-from typing import Any, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
+from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions
-from kopf._kits.webhooks import listeners, messages
+
+if TYPE_CHECKING:
+    from kopf._cogs.serving import listeners
+
+POLICY = exchanges.Policy(
+    head=64 * 1024, fields=100,
+    body=8 * 1024 * 1024,  # an API server sends an object at most twice: the old and the new state
+    memory=64 * 1024 * 1024, connections=500, receiving=15.0, writing=15.0,
+    # API servers close idle connections after 90 seconds. If this server closed them first, a
+    # request that is sent at the same time could be lost.
+    idle=150.0, leaving=5.0)
+
+CONTENT_TYPES = ('application/json', 'application/x-www-form-urlencoded')
+"""The accepted content types: of API servers, and of ``curl -d @review.json``."""
 
 MAX_MESSAGE = 300
 """The longest description of an error in a response, in characters."""
-
 
 LARGE = 1024 * 1024
 """From which size (bytes) a body is parsed without garbage collection."""
 
 
-class Responder:
-    """Answers the requests of a listener with the review function of Kopf."""
+class Reviews:
+    """Answers requests with the review function of Kopf."""
 
     def __init__(self, fn: reviews.WebhookFn, *, root: str) -> None:
         super().__init__()
         self._fn = fn
         self._prefix = f'{root}/'
 
-    async def __call__(self, request: messages.Request) -> messages.Response:
+    def admit(self, request: exchanges.Request) -> None:
+        """
+        Refuse requests that are not reviews, or are of web pages.
+
+        Browsers send the requests of any page to any address, including local ones. They do so
+        without a preflight request if the content type is that of a text or a form. But such
+        requests always have the header ``Origin``, so these are refused.
+        """
+        if not f'{request.path}/'.startswith(self._prefix):
+            raise exchanges.Refusal(404)
+        if [name.lower() for name, _ in request.fields].count('authorization') > 1:
+            raise exchanges.Refusal(400, "An ambiguous header.")
+        if request.method != 'POST':
+            raise exchanges.Refusal(405, headers={'Allow': 'POST'})
+        if request.has_header('Origin'):
+            raise exchanges.Refusal(403, "Web pages cannot ask for reviews.")
+        content_type = request.get_header('Content-Type').partition(';')[0]
+        if content_type.strip().lower() not in CONTENT_TYPES:
+            raise exchanges.Refusal(415, "The Content-Type of reviews is application/json.")
+        if request.length == 0:
+            raise exchanges.Refusal(411)
+
+    async def respond(self, request: exchanges.Request) -> exchanges.Response:
         try:
             payload = _parse(request.body)
         except (ValueError, RecursionError) as e:
             kind = 'too deeply nested' if isinstance(e, RecursionError) else 'not valid'
-            return messages.Response(400, f'The JSON is {kind}.\n'.encode())
+            raise exchanges.Refusal(400, f"The JSON is {kind}.") from None
         try:
             response = await self._fn(
                 payload,
-                webhook=request.head.path[len(self._prefix):],
-                headers=request.head.headers,
+                webhook=request.path[len(self._prefix):],
+                headers=join_fields(request.fields),
                 sslpeer=request.sslpeer,
             )
         except questions.UnknownResourceError as e:
-            return messages.Response(404, _shorten(e))
+            raise exchanges.Refusal(404, str(e)[:MAX_MESSAGE]) from None
         except questions.ReviewError as e:
-            return messages.Response(400, _shorten(e))
-        return messages.Response(200, json.dumps(response).encode(), is_json=True)
+            raise exchanges.Refusal(400, str(e)[:MAX_MESSAGE]) from None
+        return exchanges.Response(200, json.dumps(response).encode(), 'application/json')
+
+
+def join_fields(fields: exchanges.Fields) -> Mapping[str, str]:
+    """Join the values of repeated headers by commas, under the first of their names."""
+    names: dict[str, str] = {}
+    joined: dict[str, str] = {}
+    for name, value in fields:
+        name = names.setdefault(name.lower(), name)
+        joined[name] = f'{joined[name]}, {value}' if name in joined else value
+    return joined
 
 
 def _parse(body: bytes) -> Any:
@@ -58,17 +104,13 @@ def _parse(body: bytes) -> Any:
             gc.enable()
 
 
-def _shorten(e: Exception) -> bytes:
-    return f'{str(e)[:MAX_MESSAGE]}\n'.encode(errors='replace')
-
-
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not valid JSON.")
 
 
 def make_listener(
         fn: reviews.WebhookFn, *, addr: str | None, port: int, root: str, shared: bool = False,
-) -> listeners.Listener:
+) -> 'listeners.Listener':
     """
     Open the sockets of a listener. If the port is 0, a free port is used.
 
@@ -76,8 +118,11 @@ def make_listener(
 
     :raises OSError: if the sockets cannot be opened.
     """
+    from kopf._cogs.serving import listeners  # only if it is used
+
     return listeners.Listener(
-        listeners.bind(addr, port, shared=shared), Responder(fn, root=root), root=root)
+        listeners.bind(addr, port, shared=shared), Reviews(fn, root=root), policy=POLICY,
+        title='webhooks')
 
 
 def normalise_root(path: str | None) -> str:

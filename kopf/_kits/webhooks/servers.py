@@ -9,12 +9,15 @@ import os
 import ssl
 from collections.abc import AsyncGenerator, Iterable
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from kopf._cogs.structs import reviews
 from kopf._kits import siblings
-from kopf._kits.webhooks import certificates, contexts, httpreviews, listeners
+from kopf._kits.webhooks import certificates, contexts, httpreviews
 from kopf._kits.webhooks.certificates import StrPath
+
+if TYPE_CHECKING:
+    from kopf._cogs.serving import listeners
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +149,7 @@ class WebhookServer(contexts.WebhookContextManager):
     async def _guess_host(self) -> str | None:
         return self.DEFAULT_HOST
 
-    def _open(self, fn: reviews.WebhookFn, *, root: str, remote: bool) -> listeners.Listener:
+    def _open(self, fn: reviews.WebhookFn, *, root: str, remote: bool) -> 'listeners.Listener':
         addr = self.addr
         if addr is None and not remote and self.certfile is None and self.context is None:
             addr = 'localhost'

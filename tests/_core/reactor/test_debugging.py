@@ -10,7 +10,7 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits import clocks
-from kopf._core.engines.liveness import responding
+from kopf._cogs.serving import exchanges
 from kopf._core.reactor.views import debug
 from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
@@ -124,8 +124,7 @@ def test_addresses_of_the_same_machine(address, expected):
 
 
 def make_request(peer, fields=()):
-    return responding.Request(
-        responding.parsing.RequestHead('GET', '/', list(fields), None, False), peer)
+    return exchanges.Request('GET', '/', fields, peer=peer)
 
 
 @pytest.mark.parametrize('name, expected', [
@@ -147,7 +146,7 @@ def test_requests_that_proxies_have_forwarded_are_known_by_their_headers(name, e
 
 def ask(debugger, peer, *fields):
     """Ask from another thread, with an event loop of its own, as the server does."""
-    status, body, content_type = asyncio.run(debugger.respond(make_request(peer, fields)))
+    status, body, content_type, _ = asyncio.run(debugger.respond(make_request(peer, fields)))
     assert content_type == 'application/json; charset=utf-8'
     return status, json.loads(body)
 

@@ -7,14 +7,13 @@ import pytest
 
 import kopf
 from kopf._cogs.aiokits import clocks
-from kopf._core.engines.liveness import responding
+from kopf._cogs.serving import exchanges
 from kopf._core.reactor.views import debug, metrics
 from tests import expressions
 from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
 
-REQUEST = responding.Request(
-    responding.parsing.RequestHead('GET', '/', [], None, False), '127.0.0.1')
+REQUEST = exchanges.Request('GET', '/', peer='127.0.0.1')
 
 
 class Pages(Measured):

@@ -10,8 +10,8 @@ import prometheus_client
 import pytest
 
 import kopf
+from kopf._cogs.serving import exchanges
 from kopf._core.engines.admission import questions
-from kopf._core.engines.liveness import responding
 from kopf._core.reactor.views import metrics
 from tests import expressions
 from tests._core.reactor.scrapes import Measured
@@ -348,8 +348,7 @@ async def test_nothing_is_registered_so_operators_in_one_process_do_not_clash():
 def ask(measures, accept=''):
     """Ask from another thread, with an event loop of its own, as the server does."""
     fields = [('Accept', accept)] if accept else []
-    head = responding.parsing.RequestHead('GET', '/', fields, None, False)
-    return asyncio.run(measures.respond(responding.Request(head, '127.0.0.1')))
+    return asyncio.run(measures.respond(exchanges.Request('GET', '/', fields)))
 
 
 async def test_format_is_what_the_client_accepts():

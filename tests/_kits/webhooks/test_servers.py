@@ -12,7 +12,8 @@ import sys
 import pytest
 
 import kopf
-from kopf._kits.webhooks import inbound, servers
+from kopf._cogs.serving import inbound
+from kopf._kits.webhooks import servers
 from tests._kits.webhooks.clients import (
     REVIEW,
     Client,
@@ -330,3 +331,6 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert kopf.WebhookServer(password='secret').password == 'secret'
     assert 'secret' not in repr(kopf.WebhookServer(password='secret'))
     assert 'pyngrok' not in sys.modules
+    subprocess.run([sys.executable, '-c', (
+        "import sys, kopf, kopf.cli, kopf._core.reactor.running; "
+        "kopf.WebhookServer(); assert 'aiohttp.web' not in sys.modules")], check=True)

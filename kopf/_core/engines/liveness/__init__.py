@@ -23,8 +23,8 @@ A problem is reported as long as it lasts. The responses contain no texts of err
 contain secrets: the texts are in the log.
 
 The modules: `health` finds the problems; `answering` makes the answers, and runs the probe
-handlers; `healthserver` is the server; `responding` is its HTTP; `endpoints` parses its URL;
-`checks` puts these together.
+handlers; `healthserver` is the server, by `kopf._cogs.serving`; `responding` has its pages and
+policy; `endpoints` parses its URL; `checks` puts these together.
 
 Other pages can be served beside the health checks, e.g. the metrics: by the same server, if they
 have the same host and port.

@@ -2,9 +2,13 @@
 The health checks of an operator: puts the answers and the servers together.
 """
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from kopf._cogs.aiokits import clocks
-from kopf._core.engines.liveness import answering, endpoints, health, healthserver, responding
+from kopf._core.engines.liveness import answering, endpoints, health
+
+if TYPE_CHECKING:
+    from kopf._core.engines.liveness import healthserver, responding
 
 
 class Checks:
@@ -29,7 +33,7 @@ class Checks:
         self._servers: list[healthserver.Server] = []
 
     def add(
-            self, endpoint: endpoints.Endpoint, respond: responding.Respond, *,
+            self, endpoint: endpoints.Endpoint, respond: 'responding.Respond', *,
             title: str, option: str,
     ) -> None:
         """
@@ -37,6 +41,8 @@ class Checks:
 
         :raises EndpointError: if there is another page at this endpoint.
         """
+        from kopf._core.engines.liveness import healthserver  # only if it is used
+
         address = endpoint.host, endpoint.port
         known = self._pages.setdefault(address, [])
         paths = {page.path: page.title for page in known}
@@ -55,6 +61,10 @@ class Checks:
         :raises EndpointError: if an endpoint cannot be listened on.
         """
         pages = dict(self._pages)
+        if self._endpoint is None and not pages:
+            return
+        from kopf._core.engines.liveness import healthserver  # only if it is used
+
         if self._endpoint is not None:
             self._servers.append(healthserver.Server(
                 self._endpoint, answer=self._answerer.answer,

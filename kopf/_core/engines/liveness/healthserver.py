@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, NamedTuple
 
-from kopf._cogs.aiokits import forks
+from kopf._cogs.serving import exchanges
 from kopf._core.actions import tracebacks
 from kopf._core.engines.liveness import responding
 from kopf._core.engines.liveness.answering import MAX_AGE, Answer
@@ -34,9 +34,6 @@ How long (seconds) a request waits for the probe handlers.
 
 The handlers go on after that, so that the next requests can get their results.
 """
-
-SETTLING_ITERATIONS = 5
-"""How many iterations of the event loop it takes until accepted connections have their tasks."""
 
 
 class Page(NamedTuple):
@@ -132,10 +129,10 @@ class Server:
         return ' and the '.join(page.title for page in self._pages)
 
     async def _serve(self) -> None:
-        responder = responding.Responder({page.path: page.respond for page in self._pages})
+        from kopf._cogs.serving import listeners  # only if it is used
+
         try:
-            server = await asyncio.start_server(
-                responder.respond, self._endpoint.host, self._endpoint.port)
+            listening = listeners.bind(self._endpoint.host, self._endpoint.port)
         except (OSError, UnicodeError, ValueError, OverflowError) as e:
             code = getattr(e, 'errno', None) or 0
             reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)
@@ -146,28 +143,22 @@ class Server:
                         f"{self._pages[0].option}={other}")
             raise EndpointError(
                 f"The {self._title} cannot be served at {self._endpoint}: {reason}{hint}") from e
-        for sock in server.sockets:
-            forks.keep_socket(sock)
+        listener = listeners.Listener(
+            listening, responding.Pages({page.path: page.respond for page in self._pages}),
+            policy=responding.POLICY, title=self._title)
+        listener.listen(None)
         stopping = asyncio.Event()
         self._serving = asyncio.get_running_loop(), stopping
-        port = server.sockets[0].getsockname()[1]
-        self._started.set_result(self._endpoint._replace(port=port))
+        self._started.set_result(self._endpoint._replace(port=listener.port))
         monitor = None if self._answer is None else asyncio.create_task(self._monitor())
         await stopping.wait()
         if monitor is not None:
             monitor.cancel()
-        # Stop accepting, and let the accepted connections become tasks before the server is closed.
-        # Otherwise, asyncio would lose the connections that are accepted in this same iteration.
-        for sock in server.sockets:
-            asyncio.get_running_loop().remove_reader(sock.fileno())
-        for _ in range(SETTLING_ITERATIONS):
-            await asyncio.sleep(0)
-        server.close()
-        await responder.close()
+        await listener.close()
 
-    async def _respond(self, _: responding.Request) -> responding.Response:
+    async def _respond(self, _: exchanges.Request) -> exchanges.Response:
         assert self._answer is not None
-        return responding.Response(*await self._get_answer(self._answer))
+        return exchanges.Response(*await self._get_answer(self._answer))
 
     async def _get_answer(self, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
         """

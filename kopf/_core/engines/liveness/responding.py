@@ -1,124 +1,43 @@
 """
-Responding: HTTP for the health checks, and nothing beyond; no client can block the other ones.
+Responding: what is served for the paths of the health checks and of other pages.
 """
-import asyncio
 import http
+import logging
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
 
-from kopf._cogs.aiokits import forks, timeouts
-from kopf._cogs.helpers import parsing
+from kopf._cogs.serving import exchanges
 
-LIMITS = parsing.Limits(head=16 * 1024, fields=100, body=16 * 1024)
-"""The limits of requests. Only the method and the path of a request are used."""
+POLICY = exchanges.Policy(
+    head=16 * 1024, fields=100, body=16 * 1024,  # only the head of a request is used
+    memory=0, connections=100, receiving=5.0, writing=5.0, idle=None, leaving=0.0,
+    level=logging.DEBUG)
 
-MAX_CLIENTS = 100
-"""The maximal number of simultaneous connections. Beyond that, the oldest one is dropped."""
-
-CLIENT_TIMEOUT = 5.0
-"""How long (seconds) a client has to send its request, and as long again to take the response."""
+Respond = Callable[[exchanges.Request], Awaitable[exchanges.Response]]
 
 
-class Request(NamedTuple):
-    head: parsing.RequestHead
-    peer: str
-    """The IP address of the client."""
-
-    def get_header(self, name: str) -> str:
-        """Get the values of a header, joined by commas; its name is case-insensitive."""
-        return ','.join(value for key, value in self.head.fields if key.lower() == name.lower())
-
-
-class Response(NamedTuple):
-    status: int
-    """The HTTP status code."""
-    body: bytes
-    content_type: str = 'application/json; charset=utf-8'
-
-
-Respond = Callable[[Request], Awaitable[Response]]
-
-
-class Responder:
-    """Responds to requests by their paths. Each connection is for one request."""
+class Pages:
+    """Responds to requests by their paths."""
 
     def __init__(self, pages: Mapping[str, Respond]) -> None:
         super().__init__()
         self._pages = {urllib.parse.unquote(path): page for path, page in pages.items()}
-        self._clients: dict[asyncio.Task[object], None] = {}
 
-    async def respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, whatever the client sends."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._clients[task] = None
-        forks.keep_socket(writer.get_extra_info('socket'))
-        if len(self._clients) > MAX_CLIENTS:
-            next(iter(self._clients)).cancel()
-        try:
-            peer = writer.get_extra_info('peername')
-            response = await self._make_response(reader, peer[0] if peer else '')
-            async with timeouts.timeout(CLIENT_TIMEOUT):
-                writer.write(response)
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
-        except (OSError, EOFError, TimeoutError, asyncio.CancelledError):
-            pass  # the client is gone, too slow, or dropped
-        finally:
-            self._clients.pop(task, None)
-            writer.transport.abort()
+    def admit(self, request: exchanges.Request) -> None:
+        """Read all requests to the end: they are small."""
 
-    async def close(self) -> None:
-        """Drop all connections."""
-        clients = list(self._clients)
-        for task in clients:
-            task.cancel()
-        if clients:
-            await asyncio.wait(clients)
-
-    async def _make_response(self, reader: asyncio.StreamReader, peer: str) -> bytes:
-        heads: list[parsing.RequestHead] = []
-        parser = parsing.RequestReader(LIMITS, heads.append, lambda _: None)
-        try:
-            async with timeouts.timeout(CLIENT_TIMEOUT):
-                while not heads:
-                    data = await reader.read(LIMITS.head)
-                    if not data:
-                        raise EOFError
-                    parser.feed(data)
-            path = urllib.parse.unquote(urllib.parse.urlsplit(heads[0].target).path)
-        except parsing.MessageError as e:
-            return format_error(http.HTTPStatus(e.status))
-        except ValueError:  # e.g. an invalid IPv6 address
-            return format_error(http.HTTPStatus.BAD_REQUEST)
-        method = heads[0].method
-        page = self._pages.get(path)
+    async def respond(self, request: exchanges.Request) -> exchanges.Response:
+        page = self._pages.get(request.path)
         if page is None:
-            return format_error(http.HTTPStatus.NOT_FOUND)
-        if method not in ('GET', 'HEAD'):
-            return format_error(http.HTTPStatus.METHOD_NOT_ALLOWED, 'Allow: GET, HEAD')
-        status, body, content_type = await page(Request(heads[0], peer))
-        response = format_response(http.HTTPStatus(status), body, content_type)
-        return response[:len(response) - len(body)] if method == 'HEAD' else response
+            response = _make_error(http.HTTPStatus.NOT_FOUND)
+        elif request.method not in ('GET', 'HEAD'):
+            response = _make_error(http.HTTPStatus.METHOD_NOT_ALLOWED, Allow='GET, HEAD')
+        else:
+            response = await page(request)
+        return response._replace(headers={**response.headers, 'Cache-Control': 'no-store'})
 
 
-def format_error(status: http.HTTPStatus, *headers: str) -> bytes:
-    return format_response(
-        status, f"{status.value}: {status.phrase}".encode(),
-        'text/plain; charset=utf-8', *headers)
-
-
-def format_response(
-        status: http.HTTPStatus, body: bytes, content_type: str, *headers: str,
-) -> bytes:
-    lines = [
-        f'HTTP/1.1 {status.value} {status.phrase}',
-        f'Content-Type: {content_type}',
-        f'Content-Length: {len(body)}',
-        'Cache-Control: no-store',
-        'Connection: close',
-        *headers,
-    ]
-    return '\r\n'.join([*lines, '', '']).encode() + body
+def _make_error(status: http.HTTPStatus, **headers: str) -> exchanges.Response:
+    return exchanges.Response(
+        status.value, f"{status.value}: {status.phrase}".encode(), 'text/plain; charset=utf-8',
+        headers)

@@ -14,8 +14,8 @@ from typing import Any
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
+from kopf._cogs.serving import exchanges
 from kopf._core.actions import calls
-from kopf._core.engines.liveness import responding
 from kopf._core.path import objects
 from kopf._core.reactor.views import inspection
 
@@ -48,7 +48,7 @@ class Debugger:
             lambda: describe(inspector, now=clock), name="description of the operator")
         self._loop = asyncio.get_running_loop()
 
-    async def respond(self, request: responding.Request) -> responding.Response:
+    async def respond(self, request: exchanges.Request) -> exchanges.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
         is_near = is_local(request.peer) and not is_forwarded(request)
         if not self._settings.debugging.remote and not is_near:
@@ -67,8 +67,8 @@ class Debugger:
         await self._described.close()
 
 
-def _make_response(status: int, content: Mapping[str, Any]) -> responding.Response:
-    return responding.Response(status, json.dumps(content, indent=2).encode() + b'\n')
+def _make_response(status: int, content: Mapping[str, Any]) -> exchanges.Response:
+    return exchanges.Response(status, json.dumps(content, indent=2).encode() + b'\n')
 
 
 def is_local(address: str) -> bool:
@@ -81,14 +81,14 @@ def is_local(address: str) -> bool:
     return parsed.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
-def is_forwarded(request: responding.Request) -> bool:
+def is_forwarded(request: exchanges.Request) -> bool:
     """
     Whether a proxy has forwarded the request, so that the client can be anywhere.
 
     The proxy can be on the same machine, e.g. a sidecar. If it adds none of the usual headers, as
     proxies of TCP do not, it looks like a client.
     """
-    names = {name.lower() for name, _ in request.head.fields}
+    names = {name.lower() for name, _ in request.fields}
     return not names.isdisjoint(FORWARDING) or any(
         name.startswith('x-forwarded-') for name in names)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from kopf._cogs.clients import api, metering
 from kopf._cogs.configs import configuration
+from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions, webhooks
 from kopf._core.engines.daemons import daemons
-from kopf._core.engines.liveness import responding
 from kopf._core.engines.metrics import lags, meters
 from kopf._core.intents import handlers
 from kopf._core.path import queueing
@@ -124,7 +124,7 @@ class Measures:
         """Measure the event loop, until cancelled."""
         await lags.measure(self.meter.lag)
 
-    async def respond(self, request: responding.Request) -> responding.Response:
+    async def respond(self, request: exchanges.Request) -> exchanges.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
         reading = asyncio.run_coroutine_threadsafe(self._shared.get(), self._loop)
         try:
@@ -133,7 +133,7 @@ class Measures:
             pass
         body, content_type = exposition.render(
             self.meter, self._latest, accept=request.get_header('Accept'))
-        return responding.Response(200, body, content_type)
+        return exchanges.Response(200, body, content_type)
 
     async def close(self) -> None:
         """End what is under way for the page, when it is not served any more."""
