@@ -59,9 +59,11 @@ def make_reviewer():
 
 
 def send(service, path, text):
-    request = exchanges.Request('POST', f'/{path}', body=text)
+    request = exchanges.Request(
+        'POST', f'/{path}', [('Content-Type', 'application/json')], None,
+        read=lambda: asyncio.sleep(0, text))
     try:
-        return asyncio.run(service.respond(request))
+        return asyncio.run(service(request))
     except exchanges.Refusal as e:
         return exchanges.Response(e.status, str(e).encode(errors='replace'))
 

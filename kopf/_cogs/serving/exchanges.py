@@ -1,14 +1,18 @@
 """
 Exchanges: what servers receive and send, and their policies. Nothing here does I/O.
 """
+import asyncio
 import http
 import logging
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 Fields = Sequence[tuple[str, str]]
 """The headers in their order, with their original names."""
+
+
+TEXT = 'text/plain; charset=utf-8'
 
 
 class Policy(NamedTuple):
@@ -72,7 +76,8 @@ class Request(NamedTuple):
     """The IP address of the client."""
     sslpeer: Mapping[str, Any] | None = None
     """The verified certificate of the client, if there is one."""
-    body: bytes = b''
+    read: Callable[[], Awaitable[bytes]] = lambda: asyncio.sleep(0, b'')
+    """Read the body, once; raises `Refusal` if it does not arrive in time, or is too large."""
 
     def get_header(self, name: str) -> str:
         """Get the values of a header, joined by commas; its name is case-insensitive."""
@@ -89,22 +94,12 @@ class Response(NamedTuple):
     headers: Mapping[str, str] = {}
 
 
-class Service(Protocol):
-    """What is served."""
-
-    def admit(self, request: Request) -> None:
-        """
-        Check a request before its body has arrived.
-
-        :raises Refusal: if the body is not to be read.
-        """
-
-    async def respond(self, request: Request) -> Response:
-        """
-        Respond to a complete request. It is cancelled if the client does not wait for the response.
-
-        :raises Refusal: if the request is refused; but the client may send another one.
-        """
+Respond = Callable[[Request], Awaitable[Response]]
+"""
+Responds to a request. Before it reads the body, it can refuse the request with `Refusal`; the
+connection is closed then. Later refusals concern this request only. It is cancelled if the client
+does not wait for the response.
+"""
 
 
 def check_head(version: tuple[int, int], target: str, fields: Fields) -> tuple[str, int | None]:

@@ -7,9 +7,8 @@ import logging
 import socket
 from typing import Any, cast
 
-from aiohttp import web
+from aiohttp import EMPTY_PAYLOAD, web
 
-from kopf._cogs.aiokits import timeouts
 from kopf._cogs.serving import exchanges, rooms
 
 logger = logging.getLogger(__name__)
@@ -29,7 +28,7 @@ class Connection(web.RequestHandler):
     """A connection of one client. It exists before the TLS handshake."""
 
     def __init__(
-            self, sock: socket.socket, room: rooms.Room, service: exchanges.Service,
+            self, sock: socket.socket, room: rooms.Room, respond: exchanges.Respond,
     ) -> None:
         self.policy = policy = room.policy
         super().__init__(
@@ -41,17 +40,19 @@ class Connection(web.RequestHandler):
         self.busy = self.served = False
         self._sock = sock
         self._room = room
-        self._service = service
+        self._respond = respond
         self._wire: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_begun = False
         """Whether a request has begun to arrive, and is not complete."""
+        self._is_deaf = False
+        """Whether nothing is read any more."""
+        self._error: exchanges.Refusal | None = None
+        """Why a request is refused before its head is complete."""
         self._ahead = 0
         """How many bytes have arrived since the latest head, without its body."""
-        self._content: Any = None
+        self._content: Any = EMPTY_PAYLOAD
         self._reserved = 0
-        self._error: exchanges.Refusal | None = None
-        """Why nothing else is read from the client."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._wire = cast(asyncio.Transport, transport)  # of no such class in uvloop
@@ -65,15 +66,14 @@ class Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._error is not None:
+        if self._is_deaf:
             return
-        if data and not self._is_begun and not self.busy:
-            self._is_begun = True
-            self.limit(self.policy.receiving)
+        if data and not self.busy:
+            self._note_begin()
         if self._ahead > self.policy.head:
             self._interrupt(exchanges.Refusal(431))
             return
-        if self._content is None or self._content.is_eof():
+        if self._content.is_eof():
             self._ahead += len(data)
         super().data_received(data)
 
@@ -102,14 +102,16 @@ class Connection(web.RequestHandler):
         self._timer = None if delay is None else self._loop.call_later(delay, self._time_out)
 
     def _time_out(self) -> None:
-        if self._is_begun and self._error is None:
+        if not self._is_begun or self._is_deaf:
+            self.abort()
+        elif self._content.is_eof():
             self._interrupt(exchanges.Refusal(408))
         else:
-            self.abort()
+            self._content.set_exception(exchanges.Refusal(408))
 
     def _interrupt(self, error: exchanges.Refusal) -> None:
-        """Refuse what arrives. To aiohttp, a head that is not complete becomes a malformed one."""
-        self._error = error
+        """Read no more. For aiohttp, a head that is not complete becomes a malformed one."""
+        self._error, self._is_deaf = error, True
         if not self.busy:
             super().data_received(b'\0')
 
@@ -118,40 +120,36 @@ class Connection(web.RequestHandler):
             message: str | None = None,
     ) -> web.StreamResponse:
         """Respond to a malformed request. The error is not logged, as it contains the request."""
-        if status >= 500:
-            logger.error(f"A request to the {self._room.title} has failed: {exc!r}", exc_info=exc)
-            return self._refuse(exchanges.Refusal(status))
         is_large = 'Too many' in str(exc) or 'Got more than' in str(exc)
-        return self._refuse(self._error or (
-            exchanges.Refusal(431) if is_large else exchanges.Refusal(400, "Not HTTP/1.1.")))
+        return Reply(self, self._describe(self._error or (
+            exchanges.Refusal(431) if is_large else exchanges.Refusal(400, "Not HTTP/1.1."))))
+
+    def _note_begin(self) -> None:
+        if not self._is_begun:
+            self._is_begun = True
+            self.limit(self.policy.receiving)
 
     def _begin(
             self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any,
     ) -> web.BaseRequest:
+        self._note_begin()  # it can have come together with the previous request
         self._content, self._ahead = payload, 0
         return web.BaseRequest(message, payload, protocol, writer, task, self._loop)
 
     async def _handle(self, message: web.BaseRequest) -> web.StreamResponse:
         """Respond to a request, of which the head has come."""
-        if not self._is_begun:  # it came together with the previous one
-            self._is_begun = True
-            self.limit(self.policy.receiving)
-        assert self._timer is not None
-        deadline = self._timer.when()
-        self.limit(None)
         try:
-            request = self._read_head(message)
-            self._service.admit(request)
-            async with timeouts.timeout_at(deadline):
-                request = request._replace(body=await self._read_body(message, request))
+            response = await self._respond(self._read_head(message))
         except exchanges.Refusal as e:
-            return self._refuse(e)
-        except TimeoutError:
-            return self._refuse(exchanges.Refusal(408))
-        except web.RequestPayloadError:
-            return self._refuse(exchanges.Refusal(400, "Not HTTP/1.1."))
-        return Reply(
-            self, await self._answer(request), lasting=self.policy.idle is not None)
+            response = self._describe(e)
+        except Exception as e:
+            logger.error(f"A request to the {self._room.title} has failed: {e!r}", exc_info=True)
+            response = exchanges.Response(500, b'Internal error.', exchanges.TEXT)
+        else:
+            self.served = True
+        finally:
+            self._release()
+        return Reply(self, response)
 
     def _read_head(self, message: web.BaseRequest) -> exchanges.Request:
         fields = [(name.decode('latin-1'), value.decode('latin-1'))
@@ -163,11 +161,11 @@ class Connection(web.RequestHandler):
             raise exchanges.Refusal(413)
         return exchanges.Request(
             message.method, path, fields, length, message.remote or '',
-            message.get_extra_info('peercert') or None)
+            message.get_extra_info('peercert') or None, lambda: self._read_body(message, length))
 
-    async def _read_body(self, message: web.BaseRequest, request: exchanges.Request) -> bytes:
-        self._reserve(request.length or 0)
-        if request.get_header('Expect'):
+    async def _read_body(self, message: web.BaseRequest, length: int | None) -> bytes:
+        self._reserve(length or 0)
+        if 'Expect' in message.headers:
             await message.writer.write(b'HTTP/1.1 100 Continue\r\n\r\n')
         parts: list[bytes] = []
         size = 0
@@ -177,55 +175,33 @@ class Connection(web.RequestHandler):
                 raise exchanges.Refusal(413)
             self._reserve(size)
             parts.append(part)
-        return b''.join(parts)
-
-    async def _answer(self, request: exchanges.Request) -> exchanges.Response:
         self._is_begun, self.busy = False, True
-        task = asyncio.current_task()
-        assert task is not None
-        self._room.answering.add(task)
-        task.add_done_callback(self._room.answering.discard)
-        try:
-            response = await self._service.respond(request)
-        except exchanges.Refusal as e:
-            return self._describe(e)
-        except Exception as e:
-            logger.error(f"A request to the {self._room.title} has failed: {e!r}", exc_info=True)
-            return exchanges.Response(500, b'Internal error.', 'text/plain; charset=utf-8')
-        finally:
-            self._release()
-        self.served = True
-        return response
+        self.limit(None)
+        self._room.add_task(asyncio.current_task())
+        return b''.join(parts)
 
     async def rest(self, *, lasting: bool) -> None:
         """Wait for the next request; or, after the last response, until the client has read it."""
-        self.busy = False
+        is_complete, self.busy = self.busy and not self._is_deaf, False
         self._room.prefer(self)
-        if self._error is None:
-            if lasting:
-                self.limit(self.policy.idle)
-        elif self._wire is not None:
+        if is_complete and lasting:
+            self.limit(self.policy.idle)
+        elif not is_complete and self._wire is not None:
+            self._is_deaf = True
             self.limit(LINGERING_TIMEOUT)
             self._wire.resume_reading()  # and drop what the client still sends
             if self._wire.can_write_eof():
                 self._wire.write_eof()
             await self._loop.create_future()  # until the connection is lost
 
-    def _refuse(self, error: exchanges.Refusal) -> web.StreamResponse:
-        self._error = error
-        self._release()
-        return Reply(self, self._describe(error), lasting=False)
-
     def _describe(self, error: exchanges.Refusal) -> exchanges.Response:
-        peer = None if self._wire is None else self._wire.get_extra_info('peername')
-        address = peer[0] if isinstance(peer, tuple) else peer
+        address = self.peername[0] if isinstance(self.peername, tuple) else self.peername
         self._room.warn(
             'known' if self.served else 'strangers',
             f"A request to the {self._room.title} from {address} is refused: {error.status} "
             f"{str(error)!r}")
         return exchanges.Response(
-            error.status, f'{error}\n'.encode(errors='replace'), 'text/plain; charset=utf-8',
-            error.headers)
+            error.status, f'{error}\n'.encode(errors='replace'), exchanges.TEXT, error.headers)
 
     def _reserve(self, size: int) -> None:
         if size > SMALL and size > self._reserved:
@@ -239,14 +215,12 @@ class Connection(web.RequestHandler):
 
 
 class Reply(web.Response):
-    """A response of which the writing takes a limited time."""
+    """A response. It is the last one, unless the request is complete."""
 
-    def __init__(
-            self, connection: Connection, response: exchanges.Response, *, lasting: bool,
-    ) -> None:
+    def __init__(self, connection: Connection, response: exchanges.Response) -> None:
         super().__init__(status=response.status, body=response.body, headers={
             'Content-Type': response.content_type, 'Server': 'kopf', **response.headers})
-        if not lasting:
+        if not connection.busy or connection.policy.idle is None:
             self.force_close()
         self._connection = connection
 

@@ -30,14 +30,14 @@ class Listener:
     def __init__(
             self,
             listening: Sequence[socket.socket],
-            service: exchanges.Service,
+            respond: exchanges.Respond,
             *,
             policy: exchanges.Policy,
             title: str,
     ) -> None:
         super().__init__()
         self._sockets = listening
-        self._service = service
+        self._respond = respond
         self._room = rooms.Room(policy, title)
         self._context: ssl.SSLContext | None = None
         self._is_accepting = False
@@ -71,11 +71,11 @@ class Listener:
             for guest in self._room:
                 guest.leave()
             await tasks.cancel(self._greeting.copy())
-            if self._room.answering:
+            if self._room.tasks:
                 await asyncio.wait(
-                    self._room.answering.copy(), timeout=self._room.policy.leaving)
+                    self._room.tasks.copy(), timeout=self._room.policy.leaving)
         finally:
-            await tasks.cancel(self._room.answering.copy())
+            await tasks.cancel(self._room.tasks.copy())
             await self._close_connections()
 
     async def _close_connections(self) -> None:
@@ -110,7 +110,7 @@ class Listener:
             return
         client.setblocking(False)
         forks.keep_socket(client)
-        connection = inbound.Connection(client, self._room, self._service)
+        connection = inbound.Connection(client, self._room, self._respond)
         self._room.add(connection)
         task = loop.create_task(self._greet(client, connection))
         self._greeting.add(task)

@@ -39,7 +39,8 @@ class Room:
         self.policy = policy
         self.title = title
         """What is served, for messages: e.g. "webhooks"."""
-        self.answering: set[asyncio.Task[object]] = set()
+        self.tasks: set[asyncio.Task[object]] = set()
+        """Those that answer requests."""
         self._guests: dict[Guest, None] = {}
         self._memory = 0
         self._warnings = quotas.Quotas(burst=1, period=WARNING_PERIOD)
@@ -72,6 +73,11 @@ class Room:
 
     def remove(self, guest: Guest) -> None:
         self._guests.pop(guest, None)
+
+    def add_task(self, task: asyncio.Task[object] | None) -> None:
+        if task is not None:
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
 
     def reserve(self, size: int) -> bool:
         """Reserve a part of the common memory (bytes); false if there is not enough."""

@@ -40,7 +40,27 @@ class Reviews:
         self._fn = fn
         self._prefix = f'{root}/'
 
-    def admit(self, request: exchanges.Request) -> None:
+    async def __call__(self, request: exchanges.Request) -> exchanges.Response:
+        self._check(request)
+        try:
+            payload = _parse(await request.read())
+        except (ValueError, RecursionError) as e:
+            kind = 'too deeply nested' if isinstance(e, RecursionError) else 'not valid'
+            raise exchanges.Refusal(400, f"The JSON is {kind}.") from None
+        try:
+            response = await self._fn(
+                payload,
+                webhook=request.path[len(self._prefix):],
+                headers=join_fields(request.fields),
+                sslpeer=request.sslpeer,
+            )
+        except questions.UnknownResourceError as e:
+            raise exchanges.Refusal(404, str(e)[:MAX_MESSAGE]) from None
+        except questions.ReviewError as e:
+            raise exchanges.Refusal(400, str(e)[:MAX_MESSAGE]) from None
+        return exchanges.Response(200, json.dumps(response).encode(), 'application/json')
+
+    def _check(self, request: exchanges.Request) -> None:
         """
         Refuse requests that are not reviews, or are of web pages.
 
@@ -61,25 +81,6 @@ class Reviews:
             raise exchanges.Refusal(415, "The Content-Type of reviews is application/json.")
         if request.length == 0:
             raise exchanges.Refusal(411)
-
-    async def respond(self, request: exchanges.Request) -> exchanges.Response:
-        try:
-            payload = _parse(request.body)
-        except (ValueError, RecursionError) as e:
-            kind = 'too deeply nested' if isinstance(e, RecursionError) else 'not valid'
-            raise exchanges.Refusal(400, f"The JSON is {kind}.") from None
-        try:
-            response = await self._fn(
-                payload,
-                webhook=request.path[len(self._prefix):],
-                headers=join_fields(request.fields),
-                sslpeer=request.sslpeer,
-            )
-        except questions.UnknownResourceError as e:
-            raise exchanges.Refusal(404, str(e)[:MAX_MESSAGE]) from None
-        except questions.ReviewError as e:
-            raise exchanges.Refusal(400, str(e)[:MAX_MESSAGE]) from None
-        return exchanges.Response(200, json.dumps(response).encode(), 'application/json')
 
 
 def join_fields(fields: exchanges.Fields) -> Mapping[str, str]:

@@ -223,18 +223,16 @@ class Keeper:
         self.requests = []
         self.body = b''
 
-    def admit(self, request):
-        pass
-
-    async def respond(self, request):
-        self.requests.append(request)
+    async def __call__(self, request):
+        body = await request.read()
+        self.requests.append((request.method, request.path, clean(request.fields), body))
         return exchanges.Response(200, self.body)
 
 
-def connect(policy=POLICY):
+def connect(policy=POLICY, respond=None):
     """A connection in memory, what it writes, and what it serves."""
     wire, keeper = Wire(), Keeper()
-    connection = inbound.Connection(None, rooms.Room(policy, 'requests'), keeper)
+    connection = inbound.Connection(None, rooms.Room(policy, 'requests'), respond or keeper)
     wire.connection = connection
     connection.connection_made(wire)
     return connection, wire, keeper
@@ -267,9 +265,7 @@ async def serve(parts):
 
 def read_request(raw, size=None):
     """What we make of it: the requests, and how it ends."""
-    requests, end = asyncio.run(serve(split(raw, size)))
-    return [(request.method, request.path, clean(request.fields), request.body)
-            for request in requests], end
+    return asyncio.run(serve(split(raw, size)))
 
 
 def clean(fields):

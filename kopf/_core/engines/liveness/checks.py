@@ -8,7 +8,8 @@ from kopf._cogs.aiokits import clocks
 from kopf._core.engines.liveness import answering, endpoints, health
 
 if TYPE_CHECKING:
-    from kopf._core.engines.liveness import healthserver, responding
+    from kopf._cogs.serving import exchanges
+    from kopf._core.engines.liveness import healthserver
 
 
 class Checks:
@@ -33,7 +34,7 @@ class Checks:
         self._servers: list[healthserver.Server] = []
 
     def add(
-            self, endpoint: endpoints.Endpoint, respond: 'responding.Respond', *,
+            self, endpoint: endpoints.Endpoint, respond: 'exchanges.Respond', *,
             title: str, option: str,
     ) -> None:
         """

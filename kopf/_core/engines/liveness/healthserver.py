@@ -43,7 +43,7 @@ class Page(NamedTuple):
     option: str
     """The option of the command line that sets the URL."""
     path: str
-    respond: responding.Respond
+    respond: exchanges.Respond
 
 
 class Server:

@@ -4,7 +4,7 @@ Responding: what is served for the paths of the health checks and of other pages
 import http
 import logging
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from kopf._cogs.serving import exchanges
 
@@ -13,20 +13,16 @@ POLICY = exchanges.Policy(
     memory=0, connections=100, receiving=5.0, writing=5.0, idle=None, leaving=0.0,
     level=logging.DEBUG)
 
-Respond = Callable[[exchanges.Request], Awaitable[exchanges.Response]]
-
 
 class Pages:
     """Responds to requests by their paths."""
 
-    def __init__(self, pages: Mapping[str, Respond]) -> None:
+    def __init__(self, pages: Mapping[str, exchanges.Respond]) -> None:
         super().__init__()
         self._pages = {urllib.parse.unquote(path): page for path, page in pages.items()}
 
-    def admit(self, request: exchanges.Request) -> None:
-        """Read all requests to the end: they are small."""
-
-    async def respond(self, request: exchanges.Request) -> exchanges.Response:
+    async def __call__(self, request: exchanges.Request) -> exchanges.Response:
+        await request.read()
         page = self._pages.get(request.path)
         if page is None:
             response = _make_error(http.HTTPStatus.NOT_FOUND)
@@ -39,5 +35,4 @@ class Pages:
 
 def _make_error(status: http.HTTPStatus, **headers: str) -> exchanges.Response:
     return exchanges.Response(
-        status.value, f"{status.value}: {status.phrase}".encode(), 'text/plain; charset=utf-8',
-        headers)
+        status.value, f"{status.value}: {status.phrase}".encode(), exchanges.TEXT, headers)
