@@ -191,7 +191,8 @@ class Connection(web.RequestHandler):
             self.limit(LINGERING_TIMEOUT)
             self._wire.resume_reading()  # and drop what the client still sends
             if self._wire.can_write_eof():
-                self._wire.write_eof()
+                with contextlib.suppress(OSError):  # the client is gone, which is not noticed yet
+                    self._wire.write_eof()
             await self._loop.create_future()  # until the connection is lost
 
     def _describe(self, error: exchanges.Refusal) -> exchanges.Response:

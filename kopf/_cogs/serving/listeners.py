@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import os
 import socket
 import ssl
 from collections.abc import Sequence
@@ -157,9 +158,10 @@ def _bind(addr: str | None, port: int, shared: bool) -> list[socket.socket]:
                     (address[0], port, *address[2:]), family=family, backlog=128,
                     reuse_port=shared)
             except OSError as e:
+                failure = OSError(e.errno, os.strerror(e.errno or 0))  # without the address
                 if e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                    raise
-                failure = e  # the system has no such address, or does not support this family
+                    raise failure from None
+                # the system has no such address, or does not support this family
                 continue
             stack.callback(sock.close)
             opened.append(sock)

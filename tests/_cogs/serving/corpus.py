@@ -229,9 +229,9 @@ class Keeper:
         return exchanges.Response(200, self.body)
 
 
-def connect(policy=POLICY, respond=None):
+def connect(policy=POLICY, respond=None, wire=None):
     """A connection in memory, what it writes, and what it serves."""
-    wire, keeper = Wire(), Keeper()
+    wire, keeper = wire or Wire(), Keeper()
     connection = inbound.Connection(None, rooms.Room(policy, 'requests'), respond or keeper)
     wire.connection = connection
     connection.connection_made(wire)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from kopf._cogs.serving import inbound
-from tests._cogs.serving.corpus import POLICY, START, connect, feed, get_statuses
+from tests._cogs.serving.corpus import POLICY, START, Wire, connect, feed, get_statuses
 
 POLICY = POLICY._replace(receiving=15.0, writing=20.0, idle=150.0)
 GOOD = START + b'Content-Length: 2\r\n\r\nok'
@@ -83,6 +83,15 @@ async def test_those_who_leave_in_the_middle_are_not_worth_a_line_of_the_log(sta
 
 
 @pytest.mark.looptime
+@pytest.mark.parametrize('start', [b'', b'P', GOOD[:-1], GOOD])
+async def test_clients_do_not_delay_the_end(start):
+    connection, wire, _ = connect(POLICY)
+    await feed(connection, start)
+    connection.leave()
+    assert not wire.is_open
+
+
+@pytest.mark.looptime
 async def test_bugs_are_logged_and_answered(caplog):
     connection, wire, _ = connect(POLICY, respond=lambda request: 1 / 0)
     await feed(connection, GOOD)
@@ -90,3 +99,19 @@ async def test_bugs_are_logged_and_answered(caplog):
     assert get_statuses(wire) == [500]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert 'ZeroDivisionError' in caplog.text
+
+
+@pytest.mark.looptime
+async def test_clients_that_are_gone_at_the_last_word_are_not_worth_a_line_of_the_log(caplog):
+    class Gone(Wire):
+        def can_write_eof(self):
+            return True
+
+        def write_eof(self):
+            raise OSError("The endpoint is not connected.")
+
+    connection, wire, _ = connect(POLICY, wire=Gone())
+    await feed(connection, b'nonsense\r\n')
+    await wait_until_closed(wire)
+    assert get_statuses(wire) == [400]
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -172,6 +172,11 @@ async def test_secrets_of_requests_are_not_logged(port, fn, caplog):
     await ask(port, build_request(headers=headers))
     await ask(port, build_request(b'topsecret', headers=headers))
     await ask(port, build_request(method='GET', headers=headers))
+    await ask(port, build_request(path='/topsecret'))
+    await ask(port, build_request(path='/topsecret', version='x'))
+    await ask(port, build_request(path='/topsecret', headers=['topsecret']))
+    await ask(port, build_request(path='/topsecret' + 'x' * httpreviews.POLICY.head))
+    assert 'is refused: 431' in caplog.text
     assert 'topsecret' not in caplog.text
 
 
