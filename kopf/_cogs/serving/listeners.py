@@ -102,7 +102,8 @@ class Listener:
             return
         except OSError as e:
             self._room.warn(
-                'accepting', f"Connections to the {self._room.title} cannot be accepted: {e}")
+                'accepting', f"Connections to the {self._room.title} cannot be accepted: {e}",
+                level=logging.WARNING)
             loop.remove_reader(sock)
             loop.call_later(ACCEPTING_PAUSE, self._watch, sock)
             return

@@ -89,11 +89,11 @@ class Room:
     def release(self, size: int) -> None:
         self._memory -= size
 
-    def warn(self, key: str, text: str) -> None:
-        """Log a warning, or, if there are too many with the same key, a debug message."""
+    def warn(self, key: str, text: str, *, level: int | None = None) -> None:
+        """Log it at the level, or, if there are too many with the same key, as a debug message."""
         skipped = self._warnings.take(key, asyncio.get_running_loop().time())
         if skipped is None:
             logger.debug(text)
         else:
-            logger.log(self.policy.level, (
+            logger.log(level or self.policy.level, (
                 f"{text} ({skipped} more since the last warning.)" if skipped else text))

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.serving import exchanges
+from kopf._cogs.serving import exchanges, listeners
 from kopf._core.engines.liveness import answering, checks, endpoints, healthserver, responding
 
 
@@ -517,3 +517,17 @@ async def test_pages_get_the_headers(serve_pages):
 async def test_two_pages_at_one_url_are_refused(serve_pages, urls):
     with pytest.raises(endpoints.EndpointError, match="Choose another path: --page="):
         await serve_pages(*urls)
+
+
+async def test_connections_that_cannot_be_accepted_are_worth_a_warning(serve, caplog, monkeypatch):
+    port = await serve()
+
+    def accept(_):
+        monkeypatch.undo()
+        raise OSError("Too many open files")
+
+    monkeypatch.setattr(listeners, 'ACCEPTING_PAUSE', 0.01)
+    monkeypatch.setattr(socket.socket, 'accept', accept)
+    assert (await get(port))[0] == 200
+    [message] = caplog.messages
+    assert message == "Connections to the health checks cannot be accepted: Too many open files"
