@@ -60,7 +60,6 @@ class Vault:
         super().__init__()
         self.login = login
         self.advice: str | None = None
-        """What to do if the API server does not answer, and never has."""
         self.proven: bool = False
         """Whether the API server has ever accepted credentials of this vault."""
         self.on_trial: bool = True
@@ -100,6 +99,14 @@ class Vault:
     def is_empty(self) -> bool:
         """Whether there are no credentials."""
         return not self._items
+
+    def log_in_by(self, login: LoginFn) -> None:
+        """Set the function that returns credentials when these are needed."""
+        self.login = login
+
+    def advise(self, advice: str | None) -> None:
+        """Set what to do if the API server does not answer, and never has."""
+        self.advice = advice
 
     def follow(self, on_connected: ConnectedFn) -> None:
         """Call the function with the first credentials that each API server accepts."""
