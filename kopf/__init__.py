@@ -120,7 +120,7 @@ if TYPE_CHECKING:
     )
 
 # Operators need these when they run, but not when their handlers are declared, tested, or typed;
-# and these are what needs the HTTP client, which is the biggest part of all the imports.
+# and these are the biggest part of all the imports.
 _LAZY = {
     'WebhookAutoServer': 'kopf._kits.webhooks',
     'WebhookAutoTunnel': 'kopf._kits.webhooks',

@@ -30,8 +30,8 @@ CRD = {
 
 FRAMEWORK = ('kopf._cogs.', 'kopf._core.')
 CONNECTIONS = (
-    'kopf._cogs.aiokits.timeouts', 'kopf._cogs.clients.connections', 'kopf._cogs.clients.wires',
-    'kopf._cogs.clients.httpsessions', 'kopf._cogs.clients.api', 'kopf._cogs.helpers.parsing')
+    'kopf._cogs.aiokits.timeouts', 'kopf._cogs.clients.connections',
+    'kopf._cogs.clients.connectors', 'kopf._cogs.clients.httpsessions', 'kopf._cogs.clients.api')
 STORMS = 3
 MAX_GROWTH = 10
 """How many more objects of one type can there be after a storm than after the one before."""

@@ -14,9 +14,8 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, outages, pausing, pools, vaults, wires
+from kopf._cogs.clients import connections, errors, outages, pausing, pools, transfers, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.helpers import parsing
 from kopf._cogs.structs import credentials, nesting
 
 default_logger = logging.getLogger(__name__)
@@ -24,8 +23,14 @@ default_logger = logging.getLogger(__name__)
 Logger = logging.Logger | logging.LoggerAdapter[Any]
 
 JSON = 'application/json'
+READ_ENCODING = 'gzip'
+"""
+The encoding for responses that can be large: lists shrink to a tenth, or to less.
+
+API servers compress only what is larger than 128 KB ("APIResponseCompression"), and never a stream.
+"""
 REPEATABLE = (errors.APIConnectionError, errors.APIServerError, errors.APITooManyRequestsError)
-NETWORK_ERRORS = (wires.WireError, OSError, TimeoutError)
+NETWORK_ERRORS = (transfers.TransferError, OSError, TimeoutError)
 MAX_WARNINGS_REMEMBERED = 1000
 
 OVERLOAD = 8
@@ -58,7 +63,7 @@ _term_var: contextvars.ContextVar[tuple[Tenure, int | None] | None] = contextvar
 
 
 class Stream(Protocol):
-    """A response that is read while it comes. Its errors are `wires.WireError`."""
+    """A response that is read while it comes. Its errors are `transfers.TransferError`."""
 
     async def readany(self) -> bytes:
         """Wait for more, and return all that has come; empty at the end."""
@@ -364,8 +369,7 @@ class Client:
             connection.users += 1
             self._traffic.in_flight += 1
             headers = connection.get_headers(
-                accept, content_type,
-                encoding=connection.encoding if method == 'GET' else 'identity')
+                accept, content_type, encoding=READ_ENCODING if method == 'GET' else 'identity')
             try:
                 with self._deadlines.limit(timeout):
                     answer = await connection.exchange(
@@ -405,7 +409,7 @@ class Client:
             logger.debug(
                 f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 
-    def _log_warnings(self, response: parsing.Response) -> None:
+    def _log_warnings(self, response: transfers.Response) -> None:
         for header in response.get_headers('Warning'):
             for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
                 if text not in self._warnings and len(self._warnings) < MAX_WARNINGS_REMEMBERED:
@@ -453,6 +457,6 @@ def _iter_causes(e: BaseException) -> Iterator[BaseException]:
         cause = cause.__cause__
 
 
-def _make_error(response: parsing.Response, body: bytes) -> errors.APIError:
+def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:
     retry_after = next(iter(response.get_headers('Retry-After')), None)
     return errors.make_error(response.status, body, retry_after=retry_after)

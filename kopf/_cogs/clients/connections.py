@@ -8,8 +8,7 @@ import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kopf._cogs.clients import wires
-from kopf._cogs.helpers import parsing
+from kopf._cogs.clients import transfers
 from kopf._cogs.structs import credentials
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ FILES_CHECK_INTERVAL = 1.0
 TOKEN_READ_INTERVAL = 60.0
 """How often (seconds) the file of the token is read even if it seems to be unchanged."""
 
-Exchange = Callable[..., Awaitable[parsing.Response]]
+Exchange = Callable[..., Awaitable[transfers.Response]]
 
 Mark = tuple[tuple[int, ...], ...]
 """The modification times, inodes, and sizes of files: it changes when any of the files changes."""
@@ -64,17 +63,10 @@ class Connection:
         self._auth = (
             {} if isinstance(origin, credentials.AiohttpSession) else origin.as_http_headers())
         self.http = _make_http(url, origin, trust_env=trust_env)
-        self.encoding = _get_encoding(origin)
-        """
-        The encoding for responses that can be large: lists shrink to a tenth, or to less.
-
-        API servers compress only what is larger than 128 KB ("APIResponseCompression"), and never
-        a stream.
-        """
         self.exchange: Exchange = self.http.exchange
-        """Sends a request and returns its response, see `wires.Wire.exchange`."""
+        """Sends a request and returns its response, see `httpsessions.Sessions`."""
         self.stream: Any = self.http.stream
-        """Sends a request and yields its response as a stream, see `wires.Wire.stream`."""
+        """Sends a request and yields its response as a stream, see `httpsessions.Sessions`."""
 
     def use(self, *, exchange: Exchange, stream: Any) -> None:
         """Use these functions for all further requests: they wrap those used so far."""
@@ -132,15 +124,11 @@ class Connection:
     async def close(self) -> None:
         """Close the client, also if it is in use."""
         self.closed = True
-        if isinstance(self.http, wires.Wire):
-            self.http.close()
-        else:
-            await self.http.close()
+        await self.http.close()
 
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
-        if isinstance(self.http, wires.Wire):
-            self.http.reset()
+        self.http.reset()
 
     def follow_files(self) -> None:
         """
@@ -181,12 +169,6 @@ class Connection:
             origin.ca_path, origin.certificate_path, origin.private_key_path)
 
 
-def _get_encoding(origin: credentials.Credentials) -> str:
-    is_readable = not isinstance(origin, credentials.AiohttpSession) or (
-        origin.aiohttp_session.auto_decompress)
-    return 'gzip' if is_readable else 'identity'
-
-
 def _look_at(*paths: credentials.AnyPath | None) -> Mark:
     marks: list[tuple[int, ...]] = []
     for path in paths:
@@ -202,32 +184,26 @@ def _look_at(*paths: credentials.AnyPath | None) -> Mark:
 
 def _make_http(
         url: urllib.parse.SplitResult, origin: credentials.Credentials, *, trust_env: bool,
-) -> 'wires.Wire | httpsessions.Sessions':
+) -> 'httpsessions.Sessions':
+    from kopf._cogs.clients import httpsessions  # aiohttp takes long, and commands do without it
     base = url._replace(path='').geturl()
     if isinstance(origin, credentials.AiohttpSession):
-        from kopf._cogs.clients import httpsessions  # only if it is used
         session = origin.aiohttp_session
-        return httpsessions.Sessions(base, regular=session, streaming=session, options={})
+        return httpsessions.Sessions(
+            base, regular=session, streaming=session, pool_size=POOL_SIZE, options={})
 
     trust_env = trust_env or origin.trust_env
     proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
-    ssl = origin.as_ssl_context() if url.scheme == 'https' else None
-    # aiohttp takes passwords from ~/.netrc, too. They must not replace the credentials.
-    is_netrc_used = trust_env and not origin.as_http_headers()
-    if not (proxy or is_netrc_used or url.hostname is None or url.username is not None):
-        return wires.Wire(
-            host=url.hostname, port=url.port or (80 if ssl is None else 443), ssl=ssl,
-            server_hostname=origin.tls_server_name, limit=POOL_SIZE, keepalive=KEEPALIVE)
-
-    from kopf._cogs.clients import httpsessions  # only if it is used
     options: httpsessions.Options = {}
     if origin.tls_server_name:
         options['server_hostname'] = origin.tls_server_name
     if proxy:
         options['proxy'] = credentials.parse_url(proxy, 'proxy').geturl()
     return httpsessions.make_sessions(
-        base, ssl=ssl, pool_size=POOL_SIZE, keepalive=KEEPALIVE, trust_env=is_netrc_used,
-        options=options)
+        base, ssl=origin.as_ssl_context() if url.scheme == 'https' else None,
+        pool_size=POOL_SIZE, keepalive=KEEPALIVE, options=options,
+        # aiohttp takes passwords from ~/.netrc, too. They must not replace the credentials.
+        trust_env=trust_env and not origin.as_http_headers())
 
 
 def _find_proxy(url: urllib.parse.SplitResult) -> str | None:

@@ -7,8 +7,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kopf._cogs.clients import api, connections
-from kopf._cogs.helpers import parsing
+from kopf._cogs.clients import api, connections, transfers
 
 MakeHeaders = Callable[[], Mapping[str, str]]
 """Makes the headers for the next request, in the context in which it is sent."""
@@ -26,7 +25,7 @@ def _wrap(make: MakeHeaders, connection: connections.Connection) -> None:
 
     async def exchange(
             method: str, target: str, *, headers: Mapping[str, str], **options: Any,
-    ) -> parsing.Response:
+    ) -> transfers.Response:
         return await plain_exchange(method, target, headers={**headers, **make()}, **options)
 
     connection.use(exchange=exchange, stream=connection.stream)

@@ -1,23 +1,46 @@
 """
-Sessions: requests by aiohttp, for what the `wires` do not speak.
+Sessions: the HTTP of the API client, by aiohttp, with the policies that the guarantees need.
 
-These are proxies, and sessions that an author's login handler returns. The interface is that of the
-wires. This module is imported only when it is needed: aiohttp takes much memory.
+aiohttp parses, frames, and connects. The policies are: which requests are sent again, a permit
+right before the bytes leave, limits of the responses, a few connections for regular requests and
+one for each stream, and the end of connections at once.
 """
+import asyncio
 import contextlib
-import io
 import ssl as ssl_
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, TypedDict
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import TypedDict
 
 import aiohttp
+import aiohttp.payload
 import yarl
 
-from kopf._cogs.clients import sockets, wires
-from kopf._cogs.helpers import parsing
+from kopf._cogs.clients import connectors
+from kopf._cogs.clients.transfers import Response, TransferError
 
-LARGE_BODY = 100_000
-"""The size (bytes) beyond which the body of a request is sent in chunks."""
+MAX_FIELD = 64 * 1024
+"""The limit (bytes) of the first line and of each header of a response."""
+
+MAX_FIELDS = 1000
+"""How many headers a response can have."""
+
+MAX_BODY = 1024 * 1024 * 1024
+"""
+The limit (bytes) of a response's body, also of a decompressed one. The longest ones are pages of
+lists: by default, of 500 objects, which etcd limits to 1.5 MB each.
+"""
+
+STREAM_BUFFER = 128 * 1024
+"""Twice as many bytes of a stream can wait to be read before the server has to wait."""
+
+ERRORS = (
+    TransferError, aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError,
+    RuntimeError, ValueError)
+"""
+The errors of failed requests. aiohttp also raises RuntimeError, if the connections are closed, and
+ValueError, for line breaks in headers.
+"""
 
 
 class Options(TypedDict, total=False):
@@ -29,8 +52,8 @@ class Sessions:
     """
     The sessions with one server. `close` them at the end.
 
-    ``regular`` is a small pool for short requests; ``streaming`` has a separate connection for each
-    watch, so that watches do not occupy the pool.
+    There are ``pool_size`` connections for ``regular`` requests, and one more for each stream, so
+    that streams never hold up requests.
     """
 
     def __init__(
@@ -39,20 +62,42 @@ class Sessions:
             *,
             regular: aiohttp.ClientSession,
             streaming: aiohttp.ClientSession,
+            pool_size: int,
             options: Options,
     ) -> None:
-        """``origin`` is the URL of the server without any path."""
+        """
+        ``origin`` is the URL of the server without any path.
+
+        Sessions of authors have connectors of their own: these keep, repeat, and drop requests and
+        connections as aiohttp does.
+        """
         super().__init__()
-        self.regular = regular
         self._origin = origin
+        self._regular = regular
         self._streaming = streaming
         self._options = options
+        self._pool = _get_connector(regular)
+        self._vacant = asyncio.Semaphore(pool_size)
         self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
+        self._is_closed = False
 
     async def close(self) -> None:
-        """Close the sessions, also if they are in use."""
-        await self.regular.close()
-        await self._streaming.close()
+        """Close all connections, also those in use. Requests fail after that."""
+        self._is_closed = True
+        for session in (self._regular, self._streaming):
+            if connector := _get_connector(session):
+                connector.abort_all()
+            await session.close()
+
+    def reset(self) -> None:
+        """
+        Drop all connections, so that nothing which they have not delivered is delivered later.
+
+        The requests under way fail. New requests make new connections. Streams go on: they deliver
+        nothing.
+        """
+        if self._pool is not None:
+            self._pool.reset()
 
     async def exchange(
             self,
@@ -63,22 +108,54 @@ class Sessions:
             body: bytes | None,
             connect_timeout: float | None = None,
             permit: Callable[[], None] | None = None,
-    ) -> parsing.Response:
+    ) -> Response:
         """
-        Send a request and return its response, as `wires.Wire.exchange` does.
+        Send a request and return its response.
 
-        :raises WireError: if the request fails.
+        The server can close an idle connection at the same moment when a request is sent. If there
+        was no response at all on a reused connection, the request is sent again over another
+        connection. A POST is not sent again: it is not idempotent, and the server may have executed
+        it.
+
+        ``permit`` is called right before each sending. If it raises an error, nothing is sent.
+
+        :raises TransferError: if the request fails.
         """
-        data: Any = io.BytesIO(body) if body and len(body) > LARGE_BODY else body
-        if permit is not None and body is not None:
-            data = _PermittedBody(body, permit)
-        with convert_errors():
-            async with self.regular.request(
-                method, self._make_url(target), data=data, headers=headers, allow_redirects=False,
-                timeout=self._get_timeout(connect_timeout), **self._options,
-            ) as response:
-                return parsing.Response(
-                    response.status, list(response.raw_headers), await response.read())
+        url = self._make_url(target)
+        timeout = self._get_timeout(connect_timeout)
+        is_repeated = False
+        async with self._vacant:
+            while True:
+                attempt = connectors.Attempt(permit)
+                token = connectors.current_attempt.set(attempt)
+                try:
+                    if self._pool is None:
+                        attempt.check_permit()
+                    response = await self._regular.request(
+                        method, url, data=None if body is None else _Body(body, attempt),
+                        headers=headers, allow_redirects=False, timeout=timeout,
+                        auto_decompress=False, **self._options)
+                    attempt.receive(response.content)
+                    content = await _read(response)
+                except asyncio.CancelledError:
+                    attempt.abort()
+                    if attempt.is_kept and self._pool is not None:
+                        self._pool.abort_idle()  # if one is dead, the others can be dead, too
+                    raise
+                except BaseException as e:
+                    attempt.abort()
+                    if attempt.refusal is not None:
+                        raise attempt.refusal from None
+                    if not isinstance(e, ERRORS):
+                        raise
+                    is_silent = attempt.is_kept and attempt.is_unheard
+                    if self._is_closed or method == 'POST' or not is_silent:
+                        raise self._convert(e) from e
+                    is_repeated = True
+                else:
+                    return Response(response.status, response.headers, content, is_repeated)
+                finally:
+                    connectors.current_attempt.reset(token)
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -89,20 +166,33 @@ class Sessions:
             connect_timeout: float | None = None,
     ) -> 'AsyncIterator[Stream]':
         """
-        Make a GET request, and yield the response after its head, as `wires.Wire.stream` does.
+        Make a GET request over a connection of its own, and yield the response after its head.
 
-        :raises WireError: if the request fails.
+        The connection is dropped at the end: a regular closing of TLS would wait for the server.
+
+        :raises TransferError: if the request fails.
         """
-        with convert_errors():
-            async with self._streaming.get(
-                self._make_url(target), headers=headers, allow_redirects=False,
-                timeout=self._get_timeout(connect_timeout), **self._options,
-            ) as response:
-                stream = Stream(response)
-                try:
-                    yield stream
-                finally:
-                    stream.abort()
+        attempt = connectors.Attempt()
+        try:
+            token = connectors.current_attempt.set(attempt)
+            try:
+                response = await self._streaming.get(
+                    self._make_url(target), headers=headers, allow_redirects=False,
+                    timeout=self._get_timeout(connect_timeout), read_bufsize=STREAM_BUFFER,
+                    auto_decompress=False, **self._options)
+            except ERRORS as e:
+                raise self._convert(e) from e
+            finally:
+                connectors.current_attempt.reset(token)
+            try:
+                if _check_head(response):
+                    raise TransferError("a stream is compressed")
+                attempt.receive(response.content)
+                yield Stream(response)
+            finally:
+                response.close()
+        finally:
+            attempt.abort()
 
     def _make_url(self, target: str) -> yarl.URL:
         return yarl.URL(self._origin + target, encoded=True)
@@ -110,13 +200,26 @@ class Sessions:
     def _get_timeout(self, connect: float | None) -> aiohttp.ClientTimeout:
         timeout = self._timeouts.get(connect)
         if timeout is None:
-            timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect)
-            self._timeouts[connect] = timeout
+            timeout = self._timeouts[connect] = aiohttp.ClientTimeout(total=None, connect=connect)
         return timeout
+
+    def _convert(self, error: Exception) -> TransferError:
+        return TransferError(
+            "the connections are closed" if self._is_closed
+            else str(error) or error.__class__.__name__)
+
+
+def _get_connector(session: aiohttp.ClientSession) -> connectors.Connector | None:
+    connector = session.connector
+    return connector if isinstance(connector, connectors.Connector) else None
 
 
 class Stream:
-    """A response of which the body is read while it comes, see `wires.Stream`."""
+    """
+    A response of which the body is read while it comes.
+
+    The errors of reading are `TransferError`. One task at a time can read.
+    """
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         super().__init__()
@@ -126,21 +229,25 @@ class Stream:
         self._transport = connection.transport if connection is not None else None
 
     @property
-    def head(self) -> parsing.Response:
-        return parsing.Response(self._response.status, list(self._response.raw_headers), b'')
+    def head(self) -> Response:
+        """The response without its body."""
+        return Response(self._response.status, self._response.headers, b'')
 
     async def readany(self) -> bytes:
+        """Wait for more of the body, and return all that has come; empty at its end."""
         try:
-            with convert_errors():
-                return await self._response.content.readany()
-        except wires.WireError:
+            return await self._response.content.readany()
+        except ERRORS as e:
             if self._is_ended:
                 return b''
-            raise
+            raise TransferError(str(e) or e.__class__.__name__) from e
 
     async def read(self) -> bytes:
-        with convert_errors():
-            return await self._response.read()
+        """Read the rest of the body."""
+        try:
+            return await _read(self._response)
+        except ERRORS as e:
+            raise TransferError(str(e) or e.__class__.__name__) from e
 
     def end(self) -> None:
         """Drop the connection; for the reader, the body ends there, as if it were complete."""
@@ -152,18 +259,67 @@ class Stream:
             self._transport.abort()
 
 
-class _PermittedBody(aiohttp.BytesPayload):
-    """A body that is sent only if the permit raises no error right before that."""
+class _Body(aiohttp.payload.Payload):
+    """The body of a request. It leaves together with the head, if the permit still says so."""
+    _autoclose = True
 
-    def __init__(self, body: bytes, permit: Callable[[], None]) -> None:
+    def __init__(self, body: bytes, attempt: connectors.Attempt) -> None:
         super().__init__(body)
-        self._permit = permit
+        self._size = len(body)
+        self._attempt = attempt
 
-    async def write_with_length(
-            self, writer: aiohttp.abc.AbstractStreamWriter, content_length: int | None,
-    ) -> None:
-        self._permit()
-        await super().write_with_length(writer, content_length)
+    def decode(self, encoding: str = 'utf-8', errors: str = 'strict') -> str:
+        text: str = self._value.decode(encoding, errors)
+        return text
+
+    async def write(self, writer: aiohttp.abc.AbstractStreamWriter) -> None:
+        self._attempt.check_permit()
+        await writer.write(self._value)
+
+
+async def _read(response: aiohttp.ClientResponse) -> bytes:
+    """Read the rest of the body; close the response if this fails."""
+    try:
+        return await _read_body(response)
+    except BaseException:
+        response.close()
+        raise
+
+
+async def _read_body(response: aiohttp.ClientResponse) -> bytes:
+    """Read the rest of the body; decompress it while it comes, so that this takes no time."""
+    is_compressed = _check_head(response)
+    content = response.content
+    chunk = await content.readany()
+    if content.at_eof() and not is_compressed and len(chunk) <= MAX_BODY:
+        return chunk
+    gunzip = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS) if is_compressed else None
+    chunks, size = [], 0
+    while chunk:
+        if gunzip is not None:
+            try:  # one byte more than allowed is enough to refuse it
+                chunk = gunzip.decompress(chunk, MAX_BODY - size + 1)
+            except zlib.error as e:
+                raise TransferError(f"the response is not compressed properly: {e}") from None
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_BODY:
+            raise TransferError(f"the response is longer than {MAX_BODY} bytes")
+        chunk = await content.readany()
+    if gunzip is not None and chunks and (not gunzip.eof or gunzip.unused_data):
+        raise TransferError("the compressed response is incomplete")
+    return b''.join(chunks)
+
+
+def _check_head(response: aiohttp.ClientResponse) -> bool:
+    """Check that the body can be read; return whether it is compressed."""
+    if response.status < 200:
+        raise TransferError(f"other protocols are not spoken: {response.status}")
+    for name, supported in [('Transfer-Encoding', 'chunked'), ('Content-Encoding', 'gzip')]:
+        encodings = response.headers.getall(name, [])
+        if encodings and ', '.join(encodings).strip(' \t').lower() != supported:
+            raise TransferError(f"the encoding is not supported: {', '.join(encodings)!r}")
+    return bool(encodings)
 
 
 def make_sessions(
@@ -171,23 +327,11 @@ def make_sessions(
         trust_env: bool, options: Options,
 ) -> Sessions:
     """Make new sessions. With ``trust_env``, aiohttp takes passwords from ``~/.netrc``."""
-    regular = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            ssl=ssl or True, limit=pool_size, keepalive_timeout=keepalive,
-            socket_factory=sockets.make_socket),
-        cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env)
-    streaming = aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
-            ssl=ssl or True, limit=0, force_close=True, socket_factory=sockets.make_socket),
-        cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env,
-        read_bufsize=wires.READ_BUFFER)
-    return Sessions(origin, regular=regular, streaming=streaming, options=options)
-
-
-@contextlib.contextmanager
-def convert_errors() -> Iterator[None]:
-    """Raise the errors of aiohttp as those of the wires."""
-    try:
-        yield
-    except aiohttp.ClientError as e:
-        raise wires.WireError(str(e) or e.__class__.__name__) from e
+    regular, streaming = [
+        aiohttp.ClientSession(
+            connector=connectors.Connector(ssl=ssl, keepalive=seconds),
+            cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env,
+            max_line_size=MAX_FIELD, max_field_size=MAX_FIELD, max_headers=MAX_FIELDS)
+        for seconds in (keepalive, None)]
+    return Sessions(
+        origin, regular=regular, streaming=streaming, pool_size=pool_size, options=options)

@@ -9,8 +9,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from kopf._cogs.clients import api, connections
-from kopf._cogs.helpers import parsing
+from kopf._cogs.clients import api, connections, transfers
 
 Count = Callable[[int | None, str, str], None]
 """Counts a request by the HTTP status (None for errors of the network), the method, the host."""
@@ -33,7 +32,7 @@ def _wrap(count: Count, connection: connections.Connection) -> None:
             body: bytes | None,
             connect_timeout: float | None = None,
             permit: Callable[[], None] | None = None,
-    ) -> parsing.Response:
+    ) -> transfers.Response:
         try:
             response = await plain_exchange(
                 method, target, headers=headers, body=body, connect_timeout=connect_timeout,

@@ -7,17 +7,19 @@ import contextlib
 import select
 import socket
 import struct
-
-import aiohappyeyeballs
+from typing import TYPE_CHECKING
 
 from kopf._cogs.aiokits import forks
+
+if TYPE_CHECKING:
+    import aiohttp
 
 SILENCE = 30
 """How long (seconds) the other side may acknowledge nothing before the connection is dropped."""
 
 
-def make_socket(address: aiohappyeyeballs.AddrInfoType) -> socket.socket:
-    """Make a socket; a ``socket_factory`` for aiohttp and aiohappyeyeballs."""
+def make_socket(address: 'aiohttp.AddrInfoType') -> socket.socket:
+    """Make a socket; a ``socket_factory`` for aiohttp."""
     family, kind, protocol, *_ = address
     sock = socket.socket(family, kind, protocol)
     probe_silence(sock)
@@ -33,18 +35,6 @@ def is_readable(sock: socket.socket | None) -> bool:
     poll = select.poll()
     poll.register(sock, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def hang_up(sock: socket.socket) -> None:
-    """
-    End the traffic in both directions, for a socket that was handed over to asyncio.
-
-    Its transport notices that, and closes the socket. If it were closed here, the next socket could
-    get the same descriptor while the transport still uses it, e.g. for a TLS handshake, which goes
-    on after a cancellation.
-    """
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
 
 
 def discard_unsent(sock: socket.socket | None) -> None:

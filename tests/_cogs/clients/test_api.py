@@ -71,7 +71,7 @@ async def compress(request):
 @pytest.mark.parametrize('session, accepted', [
     (None, 'gzip'),
     ({}, 'gzip'),
-    ({'auto_decompress': False}, 'identity'),
+    ({'auto_decompress': False}, 'gzip'),
 ], ids=['own', 'aiohttp', 'without-decompression'])
 async def test_responses_to_read_can_be_compressed(server, settings, session, accepted):
     server.script(compress)
@@ -601,11 +601,11 @@ def tenure(client):
     return tenure
 
 
-@pytest.fixture(params=['wires', 'proxy'])
+@pytest.fixture(params=['direct', 'proxy'])
 async def limited(request, server, settings):
     """A client with a tenure, with the fast connections for writes, or with those of aiohttp."""
     server.script(say({}))
-    info = credentials.ConnectionInfo(server=server.url) if request.param == 'wires' else (
+    info = credentials.ConnectionInfo(server=server.url) if request.param == 'direct' else (
         credentials.ConnectionInfo(server='http://nowhere.test', proxy_url=server.url))
     async with api.Client(credentials=info, settings=settings) as client:
         client.limit_writes(Tenure())

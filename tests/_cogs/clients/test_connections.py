@@ -15,7 +15,7 @@ import pytest
 import trustme
 from aiohttp import web
 
-from kopf._cogs.clients import api, connections, errors, httpsessions, vaults, wires
+from kopf._cogs.clients import api, connections, errors, vaults
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import Server, drop, flow, hang, refuse, say
 
@@ -405,14 +405,13 @@ async def test_tls_goes_through_proxies_with_passwords(secure, settings, ca, met
     assert 'Proxy-Authorization' not in secure.requests[0].headers
 
 
-async def test_writes_do_not_bypass_proxies(settings):
-    info = credentials.ConnectionInfo(server='http://host', proxy_url='http://proxy')
-    connection = connections.Connection(info)
-    assert isinstance(connection.http, httpsessions.Sessions)
-    await connection.close()
-    connection = connections.Connection(credentials.ConnectionInfo(server='http://host'))
-    assert isinstance(connection.http, wires.Wire)
-    await connection.close()
+@METHODS
+async def test_no_request_bypasses_the_proxy(server, settings, method, body):
+    server.script(say({'ok': True}))
+    info = credentials.ConnectionInfo(server='http://nowhere.test', proxy_url=server.url)
+    async with make_client(settings, info) as client:
+        assert await client.request(method, '/path', body=body) == {'ok': True}
+    assert server.requests[0].headers['Host'] == 'nowhere.test'
 
 
 async def test_writes_are_encrypted_however_the_scheme_is_written(secure, ca, settings):

@@ -13,7 +13,7 @@ from kopf._cogs.clients.errors import (
     APINotFoundError,
     APIServerError,
 )
-from kopf._cogs.clients.wires import WireError
+from kopf._cogs.clients.transfers import TransferError
 
 PATH = '/apis/coordination.k8s.io/v1/namespaces/ns/leases'
 LEASE = {'metadata': {'name': 'a b', 'resourceVersion': '7'}}
@@ -84,7 +84,7 @@ async def test_what_is_no_event_is_an_error_of_the_server(chunk):
 
 async def test_broken_streams_are_errors_of_the_network():
     with pytest.raises(APIConnectionError):
-        await follow(Watched(WireError("broken")), [])
+        await follow(Watched(TransferError("broken")), [])
 
 
 def make_leases(client):

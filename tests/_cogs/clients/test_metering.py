@@ -5,7 +5,7 @@ import collections
 
 import pytest
 
-from kopf._cogs.clients import api, errors, metering, wires
+from kopf._cogs.clients import api, errors, metering, transfers
 from kopf._cogs.structs import credentials
 from tests._cogs.clients import servers
 
@@ -66,7 +66,7 @@ async def test_attempts_that_get_no_answer_are_counted_each(settings, counts):
         for method, body in [('GET', None), ('PATCH', b'{}')]:
             with pytest.raises(errors.APIConnectionError):
                 await client.request(method, '/x', body=body)
-        with pytest.raises(wires.WireError):
+        with pytest.raises(transfers.TransferError):
             async with client.stream('/x'):
                 pass
     attempts = 1 + len(settings.networking.error_backoffs)

@@ -1,34 +1,34 @@
 """
-Strange responses: those that two readers could take for different ones.
+Strange responses: what the client makes of them, and what h11 does, which is written by the book.
 
-What three readers make of each: ours; llhttp without our limits; and h11, which is written in
-Python by the book. A verdict is the number of complete messages, and how it ends: ``+`` is well,
-``!`` is refused. After responses, the connection is closed.
+A verdict is ``+`` for a response, and ``!`` for an error. After it, the connection is closed.
 
-The table is in ``corpus.md``; ``python -m tests._cogs.helpers.corpus`` makes it anew, reasons kept.
+The table is in ``responses.md``; ``python -m tests._cogs.clients.responses`` makes it anew, reasons
+kept.
 """
+import asyncio
 import itertools
 import pathlib
 import re
 
 import h11
-import httptools
 
-from kopf._cogs.helpers.parsing import Limits, MessageError, ResponseReader
+from kopf._cogs.clients import httpsessions
+from kopf._cogs.clients.transfers import TransferError
+from kopf._kits.testing import virtual
 from tests._cogs.serving.corpus import (
     BOTH,
     CHUNKS,
     CODINGS,
     FIELDS,
     LENGTHS,
-    clean,
     decode,
-    judge,
     split,
 )
 
-TABLE = pathlib.Path(__file__).with_name('corpus.md')
-LIMITS = Limits(head=64 * 1024, fields=100, body=1024 * 1024)
+TABLE = pathlib.Path(__file__).with_name('responses.md')
+PATIENCE = 60
+"""How long (seconds of virtual time) the client may be busy with a response that has ended."""
 
 STATUS = {
     'usual': b'HTTP/1.1 200 OK', 'old': b'HTTP/1.0 200 OK', 'older': b'HTTP/0.9 200 OK',
@@ -101,68 +101,42 @@ RESPONSES = {
 """They answer a POST."""
 
 
-def read_response(raw, size=None):
-    reader = ResponseReader(LIMITS)
-    responses, end = [], '+'
+def read_responses(size=None):
+    """What the client makes of the responses, if they come in pieces of so many bytes."""
+    return virtual.run(_read_all(size))
+
+
+async def _read_all(size):
+    return {name: await _read(raw, size) for name, raw in RESPONSES.items()}
+
+
+async def _read(raw, size):
+    async def serve(reader, writer):
+        await reader.readuntil(b'\r\n\r\n')
+        for part in split(raw, size if len(raw) < 5000 or size is None else size * 1000):
+            writer.write(part)
+        writer.close()
+
+    server = await asyncio.start_server(serve, '127.0.0.1', 0)
+    host, port = server.sockets[0].getsockname()
+    sessions = httpsessions.make_sessions(
+        f'http://{host}:{port}', ssl=None, pool_size=1, keepalive=60, trust_env=False, options={})
     try:
-        for part in split(raw, size):
-            if responses:  # it was not asked for: the connection would be closed
-                end = '!'
-                break
-            responses += filter(None, [reader.feed(part)])
-        if not responses:
-            responses += filter(None, [reader.end()])
-    except MessageError:
-        return [], '!'
-    return [(response.status, clean(response.fields), response.body)
-            for response in responses], end if responses else '!'
+        async with asyncio.timeout(PATIENCE):
+            response = await sessions.exchange('POST', '/', headers={}, body=b'')
+    except TransferError:
+        return None
+    finally:
+        await sessions.close()
+        server.close()
+        await server.wait_closed()
+    headers = [(name.lower(), value) for name, value in response.headers.items()]
+    return response.status, headers, response.body
 
 
-class Collector:
-    """What llhttp says by itself."""
-
-    def __init__(self):
-        self.messages = []
-        self.status = 0
-        self.is_open = self.is_head_done = False
-        self.parser = httptools.HttpResponseParser(self)
-
-    def on_message_begin(self):
-        self.is_open, self.is_head_done = True, False
-        self.fields, self.body = [], b''
-
-    def on_header(self, name, value):
-        if not self.is_head_done:
-            value = (value or b'').decode('latin-1').strip(' \t')
-            self.fields.append((name.decode('latin-1'), value))
-
-    def on_headers_complete(self):
-        self.is_head_done = True
-
-    def on_body(self, body):
-        self.body += body
-
-    def on_message_complete(self):
-        self.is_open = False
-        if self.parser.get_status_code() >= 200:
-            self.messages.append((self.parser.get_status_code(), clean(self.fields), self.body))
-
-
-def read_by_llhttp(raw):
-    collector = Collector()
-    try:
-        collector.parser.feed_data(raw)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-        return collector.messages, '!'
-    names = {name for name, _ in clean(collector.fields)} if collector.is_open else set()
-    if collector.is_open and collector.is_head_done and not names & {
-            'content-length', 'transfer-encoding'}:
-        collector.on_message_complete()
-    return collector.messages, '+' if collector.messages and not collector.is_open else '!'
-
-
-def read_response_by_h11(raw):
-    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=LIMITS.head)
+def read_by_the_book(raw):
+    """What h11 makes of the response to a POST."""
+    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=64 * 1024)
     connection.send(h11.Request(method='POST', target='/', headers=[
         ('Host', 'a'), ('Content-Length', '0')]))
     connection.send(h11.EndOfMessage())
@@ -185,23 +159,23 @@ def read_response_by_h11(raw):
         return messages, '!'
 
 
-def read_all(raw):
-    """What ours, llhttp, h11 make of it."""
-    return (read_response(raw), read_by_llhttp(raw), read_response_by_h11(raw))
+def judge(response):
+    return '!' if response is None else '+'
 
 
 def read_table():
     """The verdicts and the reasons by messages."""
-    rows = re.findall(r'^\| (.+?) \| (..) \| (..) \| (..) \| ?(.*?) ?\|$',
+    rows = re.findall(r'^\| (.+?) \| (.) \| (.) \| ?(.*?) ?\|$',
                       TABLE.read_text() if TABLE.exists() else '', re.MULTILINE)
     return {name: (verdicts, why) for name, *verdicts, why in rows}
 
 
 def main():
     known = read_table()
-    lines = ['| response | ours | llhttp | h11 | why |', '| --- ' * 5 + '|']
+    ours = read_responses()
+    lines = ['| message | ours | h11 | why |', '| --- ' * 4 + '|']
     for name, raw in RESPONSES.items():
-        verdicts = ' | '.join(map(judge, read_all(raw)))
+        verdicts = f'{judge(ours[name])} | {judge(read_by_the_book(raw))}'
         why = known.get(name, ((), ''))[1]
         lines.append(f'| {name} | {verdicts} | {why} |')
     intro = itertools.takewhile(lambda line: not line.startswith('|'),
