@@ -39,7 +39,7 @@ def test_what_is_handled_after_a_takeover_is_not_handled_again_when_the_former_p
     (18, Fault('writes of the former peer come later',
                '_core.reactor.roles.peering:Peerings._note_change',
                "self._client.reset_writes()", "pass", OWN)),
-    (13, Fault('writes that wait are not fenced',
+    (18, Fault('writes that wait are not fenced',
                '_core.actions.application:Target.pass_unfenced',
                "if self.is_fenced:", "if False:", OWN)),
 ])

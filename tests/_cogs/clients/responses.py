@@ -140,7 +140,6 @@ def read_by_the_book(raw):
     connection.send(h11.Request(method='POST', target='/', headers=[
         ('Host', 'a'), ('Content-Length', '0')]))
     connection.send(h11.EndOfMessage())
-    messages = []
     try:
         connection.receive_data(raw)
         connection.receive_data(b'')
@@ -151,12 +150,11 @@ def read_by_the_book(raw):
             elif isinstance(event, h11.Data):
                 body += event.data
             elif isinstance(event, h11.EndOfMessage):
-                messages.append((head.status_code, decode(head), body))
-                return messages, '!' if connection.trailing_data[0] else '+'
+                return head.status_code, decode(head), body
             elif not isinstance(event, h11.InformationalResponse):
-                return messages, '!'
+                return None
     except h11.RemoteProtocolError:
-        return messages, '!'
+        return None
 
 
 def judge(response):
