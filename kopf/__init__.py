@@ -97,13 +97,13 @@ from kopf._kits.hierarchies.adopting import (
 from kopf.on import daemon, index, reconcile, register, subhandler, timer
 
 if TYPE_CHECKING:
-    from kopf._cogs.clients.kubeconfigs import login_with_kubeconfig
-    from kopf._cogs.clients.piggybacking import (
+    from kopf._cogs.logins.kubeconfigs import login_with_kubeconfig
+    from kopf._cogs.logins.piggybacking import (
         login_via_async_client,
         login_via_client,
         login_via_pykube,
     )
-    from kopf._cogs.clients.serviceaccounts import login_with_service_account
+    from kopf._cogs.logins.serviceaccounts import login_with_service_account
     from kopf._core.actions.subhandling import execute
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.engines.reconciling.applications import apply
@@ -136,11 +136,11 @@ _LAZY = {
     'info': 'kopf._core.engines.posting',
     'warn': 'kopf._core.engines.posting',
     'execute': 'kopf._core.actions.subhandling',
-    'login_via_async_client': 'kopf._cogs.clients.piggybacking',
-    'login_via_client': 'kopf._cogs.clients.piggybacking',
-    'login_via_pykube': 'kopf._cogs.clients.piggybacking',
-    'login_with_kubeconfig': 'kopf._cogs.clients.kubeconfigs',
-    'login_with_service_account': 'kopf._cogs.clients.serviceaccounts',
+    'login_via_async_client': 'kopf._cogs.logins.piggybacking',
+    'login_via_client': 'kopf._cogs.logins.piggybacking',
+    'login_via_pykube': 'kopf._cogs.logins.piggybacking',
+    'login_with_kubeconfig': 'kopf._cogs.logins.kubeconfigs',
+    'login_with_service_account': 'kopf._cogs.logins.serviceaccounts',
     'operator': 'kopf._core.reactor.running',
     'run': 'kopf._core.reactor.running',
     'run_tasks': 'kopf._core.reactor.running',

@@ -9,8 +9,9 @@ import uuid
 import pytest
 
 import kopf
-from kopf._cogs.clients import api, kubeconfigs, scanning
+from kopf._cogs.clients import api, scanning
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
 from kopf._core.reactor import orchestration
 from tests.e2e.kubes import NAMESPACES, Kind

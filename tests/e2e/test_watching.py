@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from kopf._cogs.clients import api, kubeconfigs, watching
+from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import references
 from tests._cogs.clients.conftest import Recorder
 from tests.e2e.kubes import CONFIGMAPS

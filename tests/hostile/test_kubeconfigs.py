@@ -11,7 +11,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopf._cogs.clients import connections, execplugins, kubeconfigs
+from kopf._cogs.clients import connections
+from kopf._cogs.logins import execplugins, kubeconfigs
 from kopf._cogs.structs import credentials
 from tests.hostile import anything
 

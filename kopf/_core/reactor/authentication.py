@@ -16,7 +16,8 @@ import os
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from typing import Any
 
-from kopf._cogs.clients import kubeconfigs, piggybacking, serviceaccounts, vaults
+from kopf._cogs.clients import vaults
+from kopf._cogs.logins import kubeconfigs, piggybacking, serviceaccounts
 from kopf._cogs.structs import credentials, ids
 from kopf._core.engines import activities
 from kopf._core.intents import causes, handlererrors, handlers, registries

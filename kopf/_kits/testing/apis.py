@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from kopf._cogs.clients import kubeconfigs
+from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
 from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox

@@ -11,7 +11,7 @@ import ssl
 import urllib.parse
 from collections.abc import Collection
 
-from kopf._cogs.clients import kubeconfigs, serviceaccounts
+from kopf._cogs.logins import kubeconfigs, serviceaccounts
 from kopf._cogs.structs import credentials
 from kopf._kits.webhooks import servers
 

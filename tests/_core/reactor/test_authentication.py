@@ -8,7 +8,8 @@ import yaml
 
 import kopf
 from kopf._cogs.aiokits import clocks, tasks
-from kopf._cogs.clients import api, piggybacking, serviceaccounts, vaults
+from kopf._cogs.clients import api, vaults
+from kopf._cogs.logins import piggybacking, serviceaccounts
 from kopf._cogs.structs import credentials, memos
 from kopf._core.actions import execution
 from kopf._core.engines import activities

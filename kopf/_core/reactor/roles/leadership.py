@@ -11,8 +11,9 @@ import logging
 from collections.abc import Collection
 from typing import Protocol
 
-from kopf._cogs.clients import api, errors, serviceaccounts, vaults
+from kopf._cogs.clients import api, errors, vaults
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import serviceaccounts
 from kopf._cogs.structs import credentials
 from kopf._core.engines.leadership import electing, electors
 from kopf._core.engines.peering import records

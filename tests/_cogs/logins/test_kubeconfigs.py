@@ -5,8 +5,8 @@ import sys
 import pytest
 import yaml
 
-from kopf._cogs.clients import kubeconfigs
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs.credentials import LoginError
 
 login = kubeconfigs.login_with_kubeconfig

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 import kopf
-from kopf._cogs.clients import piggybacking
+from kopf._cogs.logins import piggybacking
 from kopf._cogs.structs import credentials
 
 LIBRARIES = {
@@ -171,7 +171,7 @@ def test_libraries_are_not_imported_before_they_are_needed():
 
 IMPORTS_LATER = '''
 import sys
-from kopf._cogs.clients import piggybacking
+from kopf._cogs.logins import piggybacking
 
 for _ in range(2):
     piggybacking.configure_on_import()

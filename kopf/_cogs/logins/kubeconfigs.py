@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
-from kopf._cogs.clients import execplugins
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import execplugins
 from kopf._cogs.structs import credentials, dicts
 
 PRIORITY = 10

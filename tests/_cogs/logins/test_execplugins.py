@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from kopf._cogs.clients import execplugins
+from kopf._cogs.logins import execplugins
 from kopf._cogs.structs.credentials import LoginError
 
 V1 = 'client.authentication.k8s.io/v1'

@@ -1,7 +1,7 @@
 import pytest
 
-from kopf._cogs.clients import serviceaccounts
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import serviceaccounts
 from kopf._cogs.structs.credentials import LoginError
 
 login = serviceaccounts.login_with_service_account

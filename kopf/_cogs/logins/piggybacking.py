@@ -21,8 +21,8 @@ import types
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from kopf._cogs.clients import kubeconfigs, serviceaccounts
 from kopf._cogs.configs import configuration
+from kopf._cogs.logins import kubeconfigs, serviceaccounts
 from kopf._cogs.structs import credentials
 
 PRIORITY_OF_CLIENT = 10
