@@ -65,6 +65,15 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture(autouse=True)
+def loggers():
+    """Snippets silence loggers, which other tests of this process look at."""
+    yield
+    for name in logging.root.manager.loggerDict:
+        if name.partition('.')[0] == 'kopf':
+            logging.getLogger(name).disabled = False
+
+
 @pytest.fixture()
 def errors():
     """What is logged as an error."""
