@@ -184,16 +184,10 @@ class Cycle(NamedTuple):
         return self._replace(states=self._with({parent_id: state._replace(subrefs=subrefs)}))
 
     def begin(self, handler_id: ids.HandlerId, *, now: clocks.Moment) -> 'Cycle':
-        """
-        Note that an attempt of a handler begins: the time of the handler runs from the first one.
-
-        The handlers before it can have taken any time since it has joined the cycle.
-        """
+        """Note that an attempt of a handler begins."""
         state = self.states[handler_id]
-        if not state.is_new or now.mono - state.began <= clocks.PRECISION:
-            return self
-        begun = state._replace(started=now.wall, began=now.mono)
-        return self._replace(states=self._with({handler_id: begun}))
+        begun = state.begun(now=now)
+        return self if begun is state else self._replace(states=self._with({handler_id: begun}))
 
     @property
     def unwritten(self) -> Collection[ids.HandlerId]:

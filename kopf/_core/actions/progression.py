@@ -6,6 +6,7 @@ object, changes with the outcome of each attempt, and is recorded on the object 
 does I/O or reads the clock: the callers pass the records and the time.
 """
 import datetime
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -22,6 +23,8 @@ The shortest time (seconds) from one attempt to the next of a handler that wants
 at once, so that other objects do not have to wait for it.
 """
 
+NEVER = math.inf
+"""When a handler is due that only a change of its object can call."""
 
 MAX_DELAY = 1_000_000_000.0
 """The longest delay (seconds): 31 years. Delays can be infinite, but dates cannot."""
@@ -150,6 +153,20 @@ class HandlerState(NamedTuple):
             subrefs=self.subrefs | frozenset(outcome.subrefs),
         )
 
+    def begun(self, *, now: clocks.Moment) -> 'HandlerState':
+        """
+        Make the state when an attempt begins: the time of a handler runs from its first attempt.
+
+        Other handlers can have taken any time since the handler could be due.
+        """
+        if not self.is_new or now.mono - self.began <= clocks.PRECISION:
+            return self
+        return self._replace(started=now.wall, began=now.mono)
+
+    def is_due(self, mono: float) -> bool:
+        """Whether the next attempt can start at this monotonic time."""
+        return not self.finished and self.due <= mono + clocks.PRECISION
+
     def age(self, mono: float) -> float:
         """How many seconds have passed since the first attempt began."""
         return max(0.0, mono - self.began)
@@ -178,15 +195,18 @@ def find_due(
     first: float | None = None
     for handler in candidates:
         state = states[handler.id]
-        if state.success or state.failure:
-            continue
-        if state.due <= now + clocks.PRECISION:
+        if state.is_due(now):
             due.append(handler)
-        elif first is None or state.due < first:
+        elif not state.finished and (first is None or state.due < first):
             first = state.due
     if due:
         return due, 0.0
     return due, None if first is None else first - now
+
+
+def space(due: float, *, invoked: float) -> float:
+    """Postpone the next attempt a bit, if it is due soon after the last one was ``invoked``."""
+    return max(due, invoked + MIN_PAUSE)
 
 
 def count(

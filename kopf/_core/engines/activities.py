@@ -41,15 +41,16 @@ async def run_activity(
         logger=logger, memo=memo, indices=context.indices, activity=activity,
         settings=context.settings)
     clock = context.clock
-    left = list(registry.get_activity_handlers(activity))
+    declared = list(registry.get_activity_handlers(activity))
     states = progression.State({
-        handler.id: progression.HandlerState.new(now=clock.now()) for handler in left})
+        handler.id: progression.HandlerState.new(now=clock.now()) for handler in declared})
     outcomes: dict[ids.HandlerId, progression.Outcome] = {}
-    while left:
-        now = clock.now().mono
-        due = [handler for handler in left if states[handler.id].due <= now]
-        if not due:
-            await asyncio.sleep(min(states[handler.id].due for handler in left) - now)
+    while True:
+        due, wait = progression.find_due(declared, states, now=clock.mono())
+        if wait is None:
+            break
+        if wait > 0:
+            await asyncio.sleep(wait)
             continue
         chosen: Any = lifecycle(due, **{**cause.kwargs, 'state': states})
         for handler in chosen:
@@ -57,7 +58,6 @@ async def run_activity(
                 handler, cause, context=context, state=states[handler.id])
             states[handler.id] = states[handler.id].after(outcome, now=clock.now())
             outcomes[handler.id] = outcome
-        left = [handler for handler in left if not states[handler.id].finished]
     failures = {id_: outcome for id_, outcome in outcomes.items() if outcome.exception is not None}
     if failures:
         reasons = '; '.join(f"{id_}: {outcome.message}" for id_, outcome in failures.items())

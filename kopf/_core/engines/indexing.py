@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping, ValuesView
 from typing import Any
 
-from kopf._cogs.aiokits import clocks
 from kopf._cogs.structs import bodies, indices, patches, references
 from kopf._core.actions import execution, loggers, progression
 from kopf._core.intents import causes, filters, handlers
@@ -210,7 +209,7 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         now = context.clock.now()
         if state is None:
             state = progression.HandlerState.new(now=now)
-        elif state.finished or state.due > now.mono + clocks.PRECISION:
+        elif not state.is_due(now.mono):
             return state
         outcome = await execution.execute(handler, cause, context=context, state=state)
         if is_gone():

@@ -560,7 +560,8 @@ class Reconciliation:
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))
         if outcome.is_immediate:
-            await asyncio.sleep(max(0.0, now.mono + progression.MIN_PAUSE - self._now.mono))
+            until = progression.space(self._now.mono, invoked=now.mono)
+            await asyncio.sleep(until - self._now.mono)
             self._now = self.env.clock.now()
         if self.saver.is_busy:
             await self.saver.settle()

@@ -10,11 +10,13 @@ from kopf._cogs.aiokits.clocks import PRECISION, Moment
 from kopf._cogs.structs.ids import HandlerId
 from kopf._core.actions.progression import (
     MAX_DELAY,
+    MIN_PAUSE,
     HandlerState,
     Outcome,
     State,
     count,
     find_due,
+    space,
 )
 from kopf._core.intents.causes import Reason
 from kopf._core.intents.handlers import Handler
@@ -275,6 +277,22 @@ def test_handlers_are_due_when_their_delay_is_over_but_for_a_millisecond(
 ):
     due, _ = find_due_of([state], BOOT + seconds)
     assert bool(due) is expected
+
+
+def test_the_time_of_a_handler_runs_from_its_first_attempt():
+    state = HandlerState.new(now=make_moment(0)).begun(now=make_moment(5))
+    assert (state.began, state.started) == (make_moment(5).mono, make_moment(5).wall)
+    retried = state.after(Outcome(final=False, delay=1), now=make_moment(6))
+    assert retried.begun(now=make_moment(7)) is retried
+
+
+@pytest.mark.parametrize(('due', 'expected'), [
+    (BOOT - 1, BOOT + MIN_PAUSE),
+    (float('-inf'), BOOT + MIN_PAUSE),
+    (BOOT + 1, BOOT + 1),
+])
+def test_a_handler_is_not_called_again_at_once(due, expected):
+    assert space(due, invoked=BOOT) == expected
 
 
 def test_a_millisecond_before_is_in_time():

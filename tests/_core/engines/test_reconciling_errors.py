@@ -7,6 +7,7 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._core.actions import progression
 from tests.docs.snippets import DOCS
 
 CRD = DOCS.parent / 'examples' / 'crd.yaml'
@@ -151,3 +152,21 @@ async def test_a_deletion_that_is_refused_as_a_conflict_is_repeated():
             await api.client.patch('kopfexamples', 'parent', {'spec': {'n': 2}})
             await api.client.wait_gone('configmaps', 'child', timeout=600)
             assert refusal.hits == 1
+
+
+@testing.virtual_time
+async def test_handlers_that_want_to_be_called_again_at_once_leave_a_pause_for_others():
+    registry, calls = kopf.OperatorRegistry(), []
+
+    @kopf.reconcile('kopfexamples', owns=['configmaps'], registry=registry)
+    async def fn(retry, **_):
+        calls.append(retry)
+        raise kopf.TemporaryError("again", delay=0)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry):
+            await api.client.create('kopfexamples', 'parent')
+            await asyncio.sleep(2)
+    assert 50 < len(calls) <= 2 / progression.MIN_PAUSE + 1
+    assert calls == [*range(len(calls))]

@@ -8,7 +8,6 @@ the task is cancelled (threads cannot be), and finally the companion is abandone
 import asyncio
 import contextlib
 import logging
-import math
 import warnings
 from concurrent.futures import Executor
 from typing import Any, Protocol
@@ -23,9 +22,6 @@ from kopf._core.actions import application, execution, progression, throttlers
 from kopf._core.intents import causes, handlers, stopping
 
 Reason = stopping.DaemonStoppingReason
-
-NEVER = math.inf
-"""The due time of a companion that only a change of its object can wake up."""
 
 
 class Host(Protocol):
@@ -210,7 +206,7 @@ class Companion:
                 self._end(done=False)
             elif until is None:
                 self._end(done=True)
-            elif until != NEVER:
+            elif until != progression.NEVER:
                 self._sleep(until)
 
     async def _attempt(self) -> float | None:
@@ -244,9 +240,8 @@ class Companion:
         """Find the time of the next attempt after this outcome; None if there will be no more."""
         assert self.state is not None
         if not outcome.final:
-            now = self.spawner.clock.now()
-            self.state = self.state.after(outcome, now=now)
-            return max(now.mono, invoked + progression.MIN_PAUSE, self.state.due)
+            self.state = self.state.after(outcome, now=self.spawner.clock.now())
+            return progression.space(self.state.due, invoked=invoked)
         return None
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:

@@ -7,7 +7,7 @@ import math
 
 from kopf._cogs.aiokits import clocks
 from kopf._core.actions import progression
-from kopf._core.engines.daemons.companions import NEVER, Companion, Companions
+from kopf._core.engines.daemons.companions import Companion, Companions
 from kopf._core.intents import causes, handlers
 
 
@@ -71,7 +71,7 @@ class Timer(Companion):
         self.state = None
         ended = self.spawner.clock.mono()
         until = get_next(self.handler, invoked=invoked, ended=ended)
-        if until != NEVER:
+        if until != progression.NEVER:
             return until
         if not self.handler.idle:
             return None
@@ -91,9 +91,9 @@ def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) ->
     due at once, but a bit after the beginning of this call: other objects must have their turn.
     """
     if handler.interval is None:
-        return NEVER
+        return progression.NEVER
     if handler.interval <= 0:
-        return max(ended, invoked + progression.MIN_PAUSE)
+        return progression.space(ended, invoked=invoked)
     if not handler.sharp:
         return ended + handler.interval
     missed = math.floor((ended - invoked) / handler.interval)

@@ -265,8 +265,9 @@ class Hub:
 class Reconcilers:
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_attempts', '_due', '_has_applied', '_hub', '_is_asked', '_is_new', '_is_reported',
-        '_is_triggered', '_problems', '_reporter', '_restorations', 'has_written', 'host', 'name')
+        '_has_applied', '_hub', '_is_asked', '_is_new', '_is_reported', '_is_triggered',
+        '_problems', '_reporter', '_restorations', '_states', 'has_written', 'host',
+        'name')
 
     def __init__(self, hub: Hub, host: Host) -> None:
         self.host = host
@@ -285,10 +286,8 @@ class Reconcilers:
         """Whether the last run has changed the object itself."""
         self._restorations: quotas.Bucket | None = None
         """How often the children can still be restored, if they were lately."""
-        self._attempts: dict[ids.HandlerId, progression.HandlerState] = {}
-        """The failed attempts in a row."""
-        self._due: dict[ids.HandlerId, float] = {}
-        """When the handlers are called again, though nothing has changed (monotonic time)."""
+        self._states = progression.State()
+        """The failed attempts in a row, and when the handlers are called again."""
         self._problems: dict[ids.HandlerId, conditions.Problems] = {}
         """The problems of those handlers that have failed in their last calls."""
         self._reporter: ids.HandlerId | None = None
@@ -299,12 +298,14 @@ class Reconcilers:
     @property
     def due(self) -> float | None:
         """When to run again, though nothing has changed (monotonic time); None for never."""
-        return min(self._due.values(), default=None)
+        due = min((state.due for state in self._states.values()), default=progression.NEVER)
+        return None if due == progression.NEVER else due
 
     @property
     def is_resync(self) -> bool:
         """Whether the next run is only because of an interval, so that it can wait."""
-        return not self._is_triggered and not self._attempts and bool(self._due)
+        return not self._is_triggered and self.due is not None and all(
+            state.is_new for state in self._states.values())
 
     def leave(self) -> None:
         """Stop: the object is gone."""
@@ -342,7 +343,7 @@ class Reconcilers:
         self._has_applied = self.has_written = False
         try:
             if raw['metadata'].get('deletionTimestamp') is not None:
-                self._due.clear()
+                self._states.clear()
                 await self._clean_up(served, raw)
             elif is_triggered and not is_asked and self._is_contested:
                 self._postpone(served)
@@ -375,10 +376,11 @@ class Reconcilers:
 
     def _postpone(self, served: tuple[handlers.ReconcilingHandler, ...]) -> None:
         assert self._restorations is not None
-        now = self._hub.context.clock.mono()
-        until = now + self._restorations.get_wait(now)
+        now = self._hub.context.clock.now()
+        until = now.mono + self._restorations.get_wait(now.mono)
         for handler in served:
-            self._due[handler.id] = min(until, self._due.get(handler.id, until))
+            state = self._states.get(handler.id)
+            self._schedule(handler, until if state is None else min(until, state.due))
 
     async def _call(
             self,
@@ -390,7 +392,7 @@ class Reconcilers:
         now = self._hub.context.clock.mono()
         called = [
             handler for handler in served if is_triggered or (
-                (due := self._due.get(handler.id)) is not None and due <= now)]
+                handler.id in self._states and self._states[handler.id].is_due(now))]
         newest: bodies.RawBody | None = raw
         for number, handler in enumerate(called, start=1):
             if newest is not None:
@@ -420,7 +422,7 @@ class Reconcilers:
         hub, host, context = self._hub, self.host, self._hub.context
         kinds, manager = hub.get_kinds(handler), hub.get_manager(handler)
         namespace = raw['metadata'].get('namespace')
-        self._due.pop(handler.id, None)
+        state = self._schedule(handler, progression.NEVER)
         if not all(hub.store.is_ready(kind, namespace) for kind in kinds.values()):
             self._wait()
             return raw
@@ -433,7 +435,7 @@ class Reconcilers:
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
-                self._attempts.pop(handler.id, None)
+                del self._states[handler.id]
                 self._note_problems(handler, conditions.Problems((), is_stalled=False))
                 if self._reporter == handler.id:
                     self._reporter = None
@@ -443,8 +445,6 @@ class Reconcilers:
             filter_error = e.error
         hub.take_back(handler, host.uid)
 
-        state = self._attempts.get(handler.id) or progression.HandlerState.new(
-            now=context.clock.now())
         outcome = await execution.execute(
             handler, cause, context=context, state=state, filter_error=filter_error)
         problems: list[str] = []
@@ -579,18 +579,23 @@ class Reconcilers:
     ) -> None:
         """Note the outcome, and when the handler is called again."""
         now = self._hub.context.clock.now()
-        if outcome.final and outcome.exception is None:
-            self._attempts.pop(handler.id, None)
-            if handler.interval is not None:
-                pause = handler.interval * random.uniform(1 - SPREAD, 1 + SPREAD)
-                self._due[handler.id] = now.mono + max(pause, progression.MIN_PAUSE)
-            return
-        if outcome.final:  # it has failed for good: until the next change
-            self._attempts.pop(handler.id, None)
-            self._due.pop(handler.id, None)
-            return
-        self._attempts[handler.id] = state.after(outcome, now=now)
-        self._due[handler.id] = now.mono + (outcome.delay or 0.0)
+        self._states.pop(handler.id, None)  # if it has failed for good, until the next change
+        if not outcome.final:
+            self._states[handler.id] = state.after(outcome, now=now)
+            self._schedule(handler, progression.space(
+                self._states[handler.id].due, invoked=now.mono))
+        elif outcome.exception is None and handler.interval is not None:
+            pause = handler.interval * random.uniform(1 - SPREAD, 1 + SPREAD)
+            self._schedule(handler, progression.space(now.mono + pause, invoked=now.mono))
+
+    def _schedule(
+            self, handler: handlers.ReconcilingHandler, due: float,
+    ) -> progression.HandlerState:
+        """Set when the handler is called again; keep its failed attempts."""
+        now = self._hub.context.clock.now()
+        state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
+        self._states[handler.id] = state.begun(now=now)._replace(due=due)
+        return self._states[handler.id]
 
     async def _write(
             self,
