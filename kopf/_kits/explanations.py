@@ -16,7 +16,7 @@ from kopf._cogs.configs import configuration, conventions, progress
 from kopf._cogs.structs import bodies, concealing, dicts, diffs, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import children, reconcilers
+from kopf._core.engines.reconciling import children, hub
 from kopf._core.intents import causes, filters, handlers, registries
 from kopf._kits import mismatches
 
@@ -418,7 +418,7 @@ class _Explainer:
         names = ', '.join(
             f"{handlers.name_decorator(handler)} {handler.id}" for handler in needed_by)
         for index, finalizer in enumerate(self._raw['metadata'].get('finalizers') or ()):
-            if finalizer not in (own, reconcilers.FINALIZER):
+            if finalizer not in (own, hub.FINALIZER):
                 yield finalizer, self._foreign_finalizer
             elif self._registry.is_empty:
                 yield finalizer, "of an operator made with Kopf"

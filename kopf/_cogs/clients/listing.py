@@ -108,6 +108,28 @@ async def list_objects(
         params, restarted = {**params, 'continue': head['continue']}, False
 
 
+async def find_object(
+        client: api.Client,
+        *,
+        resource: references.Resource,
+        namespace: str | None,
+        name: str,
+        settings: configuration.OperatorSettings,
+) -> bodies.RawBody | None:
+    """
+    Get the newest state of an object by its name; None if there is none, or it is not selected.
+
+    :raises errors.APIError: if it cannot be retrieved.
+    """
+    async for page in list_objects(
+            client, settings=settings, resource=resource,
+            namespace=None if namespace is None else references.NamespaceName(namespace),
+            field_selector=f'metadata.name={name}'):
+        for item in page.items:
+            return item
+    return None
+
+
 def select_only(
         settings: configuration.OperatorSettings, labels: str = '',
 ) -> configuration.OperatorSettings:

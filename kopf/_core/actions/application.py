@@ -188,13 +188,11 @@ class Target(NamedTuple):
         An object of the same name but of another uid is another object.
         """
         meta = raw['metadata']
-        async for page in listing.list_objects(
-                self.client, settings=self.client.settings, resource=self.resource,
-                namespace=_namespace_of(raw), field_selector=f"metadata.name={meta['name']}"):
-            for item in page.items:
-                if item['metadata'].get('uid') == meta.get('uid'):
-                    return item
-        return None
+        found = await listing.find_object(
+            self.client, settings=self.client.settings, resource=self.resource,
+            namespace=_namespace_of(raw), name=meta['name'])
+        is_same = found is not None and found['metadata'].get('uid') == meta.get('uid')
+        return found if is_same else None
 
 
 async def apply(

@@ -17,7 +17,8 @@ from kopf._cogs.structs import bodies, dicts, patches
 from kopf._core.actions import application, decisions, execution, loggers, observers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import causes, filters, handlers, stopping
 from kopf._core.path import changes, objects, saving, switches
 
@@ -40,7 +41,7 @@ class Processor:
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
             indexers: indexing.OperatorIndexers | None = None,
-            hub: reconcilers.Hub | None = None,
+            hub: Hub | None = None,
     ) -> None:
         """The alarms schedule the objects whose handlers wait until some time."""
         super().__init__()
@@ -52,7 +53,7 @@ class Processor:
             client=env.client, context=env,
             get_memo=functools.partial(changes.get_memo, env),
             confirm=switch.check_paused)
-        self.hub = hub if hub is not None else reconcilers.Hub(
+        self.hub = hub if hub is not None else Hub(
             client=env.client, context=env,
             get_memo=functools.partial(changes.get_memo, env))
 
@@ -198,7 +199,7 @@ class Processor:
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
-                item.engage(self.hub.join(item))
+                item.engage(Reconcilers(self.hub, item))
             if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):

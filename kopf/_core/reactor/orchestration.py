@@ -18,7 +18,7 @@ from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.liveness import health
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
 from kopf._core.reactor.roles import peering
@@ -110,7 +110,7 @@ async def serve(
         insights: discovery.Insights | None = None,
         monitor: health.Monitor | None = None,
         peers: peering.Peerings | None = None,
-        hub: reconcilers.Hub | None = None,
+        hub: Hub | None = None,
         relisting: Relisting | None = None,
         introduce: 'Callable[[WatchTasks], None] | None' = None,
 ) -> None:

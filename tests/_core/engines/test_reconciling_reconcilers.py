@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf import testing
 from kopf._cogs.clients.errors import APIError
-from kopf._core.engines.reconciling.reconcilers import Hub
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._kits.testing import virtual
 from kopf.testing import virtual_time
 

@@ -13,7 +13,7 @@ from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
 from kopf._core.path import changes, queueing, saving
@@ -69,7 +69,7 @@ class Replica:
         self.env = saving.Environment(
             client=client, settings=self.settings, clock=Clock(), memo=Memo(),
             indices=self.indexers)
-        self.hub = reconcilers.Hub(
+        self.hub = Hub(
             client=client, context=self.env,
             get_memo=lambda item: changes.get_memo(self.env, item))
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))

@@ -12,8 +12,8 @@ from kopf._cogs.clients import vaults
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
-from kopf._core.engines.reconciling import reconcilers
 from kopf._core.engines.reconciling.children import Shelf
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.path.intake import Informer
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.watches import owned, tracking
@@ -242,7 +242,7 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
                  preferred=True, verbs=frozenset({'list', 'watch', 'patch', 'create', 'delete'}))
         for plural in ['things', 'parts', 'others']]
     informers = make_informers(settings, Passes())
-    hub = reconcilers.Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+    hub = Hub(client=client, get_memo=lambda host: None, context=execution.Context(
         settings=settings, clock=Clock(), indices={}))
     watch_tasks = orchestration.WatchTasks(
         client=client, settings=settings, registry=registry, informers=informers,
@@ -264,7 +264,7 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
     await informers.stop(asyncio.get_running_loop().time() + 1)
     gc.collect()
     assert [each for each in find_all() if not any(each is other for other in foreign)] == []
-    assert [*informers._resumed, *hub._forbidden] == []
+    assert [*informers._resumed, *hub._told] == []
 
 
 async def test_changed_details_make_a_new_sink_but_drop_nothing(
@@ -457,7 +457,7 @@ async def test_watches_of_owned_resources_without_progress_are_told_of(
         def add(self, aspect, check):
             checks[aspect] = check
 
-    hub = reconcilers.Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+    hub = Hub(client=client, get_memo=lambda host: None, context=execution.Context(
         settings=settings, clock=Clock(), indices={}))
     handle('things', decorator=kopf.reconcile, owns=['nodes'])
     async with serve_all('ns1', monitor=Monitor(), hub=hub):

@@ -20,7 +20,7 @@ from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.peering import records
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
 from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import divisions, leadership, works
@@ -42,7 +42,7 @@ class Sharding:
             *,
             env: saving.Environment,
             vault: vaults.Vault,
-            hub: reconcilers.Hub,
+            hub: Hub,
             indexers: indexing.OperatorIndexers,
             make_queue: Callable[..., queueing.WorkQueue],
             identity: str | None,

@@ -13,7 +13,8 @@ from kopf._cogs.aiokits import tasks, wakeups
 from kopf._cogs.clients import api, errors
 from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import applications, reconcilers
+from kopf._core.engines.reconciling import applications
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings
 from kopf._core.intents import handlers, stopping
 from kopf._core.path import intake, objects, queueing, saving, switches, turns
@@ -58,7 +59,7 @@ class _Processor(turns.Processor):
             *,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            hub: reconcilers.Hub,
+            hub: Hub,
             applier: applications.Applier,
             indexers: indexing.OperatorIndexers,
             await_indexing: AwaitIndexing,
@@ -104,7 +105,7 @@ class Works:
             grant: holdings.Grant,
             *,
             own: holdings.Holdings,
-            hub: reconcilers.Hub,
+            hub: Hub,
             make_queue: Callable[..., queueing.WorkQueue],
             crew: queueing.Crew,
             indexers: indexing.OperatorIndexers,

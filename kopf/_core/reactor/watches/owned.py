@@ -10,7 +10,8 @@ from typing import NamedTuple
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, listing, watching
 from kopf._cogs.structs import references
-from kopf._core.engines.reconciling import desired, reconcilers, watched
+from kopf._core.engines.reconciling import desired, watched
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import handlers, registries
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class OwnedWatches:
     Of the owned kinds, only objects with the label of one of the handlers are watched.
     """
 
-    def __init__(self, hub: reconcilers.Hub, *, client: api.Client) -> None:
+    def __init__(self, hub: Hub, *, client: api.Client) -> None:
         super().__init__()
         self._hub = hub
         self._client = client

@@ -1,0 +1,297 @@
+"""
+Upkeep: makes the children that a handler has returned for an object, and deletes the others.
+"""
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from kopf._cogs.aiokits import tasks
+from kopf._cogs.clients import applying, errors, listing
+from kopf._cogs.structs import bodies, references
+from kopf._core.engines.reconciling import children, desired, planning
+from kopf._core.engines.reconciling.hub import Hub, Member
+from kopf._core.intents import handlers
+
+T = TypeVar('T')
+
+MAX_WRITES = 8
+"""How many children of one object are written at once."""
+
+
+class Upkeep:
+    """The children of one handler and one object, from the call of the handler to the writes."""
+
+    def __init__(
+            self,
+            hub: Hub,
+            member: Member,
+            handler: handlers.ReconcilingHandler,
+            *,
+            namespace: str | None,
+            strays: children.Strays,
+            logger: Any,
+    ) -> None:
+        """
+        ``strays`` are the children that the watch does not show, because others have changed their
+        labels.
+        """
+        super().__init__()
+        self._hub = hub
+        self._store = hub.store
+        self._member = member
+        self._uid = member.host.uid
+        self._handler = handler
+        self._namespace = namespace
+        self._strays = strays
+        self._logger = logger
+        self._manager = hub.get_manager(handler)
+        self.problems: list[str] = []
+        """What prevents children from being as the handler wants them, in words."""
+
+    def prepare(self, result: object, parent: bodies.Body) -> dict[desired.Key, desired.Desired]:
+        """Make the desired children of the result; those that cannot be made are problems."""
+        wanted, invalid = desired.prepare(
+            result, parent=parent, kinds=self._hub.get_kinds(self._handler), manager=self._manager)
+        self.problems.extend(map(str, invalid))
+        for key, item in list(wanted.items()):
+            if not self._store.is_listed(item.watched, key.namespace):
+                del wanted[key]
+                self.problems.append(
+                    f"{key}: the operator does not serve the namespace of this child.")
+        return wanted
+
+    async def find_strays(
+            self, wanted: dict[desired.Key, desired.Desired],
+    ) -> children.Strays:
+        """
+        Find those of the desired children that are there, but that neither the watch shows nor the
+        known strays. If it is not known of some, they are moved to the problems.
+        """
+        found: dict[desired.Key, children.Child] = {}
+
+        async def look_for(item: desired.Desired) -> None:
+            try:
+                raw = await self._read(item)
+            except errors.APIError as e:
+                del wanted[item.key]
+                self.problems.append(f"{item.key}: {e}")
+                return
+            if raw is not None and (child := self._store.recognise(
+                    item.watched, raw, owner=self._uid, namespace=self._namespace)) is not None:
+                found[item.key] = child
+
+        await _do_all(look_for, [
+            item for key, item in wanted.items()
+            if key not in self._strays and self._store.find_owner(key) is None])
+        return found
+
+    async def write(self, wanted: Mapping[desired.Key, desired.Desired]) -> None:
+        """Apply and delete children by a plan. The problems prevent the deletion."""
+        label = self._store.register(self._manager)
+        known = {
+            key: child for key, child in self._store.of(self._uid).items()
+            if child.label == label and child.is_of(self._namespace)}
+        known.update({key: child for key, child in self._strays.items() if child.label == label})
+        for key in wanted.keys() & known.keys():
+            known[key].expect_return()
+        steps = planning.plan(
+            wanted, known, prune=self._handler.prune and not self.problems,
+            get_unrecorded=self._store.get_unrecorded)
+        for stage in planning.arrange(steps):
+            await _do_all(self._carry_out, stage)
+
+    async def _carry_out(self, step: planning.Step) -> None:
+        try:
+            match step:
+                case planning.Apply(wanted, known):
+                    if not self._is_superfluous(wanted, known):
+                        self._member.note_application()
+                        await self._apply(wanted, known)
+                case planning.Delete(known):
+                    with self._store.writing(self._uid, known.key):
+                        await delete(self._hub, known, self._logger, is_pruned=True)
+        except errors.NotLeadingError:
+            raise
+        except errors.APIError as e:
+            key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
+            self.problems.append(f"{key}: {_explain(e, step)}")
+
+    def _is_superfluous(self, wanted: desired.Desired, known: children.Child | None) -> bool:
+        """Whether it was learned from the writes before that the child is as it should be."""
+        unrecorded = self._store.get_unrecorded(wanted.key)
+        return bool(unrecorded) and known is not None and known.is_as(
+            wanted, unrecorded=unrecorded)
+
+    async def _apply(self, wanted: desired.Desired, known: children.Child | None) -> None:
+        is_orphan = known is None and await self._verify_vacancy(wanted)
+        try:
+            with self._store.writing(self._uid, wanted.key):
+                try:
+                    applied = await self._send(
+                        wanted, force=known is not None, uid=None if known is None else known.uid)
+                except errors.APIConflictError:
+                    if known is not None or not await self._is_controlled(wanted):
+                        raise
+                    applied = await self._send(wanted, force=True)
+                    self._tell(f"has taken over {wanted.key}, which this object controls, "
+                               f"with the fields of other field managers.")
+                else:
+                    if known is not None and not _has_labels(known, wanted):
+                        self._tell(f"has taken over {wanted.key} again, which belongs to this "
+                                   f"object, though others have changed its labels.")
+                    if is_orphan:
+                        self._tell(f"has taken over {wanted.key}: the object that it belonged to "
+                                   f"is gone.")
+                    elif known is None and _has_other_managers(applied, self._manager):
+                        self._tell(f"has adopted {wanted.key}, which existed before, with no "
+                                   f"other controller and with no other values in the same fields.")
+                is_repeated = known is not None and known.has_last(wanted)
+                self._store.accept(
+                    wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
+        except errors.APIUnprocessableError:
+            if not self._handler.recreate or known is None or not known.is_applied:
+                raise
+            await applying.verify_creation(
+                self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
+                logger=self._logger)
+            self._logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
+            await delete(self._hub, known, self._logger)
+            return
+        self._logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
+
+    def _tell(self, text: str) -> None:
+        self._logger.info(f"{self._handler!r} {text}")
+
+    async def _verify_vacancy(self, wanted: desired.Desired) -> bool:
+        """
+        Check that the object is nobody else's, where the API server cannot know; return whether it
+        was a child of a parent that is gone.
+
+        The API server would let it be taken over from another parent of the same handler, as the
+        field manager is the same. A former parent of the same name is gone, or it will be: its
+        children are taken over. If there is no owner reference, as over namespaces, the API server
+        does not see that there would be two controllers.
+
+        :raises errors.APIConflictError: if it is somebody else's.
+        """
+        owner = self._store.find_owner(wanted.key)
+        child = self._store.of(self._uid).get(wanted.key) or self._strays.get(wanted.key)
+        if child is not None:
+            if child.is_applied:
+                raise errors.APIConflictError(
+                    "it belongs to another handler of this object.", status=409)
+            return False
+        if owner is None and wanted.is_owned:
+            return False
+        other = await self._find_controller(wanted)
+        if other is None:
+            if owner is not None and not self._hub.is_gone(owner):
+                self._hub.waiting.add(self._member)
+                raise errors.APIConflictError(self._hub.describe_owner(owner), status=409)
+        elif not any(_is_same(ref, other) for ref in (
+                wanted.manifest['metadata'].get('ownerReferences') or ())):
+            raise errors.APIConflictError(
+                f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
+        return owner is not None
+
+    async def _is_controlled(self, wanted: desired.Desired) -> bool:
+        """Whether the object controls an object that is not known, e.g. for a changed label."""
+        controller = await self._find_controller(wanted)
+        return controller is not None and controller.get('uid') == self._uid
+
+    async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
+        """Find the reference to the controller of an object that is not known, if it has any."""
+        raw = await self._read(wanted)
+        owners: Any = raw['metadata'].get('ownerReferences') if raw is not None else None
+        return next((ref for ref in owners or () if ref.get('controller')), None)
+
+    async def _read(self, wanted: desired.Desired) -> bodies.RawBody | None:
+        """Read the object as it is in the cluster, if it is there."""
+        client = self._hub.client
+        return await listing.find_object(
+            client, settings=listing.select_only(client.settings), resource=wanted.watched,
+            namespace=wanted.key.namespace, name=wanted.key.name)
+
+    async def _send(
+            self, wanted: desired.Desired, *, force: bool, uid: str | None = None,
+    ) -> bodies.RawBody:
+        """Apply the manifest; with ``uid``, only to this object and not to a namesake."""
+        manifest = wanted.manifest
+        if uid is not None:
+            manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': uid}}
+        return await _observe(self._hub, wanted.resource, manifest, applying.apply(
+            self._hub.client, resource=wanted.resource, manifest=manifest,
+            manager=self._manager, force=force, logger=self._logger), 'apply')
+
+
+async def delete(
+        hub: Hub, child: children.Child, logger: Any, *, is_pruned: bool = False,
+) -> None:
+    """Delete a child, of whichever handler."""
+    metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
+    await _observe(hub, child.resource, {'metadata': metadata}, applying.delete(
+        hub.client, resource=child.resource, metadata=metadata, logger=logger), 'delete')
+    child.note_deletion(is_pruned=is_pruned)
+    logger.debug(f"Deleted {child.key}.")
+
+
+async def _observe(
+        hub: Hub,
+        resource: references.Resource,
+        raw: Mapping[str, Any],
+        work: Coroutine[Any, Any, T],
+        content_type: str,
+) -> T:
+    """Do the work, and notify the observer, if there is one."""
+    observer: Any = hub.context.observer
+    if observer is not None:
+        work = observer.write(resource, raw, work, content_type=content_type, subresource=None)
+    return await work
+
+
+async def _do_all(fn: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
+    """Do it for all items, for a few of them at once."""
+    if len(items) == 1:
+        await fn(items[0])
+        return
+    limit = asyncio.Semaphore(MAX_WRITES)
+
+    async def do(item: T) -> None:
+        async with limit:
+            await fn(item)
+
+    await tasks.gather(*map(do, items))
+
+
+def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two references are for the same object, or for one that was created again."""
+    return _identify(one) == _identify(other)
+
+
+def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
+    return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
+
+
+def _has_labels(known: children.Child, wanted: desired.Desired) -> bool:
+    """Whether the labels say whose child it is."""
+    labels, marks = known.body.metadata.labels, wanted.manifest['metadata']['labels']
+    return all(labels.get(name) == marks[name] for name in (
+        desired.OWNER_LABEL, desired.HANDLER_LABEL))
+
+
+def _has_other_managers(raw: bodies.RawBody, manager: str) -> bool:
+    """Whether others have set fields of the object, so that it was not created by this manager."""
+    entries: Any = raw['metadata'].get('managedFields') or ()
+    return any(entry.get('manager') != manager for entry in entries)
+
+
+def _explain(e: errors.APIError, step: planning.Step) -> str:
+    text = str(e)
+    is_foreign = isinstance(e, errors.APIConflictError) or (
+        isinstance(e, errors.APIUnprocessableError) and 'Only one reference can have Con' in text)
+    if isinstance(step, planning.Apply) and step.known is None and is_foreign:
+        return (f"an object of this name is there, and this handler has not made it for this one, "
+                f"so it is left alone. Rename the child, or delete the object: {text}")
+    if isinstance(e, errors.APIUnprocessableError) and 'immutable' in text:
+        return f"{text} To delete and create it again in such cases, set recreate=True."
+    return text
