@@ -6,9 +6,10 @@ The subclasses of `APIError`:
 - `APIConnectionError`: there was no complete response, e.g. because of the network, TLS, or a
   timeout.
 - `APIClientError`: HTTP 4xx. The request is wrong, so it must not be repeated unchanged:
-  `APIUnauthorizedError` (401), `APIForbiddenError` (403), `APINotFoundError` (404),
-  `APIConflictError` (409), `APIGoneError` (410), `APITooLargeError` (413),
-  `APIUnprocessableError` (422), `APITooManyRequestsError` (429; it can be repeated later).
+  `APIBadRequestError` (400), `APIUnauthorizedError` (401), `APIForbiddenError` (403),
+  `APINotFoundError` (404), `APIConflictError` (409), `APIGoneError` (410),
+  `APITooLargeError` (413), `APIUnprocessableError` (422), `APITooManyRequestsError` (429; it can
+  be repeated later).
 - `APIServerError`: HTTP 5xx. The server fails, usually temporarily.
 - `APITooDeepError`: the response has an object that is nested too deeply to be processed.
 """
@@ -111,6 +112,10 @@ class APITooDeepError(APIError):
     """The request has succeeded, but the object in the response is nested too deeply."""
 
 
+class APIBadRequestError(APIClientError):
+    pass
+
+
 class APIUnauthorizedError(APIClientError):
     pass
 
@@ -144,6 +149,7 @@ class APITooManyRequestsError(APIClientError):
 
 
 _CLASSES: Mapping[int, type[APIError]] = {
+    400: APIBadRequestError,
     401: APIUnauthorizedError,
     403: APIForbiddenError,
     404: APINotFoundError,

@@ -32,17 +32,13 @@ FAILED_TEST = "the server rejected our request due to an error in our request"
 The message of HTTP 422 if a JSON patch tests in vain; invalid objects have messages of their own.
 """
 
-REFUSALS = (400, 413, 422)
-"""The HTTP statuses which mean that the API server will never accept the same patch."""
-
-
 class PatchError(Exception):
     """The patch cannot be made: a transformation function fails, or the values are not JSON."""
 
 
-def is_refusal(e: Exception) -> bool:
-    """Whether the error means that the same patch must not be tried again."""
-    return isinstance(e, PatchError) or (isinstance(e, errors.APIError) and e.status in REFUSALS)
+REFUSALS = (
+    PatchError, errors.APIBadRequestError, errors.APITooLargeError, errors.APIUnprocessableError)
+"""The errors which mean that the same patch must not be tried again."""
 
 
 def describe_refusal(e: Exception) -> str:
@@ -83,7 +79,7 @@ class Target(NamedTuple):
     client: api.Client
     resource: references.Resource
     logger: Any
-    observer: observers.Telling | None
+    observer: observers.Telling
     fence: Fence | None = None
 
     @property
@@ -167,11 +163,9 @@ class Target(NamedTuple):
             permit=permit,
             logger=self.logger,
         )
-        if self.observer is not None:
-            work = self.observer.write(
-                self.resource, raw, work, content_type=content_type, subresource=subresource)
         try:
-            newest = await work
+            newest = await self.observer.write(
+                self.resource, raw, work, content_type=content_type, subresource=subresource)
         except nesting.TooDeepError as e:
             raise PatchError(str(e)) from e
         except (TypeError, ValueError, RecursionError) as e:
@@ -193,6 +187,18 @@ class Target(NamedTuple):
             namespace=_namespace_of(raw), name=meta['name'])
         is_same = found is not None and found['metadata'].get('uid') == meta.get('uid')
         return found if is_same else None
+
+
+def is_in_place(raw: bodies.RawBody, patch: patches.Patch) -> bool:
+    """
+    Whether the object is already as the patch makes it, so that nothing has to be sent.
+
+    :raises PatchError: if the patch is nested too deeply.
+    """
+    try:
+        return not patch.fns and patches.merge(raw, patch) == raw
+    except RecursionError as e:
+        raise PatchError(f"it is not JSON: {e}") from e
 
 
 async def apply(
@@ -293,7 +299,7 @@ async def _transform(
                 expected = newest
                 newest, applied = await exchange(target, newest, part, subresource=subresource)
                 if newest is not None and not applied:
-                    effect = _get_effect(original, result)
+                    effect = get_effect(original, result)
                     if separate:
                         effect = {key: val for key, val in effect.items()
                                   if (key == 'status') == (subresource == 'status')}
@@ -381,7 +387,7 @@ def _is_newer(a: bodies.RawBody, b: bodies.RawBody) -> bool:
     return bodies.is_newer(bodies.parse_version(a), bodies.parse_version(b))
 
 
-def _get_effect(raw: bodies.RawBody, result: Mapping[str, Any]) -> dict[str, Any]:
+def get_effect(raw: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
     """Make the merge patch of the fields in which the result differs."""
     effect: dict[str, Any] = {}
     for item in diffs.diff(raw, result):

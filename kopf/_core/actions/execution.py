@@ -28,7 +28,7 @@ class Context:
     settings: configuration.OperatorSettings
     clock: clocks.Clock
     indices: Mapping[str, Any]
-    observer: observers.Telling | None = None
+    observer: observers.Telling = observers.NOBODY
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ def execute(
     cannot be interrupted.
     """
     work = _attempt(handler, cause, context, state, extras, executor, family, filter_error)
-    return work if context.observer is None else context.observer.attempt(handler, cause, work)
+    return context.observer.attempt(handler, cause, work)
 
 
 async def _attempt(

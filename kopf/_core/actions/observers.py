@@ -134,9 +134,8 @@ class Telling:
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody,
-            work: Coroutine[Any, Any, bodies.RawBody | None], *,
-            content_type: str, subresource: str | None,
-    ) -> Coroutine[Any, Any, bodies.RawBody | None]:
+            work: Coroutine[Any, Any, T], *, content_type: str, subresource: str | None = None,
+    ) -> Coroutine[Any, Any, T]:
         for observer, begin in self._write:
             work = self._follow(observer, functools.partial(
                 begin, resource, raw, content_type=content_type, subresource=subresource), work)
@@ -182,6 +181,10 @@ class Telling:
             self._failed.add(id(observer))
             logger.error(f"The observer {observer!r} has failed: {e!r}. Handling goes on. More "
                          f"errors of this observer are not logged.", exc_info=e)
+
+
+NOBODY = Telling(())
+"""For operators without observers."""
 
 
 def name_outcome(outcome: progression.Outcome | None) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import api, errors
+from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
+from kopf._cogs.structs import bodies, dicts, ids, patches
 from kopf._core.actions import (
     application,
     cycles,
@@ -194,8 +194,8 @@ class Saver:
             batches = []
         try:
             return await self._exchange(self._get_released(handler_ids, *batches))
-        except (errors.APIError, application.PatchError) as e:
-            if not application.is_refusal(e) or not batches:
+        except application.REFUSALS:
+            if not batches:
                 raise
         if await self._send_separately() is None:
             return None, True
@@ -269,8 +269,8 @@ class Saver:
                     newest = await self._apply(newest, batch, own)
                 if members:
                     self._account(members, newest, effect)
-        except (errors.APIError, application.PatchError) as e:
-            if not application.is_refusal(e) or not self.item.get_cycle().contributions:
+        except application.REFUSALS:
+            if not self.item.get_cycle().contributions:
                 raise
             newest = await self._send_separately()
             if newest is not None:
@@ -303,9 +303,7 @@ class Saver:
             try:
                 if newest is not None:
                     newest = await self._apply(newest, contribution.patch, patches.Patch())
-            except (errors.APIError, application.PatchError) as e:
-                if not application.is_refusal(e):
-                    raise
+            except application.REFUSALS as e:
                 text = application.describe_refusal(e)
                 self.logger.error(
                     f"Handler {contribution.handler_id!r} failed permanently: its {text}")
@@ -332,10 +330,8 @@ class Saver:
         """Convert the functions of a patch to the fields that they change; empty if they fail."""
         if not patch.fns:
             return patch
-        effect = patches.Patch()
         with contextlib.suppress(Exception):  # the error is reported when the patch is applied
-            for item in diffs.diff(raw, patch.apply(raw)):
-                dicts.ensure(effect, item.field, item.new)
+            effect = patches.Patch(application.get_effect(raw, patch.apply(raw)))
             execution.encode(effect)
             return effect
         return patches.Patch()

@@ -132,12 +132,10 @@ class Processor:
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.client.enter_term()
-        work: Awaitable[object] = self._conclude(item, raw, found)
-        if self.env.observer is not None:
-            work = self.env.observer.reconciliation(
-                item.resource, raw, work, functools.partial(find_sequel, item))
         with contextlib.suppress(Exception):
-            await work
+            await self.env.observer.reconciliation(
+                item.resource, raw, self._conclude(item, raw, found),
+                functools.partial(find_sequel, item))
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
@@ -449,12 +447,10 @@ class Processor:
         raw = raw if raw is not None else event['object']
         target = application.Target(self.env.client, item.resource, logger, self.env.observer)
         try:
-            if not patch.fns and patches.merge(raw, patch) == raw:
+            if application.is_in_place(raw, patch):
                 return
             newest = await application.apply(target, raw, patch)
-        except (apierrors.APIError, application.PatchError, RecursionError) as e:
-            if not isinstance(e, RecursionError) and not application.is_refusal(e):
-                raise
+        except application.REFUSALS as e:
             logger.error(f"The patch of event handlers is refused: {e}")
             return
         if newest is not None and item.accept(newest):

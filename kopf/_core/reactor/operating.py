@@ -117,7 +117,7 @@ class Operator:
         env = self._env = saving.Environment(
             client=self._client, settings=settings, clock=self._clock, memo=self._memo,
             indices=self._indices, lifecycle=self._lifecycle,
-            observer=observers.Telling(told) if told else None)
+            observer=observers.Telling(told))
         switch = switches.Switch(confirm=lambda: self._confirm())
         alarms = wakeups.Wakeups()
         processor = turns.Processor(

@@ -8,7 +8,7 @@ from kopf._cogs.clients import errors
 
 
 @pytest.mark.parametrize('status, cls', [
-    (400, errors.APIClientError),
+    (400, errors.APIBadRequestError),
     (401, errors.APIUnauthorizedError),
     (403, errors.APIForbiddenError),
     (404, errors.APINotFoundError),

@@ -70,7 +70,7 @@ def make_cause(kind=handlers.ChangingHandler, indices={}):
 def make_context(observer=None):
     return execution.Context(
         settings=kopf.OperatorSettings(), clock=Clock(), indices={},
-        observer=None if observer is None else observers.Telling([observer]))
+        observer=observers.Telling(() if observer is None else [observer]))
 
 
 @pytest.fixture()

@@ -272,10 +272,10 @@ class Companion:
             except apierrors.NotLeadingError as e:
                 logger.warning(f"The patch of {self.handler!r} is lost: {e}")
                 return True
-            except (apierrors.APIError, application.PatchError, TimeoutError) as e:
-                if application.is_refusal(e):
-                    logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
-                    return False
+            except application.REFUSALS as e:
+                logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
+                return False
+            except (apierrors.APIError, TimeoutError) as e:
                 if not await self._back_off(e, logger):
                     return True
                 merged = patches.combine(taken, patches.Patch(patch))

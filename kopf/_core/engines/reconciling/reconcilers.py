@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kopf._cogs.clients import errors
 from kopf._cogs.helpers import quotas
-from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
+from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member
@@ -245,9 +244,7 @@ class Reconcilers(Member):
             self._report(patch)
         try:
             return await self._apply_patch(raw, patch, logger)
-        except (errors.APIError, application.PatchError) as e:
-            if not application.is_refusal(e):
-                raise
+        except application.REFUSALS as e:
             text = f"its {application.describe_refusal(e)}"
         failed = execution.fail(handler, application.PatchError(text), logger)
         if outcome.patch is None:  # the conditions themselves are refused
@@ -308,7 +305,7 @@ class Reconcilers(Member):
             self, raw: bodies.RawBody | None, patch: patches.Patch, logger: Any,
     ) -> bodies.RawBody | None:
         """Apply the patch of a handler, unless the object is already so."""
-        if raw is None or not patch or (not patch.fns and patches.merge(raw, patch) == raw):
+        if raw is None or application.is_in_place(raw, patch):
             return raw
         sent: list[bodies.RawBody] = []
         if patch.fns:  # they are called once for each attempt: for what is sent
@@ -371,9 +368,7 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawB
     """
     if bodies.parse_version(expected) != bodies.parse_version(raw):
         return True
-    effect: dict[str, Any] = {}
-    for item in diffs.diff(raw, expected):
-        dicts.ensure(effect, item.field, item.new)
+    effect = application.get_effect(raw, expected)
     before, after = patches.merge(raw, effect), patches.merge(newest, effect)
     for state in (before, after):
         state['metadata'] = {

@@ -2,12 +2,12 @@
 Upkeep: makes the children that a handler has returned for an object, and deletes the others.
 """
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
-from kopf._cogs.structs import bodies, references
+from kopf._cogs.structs import bodies
 from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
@@ -216,12 +216,14 @@ class Upkeep:
             self, wanted: desired.Desired, *, force: bool, uid: str | None = None,
     ) -> bodies.RawBody:
         """Apply the manifest; with ``uid``, only to this object and not to a namesake."""
-        manifest = wanted.manifest
+        manifest: Any = wanted.manifest
         if uid is not None:
             manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': uid}}
-        return await _observe(self._hub, wanted.resource, manifest, applying.apply(
+        work = applying.apply(
             self._hub.client, resource=wanted.resource, manifest=manifest,
-            manager=self._manager, force=force, logger=self._logger), 'apply')
+            manager=self._manager, force=force, logger=self._logger)
+        return await self._hub.context.observer.write(
+            wanted.resource, manifest, work, content_type='apply')
 
 
 async def delete(
@@ -229,24 +231,11 @@ async def delete(
 ) -> None:
     """Delete a child, of whichever handler."""
     metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
-    await _observe(hub, child.resource, {'metadata': metadata}, applying.delete(
-        hub.client, resource=child.resource, metadata=metadata, logger=logger), 'delete')
+    known: Any = {'metadata': metadata}
+    work = applying.delete(hub.client, resource=child.resource, metadata=metadata, logger=logger)
+    await hub.context.observer.write(child.resource, known, work, content_type='delete')
     child.note_deletion(is_pruned=is_pruned)
     logger.debug(f"Deleted {child.key}.")
-
-
-async def _observe(
-        hub: Hub,
-        resource: references.Resource,
-        raw: Mapping[str, Any],
-        work: Coroutine[Any, Any, T],
-        content_type: str,
-) -> T:
-    """Do the work, and notify the observer, if there is one."""
-    observer: Any = hub.context.observer
-    if observer is not None:
-        work = observer.write(resource, raw, work, content_type=content_type, subresource=None)
-    return await work
 
 
 async def _do_all(fn: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
