@@ -305,17 +305,11 @@ def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
     return Save(because) if cycle.dirty else Nothing(because)
 
 
-def with_finalizer(raw: bodies.RawBody, finalizer: str) -> bodies.RawBody:
-    finalizers = [*(raw['metadata'].get('finalizers') or ()), finalizer]
-    return _with_finalizers(raw, finalizers)
-
-
-def without_finalizer(raw: bodies.RawBody, finalizer: str) -> bodies.RawBody:
+def switch_finalizer(raw: bodies.RawBody, finalizer: str, *, is_added: bool) -> bodies.RawBody:
+    """Add the finalizer to the object as the last one, or remove it."""
     finalizers = [key for key in raw['metadata'].get('finalizers') or () if key != finalizer]
-    return _with_finalizers(raw, finalizers)
-
-
-def _with_finalizers(raw: bodies.RawBody, finalizers: list[str]) -> bodies.RawBody:
+    if is_added:
+        finalizers.append(finalizer)
     meta: dict[str, Any] = {**raw['metadata'], 'finalizers': finalizers}
     if not finalizers:
         del meta['finalizers']

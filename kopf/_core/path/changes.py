@@ -353,9 +353,8 @@ class Reconciliation:
             self._announce()
             persistence.diffbase_storage.store(
                 body=self.view.body, patch=patch, essence=step.handled)
-        if isinstance(step, decisions.AddFinalizer):
-            return await self.saver.add_finalizer(patch)
-        return await self.saver.remove_finalizer(patch)
+        return await self.saver.switch_finalizer(
+            patch, is_added=isinstance(step, decisions.AddFinalizer))
 
     async def _close(self, step: decisions.Close) -> bodies.RawBody | None:
         """Close the cycle: store the last-handled state, and remove the progress."""

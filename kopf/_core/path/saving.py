@@ -207,32 +207,27 @@ class Saver:
         own = recording.make_closing(
             self.item.get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
         merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
-        return decisions.without_finalizer(merged, self.settings.persistence.finalizer)
+        return decisions.switch_finalizer(
+            merged, self.settings.persistence.finalizer, is_added=False)
 
-    async def add_finalizer(self, patch: patches.Patch) -> bodies.RawBody | None:
+    async def switch_finalizer(
+            self, patch: patches.Patch, *, is_added: bool,
+    ) -> bodies.RawBody | None:
         """
-        Add the finalizer, and apply the patch; return the newest state, or None if it is gone.
+        Add or remove the finalizer, and apply the patch; return the newest state, None if gone.
 
-        If the finalizers or the fields of the patch have changed on the server, nothing is written.
-        Other fields can change: they are looked at in the newest state.
+        If the object has changed on the server, nothing is written. When the finalizer is added,
+        fields can change that are neither the finalizers nor those of the patch: they are looked at
+        in the newest state.
         """
-        wanted = decisions.with_finalizer(self.raw, self.settings.persistence.finalizer)
-        guards = application.VERSION if self.is_shared() else (
-            application.guard_finalizer(self.raw, patch))
+        wanted = decisions.switch_finalizer(
+            self.raw, self.settings.persistence.finalizer, is_added=is_added)
+        guards = application.guard_finalizer(self.raw, patch) if (
+            is_added and not self.is_shared()) else application.VERSION
         try:
             newest, _ = await self._exchange(_merge(wanted, patch), guards)
         except application.FenceRaisedError:
             newest, _ = await self._exchange(_merge(wanted, patch))
-        return newest
-
-    async def remove_finalizer(self, patch: patches.Patch) -> bodies.RawBody | None:
-        """
-        Remove the finalizer, and apply the patch; return the newest state, or None if it is gone.
-
-        If the object has changed on the server, nothing is written.
-        """
-        wanted = decisions.without_finalizer(self.raw, self.settings.persistence.finalizer)
-        newest, _ = await self._exchange(_merge(wanted, patch))
         return newest
 
     def _verify_unshared(self) -> None:

@@ -248,8 +248,7 @@ class Life:
             reason=Reason.UPDATE, stored=True, divergent=conclusion.divergent)
 
     def switch(self, handled, *, is_present):
-        switch = decisions.with_finalizer if is_present else decisions.without_finalizer
-        self.raw = switch(self.raw, FINALIZER)
+        self.raw = decisions.switch_finalizer(self.raw, FINALIZER, is_added=is_present)
         if handled is not None:
             patch = Patch()
             self.settings.persistence.diffbase_storage.store(
@@ -259,7 +258,7 @@ class Life:
     def release(self):
         self._write(recording.make_closing(
             self.cycle, self.plans, body=self.view.body, settings=self.settings))
-        self.raw = decisions.without_finalizer(self.raw, FINALIZER)
+        self.raw = decisions.switch_finalizer(self.raw, FINALIZER, is_added=False)
         self.cycle = None
         self.gone = not self.raw['metadata'].get('finalizers')
 

@@ -53,7 +53,7 @@ def essence(f, g=0):
 
 def make_view(new, old=None, *, deleting=False, blocked=False):
     raw = {'metadata': {}, **new}
-    raw = decisions.with_finalizer(raw, FINALIZER) if blocked else raw
+    raw = decisions.switch_finalizer(raw, FINALIZER, is_added=True) if blocked else raw
     raw = merge(raw, DELETED) if deleting else raw
     return View(
         raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting, blocked=blocked)
@@ -440,13 +440,13 @@ def test_causes(old, new, deleting, initial, expected):
 
 def test_finalizers_are_added_after_the_others_and_removed_without_a_trace():
     raw = {'metadata': {'name': 'x'}, 'spec': {}}
-    one = decisions.with_finalizer(raw, 'one')
-    two = decisions.with_finalizer(one, 'two')
+    one = decisions.switch_finalizer(raw, 'one', is_added=True)
+    two = decisions.switch_finalizer(one, 'two', is_added=True)
     assert one == {'metadata': {'name': 'x', 'finalizers': ['one']}, 'spec': {}}
     assert two['metadata']['finalizers'] == ['one', 'two']
-    assert decisions.without_finalizer(two, 'two') == one
-    assert decisions.without_finalizer(one, 'one') == raw
-    assert decisions.without_finalizer(raw, 'one') == raw
+    assert decisions.switch_finalizer(two, 'two', is_added=False) == one
+    assert decisions.switch_finalizer(one, 'one', is_added=False) == raw
+    assert decisions.switch_finalizer(raw, 'one', is_added=False) == raw
     assert raw == {'metadata': {'name': 'x'}, 'spec': {}}
 
 

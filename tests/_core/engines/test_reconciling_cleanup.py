@@ -149,3 +149,37 @@ async def test_what_the_deletion_waits_for_is_told(registry):
                 api.sandbox.faults.remove(fault)
             await testing.wait_for(lambda: is_gone(api, 'kopfexamples', 'parent'), timeout=3600)
             assert await is_gone(api, 'configmaps', 'parent', namespace='closed')
+
+
+@pytest.mark.parametrize('change', [
+    {'metadata': {'finalizers': ['example.com/other']}},
+    {'spec': {'n': 2}},
+])
+@testing.virtual_time
+async def test_changes_by_others_while_the_object_is_held_are_not_lost(registry, change):
+    changes = [change]
+
+    @kopf.reconcile('kopfexamples', owns=['tenants.example.com'], registry=registry)
+    async def fn(name, spec, **_):
+        if changes:
+            await api.client.patch('kopfexamples', name, changes.pop())
+        yield {'apiVersion': 'example.com/v1', 'kind': 'Tenant', 'metadata': {'name': name},
+               'spec': {'n': spec.get('n', 1)}}
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        await api.client.create(TENANTS)
+        async with api.operator(registry=registry) as operator:
+            await api.client.create('kopfexamples', 'parent', spec={'n': 1})
+            await asyncio.sleep(10)
+            parent = await api.client.get('kopfexamples', 'parent')
+            child = await api.client.get('tenants', 'parent')
+            assert parent['metadata']['finalizers'] == [
+                *change.get('metadata', {}).get('finalizers', ()), FINALIZER]
+            assert child['spec']['n'] == parent['spec']['n']
+            await api.client.patch('kopfexamples', 'parent', {'metadata': {
+                'finalizers': [FINALIZER]}})
+            await api.client.delete('kopfexamples', 'parent')
+            await api.client.wait_gone('kopfexamples', 'parent')
+            assert await is_gone(api, 'tenants', 'parent')
+        assert not any('Traceback' in line for line in operator.log)

@@ -12,7 +12,7 @@ from typing import Any
 
 from kopf._cogs.helpers import quotas
 from kopf._cogs.structs import bodies, ids, patches
-from kopf._core.actions import application, execution, loggers, progression
+from kopf._core.actions import application, decisions, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
@@ -204,8 +204,9 @@ class Reconcilers(Member):
             wanted = upkeep.prepare(outcome.result, body)
             if not self._is_new and (found := await upkeep.find_strays(wanted)):
                 return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
-            if any(not item.is_owned for item in wanted.values()):
-                newest = await self._ensure_finalizer(raw, logger)
+            if any(not item.is_owned for item in wanted.values()) and (
+                    not decisions.is_blocked(raw, FINALIZER)):
+                newest = await self._switch_finalizer(raw, logger, is_added=True)
             if newest is None:
                 return None
             await upkeep.write(wanted)
@@ -312,28 +313,39 @@ class Reconcilers(Member):
             patch = patches.Patch(patch, fns=[sent.append])
         newest = await application.apply(self._get_target(logger), raw, patch)
         if newest is not None:
-            self.host.accept(newest)
-            self.has_written = True
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
-            if _has_news(raw, newest, expected):
-                self._is_triggered = True  # but not asked: what follows from own writes is limited
-                self._count_repetition()
-                self.host.wake_up()
+            self._accept(newest, has_news=_has_news(raw, newest, expected))
         return newest
 
-    async def _ensure_finalizer(
-            self, raw: bodies.RawBody, logger: Any,
+    async def _switch_finalizer(
+            self, raw: bodies.RawBody, logger: Any, *, is_added: bool,
     ) -> bodies.RawBody | None:
-        """Hold the object until its children are deleted that Kubernetes does not delete."""
-        if FINALIZER in (raw['metadata'].get('finalizers') or ()):
-            return raw
-        return await self._apply_patch(raw, patches.Patch(fns=[_add_finalizer]), logger)
+        """
+        Hold the object until its children are deleted that Kubernetes does not delete; or release
+        it then. Return None if it is gone, or if others have changed its finalizers: run again.
+        """
+        wanted = decisions.switch_finalizer(raw, FINALIZER, is_added=is_added)
+        newest, is_switched = await application.exchange(
+            self._get_target(logger), raw, patches.make_json_patch(raw, wanted),
+            guards=application.guard_finalizer(raw, {}))
+        if newest is not None:
+            self._accept(newest, has_news=not is_switched or _has_news(raw, newest, wanted))
+        return newest if is_switched else None
+
+    def _accept(self, newest: bodies.RawBody, *, has_news: bool) -> None:
+        """Take the response to an own write; run again if others have changed the object."""
+        self.host.accept(newest)
+        self.has_written = True
+        if has_news:
+            self._is_triggered = True  # but not asked: what follows from own writes is limited
+            self._count_repetition()
+            self.host.wake_up()
 
     async def _clean_up(
             self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
     ) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
-        if FINALIZER not in (raw['metadata'].get('finalizers') or ()):
+        if not decisions.is_blocked(raw, FINALIZER):
             return
         logger = loggers.LocalObjectLogger(
             body=bodies.Body(raw), settings=self._hub.context.settings)
@@ -352,7 +364,7 @@ class Reconcilers(Member):
             if not child.is_deleting:
                 await delete(self._hub, child, logger)
         if not left:
-            await self._apply_patch(raw, patches.Patch(fns=[_remove_finalizer]), logger)
+            await self._switch_finalizer(raw, logger, is_added=False)
 
     def _get_target(self, logger: Any) -> application.Target:
         return application.Target(
@@ -374,15 +386,3 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawB
         state['metadata'] = {
             key: val for key, val in state['metadata'].items() if key not in VERSIONS}
     return before != after
-
-
-def _add_finalizer(body: bodies.RawBody) -> None:
-    finalizers = body['metadata'].setdefault('finalizers', [])
-    if FINALIZER not in finalizers:
-        finalizers.append(FINALIZER)
-
-
-def _remove_finalizer(body: bodies.RawBody) -> None:
-    finalizers = body['metadata'].get('finalizers') or []
-    body['metadata']['finalizers'] = [name for name in finalizers if name != FINALIZER]
-
