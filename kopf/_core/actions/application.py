@@ -32,6 +32,7 @@ FAILED_TEST = "the server rejected our request due to an error in our request"
 The message of HTTP 422 if a JSON patch tests in vain; invalid objects have messages of their own.
 """
 
+
 class PatchError(Exception):
     """The patch cannot be made: a transformation function fails, or the values are not JSON."""
 
@@ -196,7 +197,7 @@ def is_in_place(raw: bodies.RawBody, patch: patches.Patch) -> bool:
     :raises PatchError: if the patch is nested too deeply.
     """
     try:
-        return not patch.fns and patches.merge(raw, patch) == raw
+        return not patch or (not patch.fns and patches.merge(raw, patch) == raw)
     except RecursionError as e:
         raise PatchError(f"it is not JSON: {e}") from e
 

@@ -16,7 +16,7 @@ from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
-from kopf._core.intents import causes, handlererrors, handlers, registries
+from kopf._core.intents import causes, filters, handlererrors, handlers, registries
 
 encode = encoders.make_encode(json.JSONEncoder(allow_nan=False))
 """Encode as strict JSON, without NaN. It raises ValueError, TypeError, RecursionError."""
@@ -216,6 +216,15 @@ async def _invoke_with_family(
         return result
     finally:
         registries.parent_var.reset(token)
+
+
+def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> bool:
+    """Whether the handler is for the object. If its filters fail, that is logged, and it is not."""
+    try:
+        return handler.unfiltered or filters.matches(handler, cause)
+    except filters.FilterError as e:
+        fail(handler, e.error, cause.logger)
+        return False
 
 
 def fail(handler: handlers.Handler, exception: Exception, logger: Any) -> progression.Outcome:

@@ -11,7 +11,7 @@ from typing import Any
 
 from kopf._cogs.structs import bodies, indices, patches, references
 from kopf._core.actions import execution, loggers, progression
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, handlers
 
 Uid = str
 
@@ -170,12 +170,7 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         present: set[str] = set()
         declared = tuple(declared)
         for handler in declared:
-            try:
-                is_matching = handler.unfiltered or filters.matches(handler, cause)
-            except filters.FilterError as e:
-                execution.fail(handler, e.error, cause.logger)
-                is_matching = False
-            if not is_matching:
+            if not execution.is_matching(handler, cause):
                 self._failures.pop((uid, handler), None)
             elif handler.key not in called:
                 called.add(handler.key)

@@ -19,7 +19,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
-from kopf._core.intents import causes, filters, handlers, stopping
+from kopf._core.intents import causes, handlers, stopping
 from kopf._core.path import changes, objects, saving, switches
 
 HOT_ROUNDS = 3
@@ -431,7 +431,7 @@ class Processor:
         )
         called: set[object] = set()
         for handler in item.handlers.watching:
-            if handler.key not in called and self._is_watching(handler, cause):
+            if handler.key not in called and execution.is_matching(handler, cause):
                 called.add(handler.key)
                 item.notice()
                 item.enter(objects.Phase.CALLING)
@@ -455,13 +455,6 @@ class Processor:
             return
         if newest is not None and item.accept(newest):
             item.inbox.put(newest)
-
-    def _is_watching(self, handler: handlers.WatchingHandler, cause: causes.WatchingCause) -> bool:
-        try:
-            return handler.unfiltered or filters.matches(handler, cause)
-        except filters.FilterError as e:
-            execution.fail(handler, e.error, cause.logger)
-            return False
 
 
 def find_sequel(item: objects.Item) -> observers.Sequel:

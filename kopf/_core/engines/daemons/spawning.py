@@ -14,7 +14,7 @@ from kopf._core.actions import execution, loggers
 from kopf._core.engines.daemons.companions import Companion, Host, Reason
 from kopf._core.engines.daemons.daemons import Daemon
 from kopf._core.engines.daemons.timers import Timer
-from kopf._core.intents import causes, filters, handlers, stopping
+from kopf._core.intents import causes, handlers, stopping
 
 STARTS_PER_ITERATION = 16
 """
@@ -251,11 +251,8 @@ class Companions:
         for handler in declared:
             if handler.key in self._done:
                 continue
-            try:
-                if handler.unfiltered or filters.matches(handler, cause):
-                    selected.setdefault(handler.key, handler)
-            except filters.FilterError as e:
-                execution.fail(handler, e.error, cause.logger)
+            if execution.is_matching(handler, cause):
+                selected.setdefault(handler.key, handler)
         return list(selected.values())
 
     def adjust(self, selected: Collection[handlers.SpawningHandler]) -> None:

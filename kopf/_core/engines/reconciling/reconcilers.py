@@ -92,8 +92,8 @@ class Reconcilers(Member):
             if raw['metadata'].get('deletionTimestamp') is not None:
                 self._states.clear()
                 await self._clean_up(served, raw)
-            elif is_triggered and not is_asked and self._is_contested:
-                self._postpone(served)
+            elif is_triggered and not is_asked and (wait := self._get_wait()) > 0:
+                self._postpone(served, wait)
             else:
                 await self._call(served, raw, is_triggered=is_triggered)
         except (Exception, asyncio.CancelledError):
@@ -116,15 +116,12 @@ class Reconcilers(Member):
         if not self._restorations.take(now):  # it came by another reason, or was rounded
             self._restorations.empty(now)
 
-    @property
-    def _is_contested(self) -> bool:
-        return self._restorations is not None and self._restorations.get_wait(
-            self._hub.context.clock.mono()) > 0
+    def _get_wait(self) -> float:
+        return 0.0 if self._restorations is None else self._restorations.get_wait(
+            self._hub.context.clock.mono())
 
-    def _postpone(self, served: tuple[handlers.ReconcilingHandler, ...]) -> None:
-        assert self._restorations is not None
-        now = self._hub.context.clock.now()
-        until = now.mono + self._restorations.get_wait(now.mono)
+    def _postpone(self, served: tuple[handlers.ReconcilingHandler, ...], wait: float) -> None:
+        until = self._hub.context.clock.mono() + wait
         for handler in served:
             state = self._states.get(handler.id)
             self._schedule(handler, until if state is None else min(until, state.due))
