@@ -2,7 +2,7 @@
 Decisions: what a state of an object means, and what to do next.
 
 All functions are pure: no I/O, no clock, no logging. They do not call the callbacks of the author:
-the reconciliation calls the filters before a decision, and the lifecycle after a decision.
+the handling of changes calls the filters before a decision, and the lifecycle after a decision.
 
 **Guarantees** of `decide`. It is total: no situation makes it raise. It is idempotent: deciding
 again with the cycle that `decide` has returned gives the same step. It is monotone: it never calls

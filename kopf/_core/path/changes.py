@@ -1,10 +1,10 @@
 """
-Reconciliation of one object: from a new state until nothing remains to do for now.
+Handling of the changes of one object: from a new state until nothing remains to do for now.
 
 Look, decide, act, and repeat: `decisions.decide` selects the next step, and this module carries out
-the step. A reconciliation ends when the object is at rest, when its handlers have to wait, when its
-daemons have to stop first, or when the operator stops. No tasks of a reconciliation remain after
-its end. Outcomes that are not written stay in the cycle.
+the step. The handling ends when the object is at rest, when its handlers have to wait, when its
+daemons have to stop first, or when the operator stops. No tasks of the handling remain after its
+end. Outcomes that are not written stay in the cycle.
 """
 import asyncio
 import contextlib
@@ -32,16 +32,15 @@ from kopf._core.intents import causes, filters, handlererrors, handlers
 from kopf._core.path import objects, saving, switches
 
 
-class Reconciliation:
+class Handling:
     """
-    One reconciliation of one object.
+    The handling of the changes of one object.
 
     Guarantees: a handler that needs the finalizer is called only when the object has the finalizer.
     A handler sees the newest known state, with the results and status patches of the handlers
-    before it. Between two handlers, the reconciliation checks for changes by others, for a pause,
-    and for an exit.
+    before it. Between two handlers, it checks for changes by others, for a pause, and for an exit.
 
-    Assumption: an object has at most one reconciliation at a time.
+    Assumption: the changes of an object are handled only once at a time.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Reconciliation:
             accompany: Callable[[objects.Item, bodies.RawBody], bool],
     ) -> None:
         """
-        Prepare a reconciliation of the state ``raw``.
+        Prepare the handling of the state ``raw``.
 
         ``accompany`` starts and stops the daemons and timers for a state, and returns whether there
         are any.

@@ -37,7 +37,7 @@ class Environment(execution.Context):
 
 
 class Saver:
-    """The writes of one reconciliation."""
+    """The writes of one handling of changes."""
 
     def __init__(
             self,

@@ -1,9 +1,10 @@
 """
 Processing of one object after something new has arrived in its inbox.
 
-First, the event handlers get the raw events. Then the newest state is reconciled, until the object
-is at rest or its handlers have to wait. An error throttles only the object that caused it; after
-the delay, the object is processed again, even if it has not changed.
+First, the event handlers get the raw events. Then the changes of the newest state are handled,
+until the object is at rest or its handlers have to wait. Then its reconcilers are called. An error
+throttles only the object that caused it; after the delay, the object is processed again, even if it
+has not changed.
 """
 import asyncio
 import contextlib
@@ -80,14 +81,14 @@ class Processor:
                 item.inbox.remind()
             return None
         item.identify(first)
-        found: changes.Reconciliation | None = None
+        found: changes.Handling | None = None
         served = item.handlers
         if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
                 served.watching or served.spawning or served.reconciling):
             if not self._is_changing(item, first):
                 item.inbox.take()
                 return None
-            found = self._make_reconciliation(item, first)
+            found = self._make_handling(item, first)
             try:
                 step = found.prepare()
             except Exception as e:
@@ -100,10 +101,8 @@ class Processor:
                 return None
         return functools.partial(self._work, item, first, found)
 
-    def _make_reconciliation(
-            self, item: objects.Item, raw: bodies.RawBody,
-    ) -> changes.Reconciliation:
-        return changes.Reconciliation(
+    def _make_handling(self, item: objects.Item, raw: bodies.RawBody) -> changes.Handling:
+        return changes.Handling(
             self.env, item, raw, self._get_logger(raw), switch=self._switch, alarms=self._alarms,
             accompany=self._accompany)
 
@@ -128,7 +127,7 @@ class Processor:
 
     async def _work(
             self, item: objects.Item, raw: bodies.RawBody,
-            found: changes.Reconciliation | None,
+            found: changes.Handling | None,
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.client.enter_term()
@@ -139,7 +138,7 @@ class Processor:
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
-            found: changes.Reconciliation | None,
+            found: changes.Handling | None,
     ) -> None:
         """
         Process the object. An error throttles this object only.
@@ -170,7 +169,7 @@ class Processor:
 
     async def _process(
             self, item: objects.Item, first: bodies.RawBody,
-            found: changes.Reconciliation | None,
+            found: changes.Handling | None,
     ) -> None:
         """
         Call the event handlers, then reconcile the newest state; repeat if there is news.
@@ -204,7 +203,7 @@ class Processor:
                 if found is None or found.saver.raw is not raw:
                     if found is not None:
                         found.discard()
-                    found = self._make_reconciliation(item, raw)
+                    found = self._make_handling(item, raw)
                 await self._reconcile(item, found)
             if item.handlers.reconciling:
                 await self._run_reconcilers(
@@ -273,7 +272,7 @@ class Processor:
             decisions.is_blocked(raw, self.env.settings.persistence.finalizer))
 
     async def _reconcile(
-            self, item: objects.Item, found: changes.Reconciliation,
+            self, item: objects.Item, found: changes.Handling,
     ) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""
         is_backlog = item.initial
