@@ -117,11 +117,11 @@ async def _read(
         namespace: references.Namespace,
         name: str,
 ) -> bodies.RawBody:
-    async for page in listing.list_objects(  # operators are not permitted to get single objects
-            client, settings=listing.select_only(settings), resource=resource, namespace=namespace,
-            field_selector=f'metadata.name={name}'):
-        for raw in page.items:
-            return raw
+    raw = await listing.find_object(
+        client, settings=listing.select_only(settings), resource=resource, namespace=namespace,
+        name=name)
+    if raw is not None:
+        return raw
     where = f" in the namespace {namespace!r}" if namespace is not None else ''
     raise commanding.CommandError(
         f"There is no {resource.kind or resource.plural} {name!r}{where}.")

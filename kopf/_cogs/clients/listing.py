@@ -119,6 +119,8 @@ async def find_object(
     """
     Get the newest state of an object by its name; None if there is none, or it is not selected.
 
+    It is listed: operators are not permitted to get single objects.
+
     :raises errors.APIError: if it cannot be retrieved.
     """
     async for page in list_objects(

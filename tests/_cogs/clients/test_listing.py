@@ -35,6 +35,16 @@ async def test_the_size_of_pages_is_in_settings(server, client, settings):
     assert server.requests[0].query['limit'] == '7'
 
 
+@pytest.mark.parametrize(('found', 'expected'), [(['a'], 'a'), ([], None)])
+async def test_objects_are_found_by_their_names(server, client, settings, found, expected):
+    server.script(show(*found))
+    raw = await listing.find_object(
+        client, resource=THINGS, namespace='ns1', name='a', settings=settings)
+    assert server.requests[0].query['fieldSelector'] == 'metadata.name=a'
+    assert server.requests[0].path == '/apis/g.test/v1/namespaces/ns1/things'
+    assert (None if raw is None else raw['metadata']['name']) == expected
+
+
 async def test_lists_are_never_taken_from_caches(server, client, settings):
     server.script(show())
     await collect(client, settings)

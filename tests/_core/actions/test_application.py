@@ -1,11 +1,14 @@
 import pytest
 
+from kopf._cogs.structs.patches import Patch
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions.application import (
     VERSION,
+    PatchError,
     describe_inconsistencies,
     find_inconsistencies,
     guard_finalizer,
+    is_in_place,
 )
 
 ALWAYS = [('metadata', 'uid'), ('metadata', 'finalizers')]
@@ -32,6 +35,26 @@ def test_finalizers_are_added_if_they_and_the_fields_of_the_patch_are_the_same(
 ])
 def test_with_other_patches_finalizers_are_added_only_to_the_same_version(patch):
     assert guard_finalizer({'metadata': {'name': 'obj'}}, patch) is VERSION
+
+
+@pytest.mark.parametrize(('patch', 'expected'), [
+    (Patch(), True),
+    (Patch({'spec': {'f': 1}}), True),
+    (Patch({'spec': {'g': None}}), True),
+    (Patch({'spec': {'f': 2}}), False),
+    (Patch({'spec': {'f': None}}), False),
+    (Patch(fns=[lambda body: None]), False),  # what it does is not known before it is called
+])
+def test_nothing_is_sent_if_the_object_is_already_so(patch, expected):
+    assert is_in_place({'metadata': {}, 'spec': {'f': 1}}, patch) is expected
+
+
+def test_patches_that_are_nested_too_deeply_are_refused():
+    deep = {}
+    for _ in range(100_000):
+        deep = {'f': deep}
+    with pytest.raises(PatchError):
+        is_in_place({'metadata': {}}, Patch({'spec': deep}))
 
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample')

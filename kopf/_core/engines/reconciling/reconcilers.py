@@ -180,7 +180,7 @@ class Reconcilers(Member):
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
                 del self._states[handler.id]
-                self._note_problems(handler, conditions.Problems((), is_stalled=False))
+                self._note_problems(handler)
                 if self._reporter == handler.id:
                     self._reporter = None
                 hub.abandon(handler, host.uid, namespace, logger)
@@ -236,8 +236,7 @@ class Reconcilers(Member):
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
             self._reporter, self._is_reported = handler.id, False
-        self._note_problems(handler, conditions.Problems(
-            tuple(problems), is_stalled=outcome.final and bool(problems)))
+        self._note_problems(handler, problems, is_stalled=outcome.final)
         if is_last and not self._is_reported:
             self._report(patch)
         try:
@@ -252,12 +251,16 @@ class Reconcilers(Member):
             handler, raw, failed, [*problems, text], state, logger, is_last=is_last)
 
     def _note_problems(
-            self, handler: handlers.ReconcilingHandler, problems: conditions.Problems,
+            self,
+            handler: handlers.ReconcilingHandler,
+            problems: Sequence[str] = (),
+            *,
+            is_stalled: bool = False,
     ) -> None:
         former = self._problems.pop(handler.id, None)
-        if problems.messages:
-            self._problems[handler.id] = problems
-        if self._reporter is not None and (former is not None or problems.messages):
+        if problems:
+            self._problems[handler.id] = conditions.Problems(tuple(problems), is_stalled)
+        if self._reporter is not None and (former is not None or problems):
             self._is_reported = False
 
     def _report(self, patch: patches.Patch) -> None:
