@@ -10,7 +10,7 @@ import asyncio
 import enum
 import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
@@ -45,6 +45,22 @@ class Sequel(enum.Enum):
     """The object is reconciled again as soon as possible, as there is news."""
 
 
+class Passage(enum.Enum):
+    """What happens to an object in the work queue."""
+
+    QUEUED = enum.auto()
+    """The object waits from now on, unless it waits already."""
+
+    DROPPED = enum.auto()
+    """The object does not wait any more, though nobody has processed it."""
+
+    STARTED = enum.auto()
+    """Its processing begins."""
+
+    ENDED = enum.auto()
+    """Its processing has ended."""
+
+
 class Identity(NamedTuple):
     """The identity of an object. Objects under an admission review can lack parts of it."""
     namespace: str | None
@@ -68,6 +84,14 @@ class Observer(Protocol):
 
         The outcome contains the error of the handler; the error argument is only for
         cancellations. The attempts of sub-handlers happen within the attempt of their parent.
+        """
+
+    def passage(
+            self, resource: references.Resource, key: Hashable, passage: Passage,
+    ) -> None:
+        """
+        An object gets into the work queue, or through it, or out of it. The ``key`` identifies the
+        object until it is out of the queue.
         """
 
     def reconciliation(
@@ -100,6 +124,7 @@ class Telling:
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
         self._attempt = self._find_methods('attempt')
+        self._passage = self._find_methods('passage')
         self._reconciliation = self._find_methods('reconciliation')
         self._write = self._find_methods('write')
 
@@ -122,6 +147,15 @@ class Telling:
         for observer, begin in self._attempt:
             work = self._follow(observer, functools.partial(begin, handler, cause), work)
         return work
+
+    def passage(
+            self, resource: references.Resource, key: Hashable, passage: Passage,
+    ) -> None:
+        for observer, note in self._passage:
+            try:
+                note(resource, key, passage)
+            except Exception as failure:
+                self._complain(observer, failure)
 
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,

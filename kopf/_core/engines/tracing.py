@@ -150,6 +150,8 @@ class Tracer(observers.Observer):
 
         return end
 
+    passage = observers.Observer.passage  # not notified: objects in the queue have no spans
+
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> observers.Ended[observers.Sequel]:

@@ -276,6 +276,7 @@ class Informer:
         if self._queue.switch.is_standby:  # the end is reported by the replica that leads
             item.inbox.clear()
             if not item.is_at_work:
+                self._queue.drop(item)
                 item.enter(objects.Phase.ENDED)
                 self.end_of(item)
             return

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
+from kopf._core.actions import observers
 from kopf._core.path import gates, switches, turns
 from kopf._core.path.objects import Item, Phase
 
@@ -95,6 +96,7 @@ class WorkQueue:
             alarms: wakeups.Wakeups,
             processor: turns.Processor,
             crew: Crew | None = None,
+            observer: observers.Telling | None = None,
     ) -> None:
         """
         The alarms schedule the items that wait until some time. The crew are the workers that this
@@ -107,6 +109,7 @@ class WorkQueue:
         self._processor = processor
         self._crew = crew if crew is not None else Crew()
         self._crew.join(self)
+        self._observer = observer
         self.gate = gates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
         self._live: collections.deque[Item] = collections.deque()
@@ -161,6 +164,7 @@ class WorkQueue:
                 self.defer(item)
             return
         item.enter(Phase.QUEUED)
+        self._tell(item, observers.Passage.QUEUED)
         if self.gate.detain(item, urgent=urgent):
             item.postpone(packed)
             return
@@ -174,6 +178,14 @@ class WorkQueue:
         if is_long:
             item.postpone(packed)
         self.pump()
+
+    def drop(self, item: Item) -> None:
+        """Note that the item, if it is queued, will not be processed for that."""
+        self._tell(item, observers.Passage.DROPPED)
+
+    def _tell(self, item: Item, passage: observers.Passage) -> None:
+        if self._observer is not None:
+            self._observer.passage(item.source.resource, item, passage)
 
     def _find_queue(self, item: Item) -> collections.deque[Item]:
         """Find the queue for a live change of the item."""
@@ -201,6 +213,7 @@ class WorkQueue:
             if not item.gone:
                 item.enter(Phase.RESTING)
                 item.inbox.remind()
+                self.drop(item)
         self._live = collections.deque(item for item in queued if item.gone)
         self._deferred.clear()
         self._patient.clear()
@@ -308,6 +321,7 @@ class WorkQueue:
         return is_working
 
     def _start(self, item: Item) -> None:
+        self._tell(item, observers.Passage.STARTED)
         item.enter(Phase.WORKING)
         work = self._processor.begin(item)
         if work is None:
@@ -337,6 +351,7 @@ class WorkQueue:
             self._crew.note_end(self.settings.queueing.worker_limit)
 
     def _finish(self, item: Item) -> None:
+        self._tell(item, observers.Passage.ENDED)
         if item.gone:
             item.enter(Phase.ENDED)
             item.source.end_of(item)

@@ -7,7 +7,7 @@ e.g. the reconciliations before the poster of events, and the poster before the 
 """
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags, wakeups
@@ -110,10 +110,8 @@ class Operator:
         """
         settings, measures = self._settings, self._measures
         told = list(self._observers)
-        self._make_queue: Callable[..., queueing.WorkQueue] = queueing.WorkQueue
         if measures is not None:
             told.append(measures.meter)
-            self._make_queue = measures.make_queue
         env = self._env = saving.Environment(
             client=self._client, settings=settings, clock=self._clock, memo=self._memo,
             indices=self._indices, lifecycle=self._lifecycle,
@@ -124,8 +122,9 @@ class Operator:
             env, switch=switch, alarms=alarms, indexers=self._indices)
         self._spawner = processor.spawner
         self._hub = processor.hub
-        self._queue = self._make_queue(
-            settings=settings, switch=switch, alarms=alarms, processor=processor)
+        self._queue = queueing.WorkQueue(
+            settings=settings, switch=switch, alarms=alarms, processor=processor,
+            observer=env.observer)
         self._informers = intake.InformerFactory(
             self._queue, reconsider=processor.reconsider, on_listed=self._hub.note_list)
         self._hub.rely_on(self._informers.is_gone)
@@ -295,7 +294,7 @@ class Operator:
         from kopf._core.reactor.roles import sharding  # only if it is used
         self._sharding = sharding.Sharding(
             env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
-            make_queue=self._make_queue, identity=self._identity, parts=[self._admission])
+            identity=self._identity, parts=[self._admission])
 
     def _find(self, resource: references.Resource, uid: str) -> objects.Item | None:
         """Find the item of an object; None if the object is not known, or not handled here."""

@@ -21,8 +21,7 @@ class Measured:
         settings = kopf.OperatorSettings()
         settings.leadership.name = None if role is None else 'my-lease'
         self.measures = metrics.Measures(settings)
-        self.operator = Operator(
-            self.api, registry, observer=self.measures.meter, make_queue=self.measures.make_queue)
+        self.operator = Operator(self.api, registry, observer=self.measures.meter)
         self.operator.settings.queueing.error_delays = [30]
         self.underway = calls.Calls()
         calls.calls_var.set(self.underway)

@@ -117,7 +117,7 @@ class Replica:
     def begin(self, grant):
         self.division.begin(contextvars.copy_context().run(
             works.Works, self.env, grant, own=self.own, hub=self.hub,
-            make_queue=queueing.WorkQueue, crew=self.crew,
+            crew=self.crew,
             indexers=self.indexers, await_indexing=self.division.wait_indexed))
 
     async def release(self, shard):

@@ -26,6 +26,9 @@ class Observer:
     def attempt(self, handler, cause):
         return self._begin('attempt', handler.id)
 
+    def passage(self, resource, key, passage):
+        self.told.append(('passage', resource.plural, passage))
+
     def reconciliation(self, resource, raw):
         return self._begin('reconciliation', (resource.plural, *observers.identify(raw)))
 
@@ -142,6 +145,16 @@ def test_passes_are_told_with_their_durations():
     assert which == ('kopfexamples', 'ns', 'obj', 'uid1')
     assert (result, error) == (observers.Sequel.REST, None)
     assert seconds == pytest.approx(2, abs=0.5)
+
+
+def test_passages_through_the_queue_are_told_in_their_order():
+    def declare(registry):
+        kopf.on.event('kopfexamples', id='fn', registry=registry)(lambda **_: None)
+
+    assert observe(declare).get('passage') == [
+        ['kopfexamples', observers.Passage.QUEUED],
+        ['kopfexamples', observers.Passage.STARTED],
+        ['kopfexamples', observers.Passage.ENDED]]
 
 
 def test_passes_that_fail_are_told_with_their_errors():

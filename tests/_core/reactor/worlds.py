@@ -227,7 +227,7 @@ class Operator:
     """One run of an operator: it lists, then sees what comes, until it stops or crashes."""
 
     def __init__(self, api, registry, *, subresource=False, watch_delay=0.005, watch_step=None,
-                 observer=None, make_queue=queueing.WorkQueue, **persistence):
+                 observer=None, **persistence):
         """The watch shows so many changes at a time, by default all that there are."""
         self.api = api
         self.settings = OperatorSettings()
@@ -251,9 +251,9 @@ class Operator:
         self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers)
         self.spawner = self.processor.spawner
-        self.queue = make_queue(
+        self.queue = queueing.WorkQueue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,
-            processor=self.processor)
+            processor=self.processor, observer=env.observer)
         self.informers = intake.InformerFactory(
             self.queue, reconsider=self.processor.reconsider)
         resource = Resource(

@@ -5,7 +5,7 @@ possible; the names of the metrics are in `families`.
 import asyncio
 import collections
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from kopf._cogs.clients import errors
@@ -46,6 +46,12 @@ class Reading(NamedTuple):
     is_counter: bool = False
 
 
+class Since(NamedTuple):
+    """Since when something goes on with an object: a time of the event loop."""
+    resource: references.Resource
+    time: float
+
+
 class ControllerMeter:
     """What happens to the objects of one kind."""
     __slots__ = (
@@ -61,10 +67,6 @@ class ControllerMeter:
         self.adds = 0
         self.queued = histograms.Histogram(histograms.QUEUE_BOUNDS)
         self.worked = histograms.Histogram(histograms.QUEUE_BOUNDS)
-
-    def add(self) -> None:
-        """Count an object that is queued."""
-        self.adds += 1
 
     def end(
             self,
@@ -186,6 +188,10 @@ class Meter(observers.Observer):
         self.controllers = _Made(lambda: ControllerMeter(self._failures))
         """By the kinds, as they are spelled: `get_controller` is too slow for each event."""
         self.webhooks = _Made(WebhookMeter)
+        self.waiting: dict[Hashable, Since] = {}
+        """Since when the objects are queued."""
+        self.working: dict[Hashable, Since] = {}
+        """Since when the objects are processed."""
         self.attempts: dict[tuple[str, str], AttemptMeter] = {}
         """By the handlers' ids and the kinds in lower case; the latter are empty for activities."""
         self.requests = collections.Counter[tuple[int | None, str, str]]()
@@ -242,6 +248,24 @@ class Meter(observers.Observer):
         if known is None:
             known = self.attempts[id, kind] = AttemptMeter(self._failures)
         return known
+
+    def passage(
+            self, resource: references.Resource, key: Hashable, passage: observers.Passage,
+    ) -> None:
+        now = asyncio.get_running_loop().time()
+        controller = self.controllers[resource.kind or resource.plural]
+        match passage:
+            case observers.Passage.QUEUED if key not in self.waiting:
+                self.waiting[key] = Since(resource, now)
+                controller.adds += 1
+            case observers.Passage.DROPPED:
+                self.waiting.pop(key, None)
+            case observers.Passage.STARTED:
+                queued = self.waiting.pop(key, None)
+                controller.queued.observe(0.0 if queued is None else now - queued.time)
+                self.working[key] = Since(resource, now)
+            case observers.Passage.ENDED if began := self.working.pop(key, None):
+                controller.worked.observe(now - began.time)
 
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,

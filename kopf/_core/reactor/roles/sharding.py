@@ -44,7 +44,6 @@ class Sharding:
             vault: vaults.Vault,
             hub: Hub,
             indexers: indexing.OperatorIndexers,
-            make_queue: Callable[..., queueing.WorkQueue],
             identity: str | None,
             parts: Collection[leadership.Standby],
     ) -> None:
@@ -60,7 +59,7 @@ class Sharding:
         settings = env.settings
         verify(settings)
         self._env, self._hub, self._indexers = env, hub, indexers
-        self._make_queue, self._crew = make_queue, queueing.Crew()
+        self._crew = queueing.Crew()
         self._changed = asyncio.Event()
         self.settled = asyncio.Event()
         """Set when the first share of the shards is known."""
@@ -136,8 +135,8 @@ class Sharding:
                 gained.append(shard)
                 self.division.begin(contextvars.copy_context().run(
                     works.Works, self._env, grant, own=self._own, hub=self._hub,
-                    make_queue=self._make_queue, crew=self._crew,
-                    indexers=self._indexers, await_indexing=self.division.wait_indexed))
+                    crew=self._crew, indexers=self._indexers,
+                    await_indexing=self.division.wait_indexed))
         self._lead()
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:

@@ -106,7 +106,6 @@ class Works:
             *,
             own: holdings.Holdings,
             hub: Hub,
-            make_queue: Callable[..., queueing.WorkQueue],
             crew: queueing.Crew,
             indexers: indexing.OperatorIndexers,
             await_indexing: AwaitIndexing,
@@ -126,8 +125,9 @@ class Works:
             env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
             applier=applier, indexers=indexers, await_indexing=await_indexing)
         self.spawner = processor.spawner
-        self.queue = make_queue(
-            settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew)
+        self.queue = queueing.WorkQueue(
+            settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew,
+            observer=env.observer)
         self.informers = intake.InformerFactory(self.queue, reconsider=processor.reconsider)
 
     @property

@@ -1,13 +1,12 @@
 """
 Measuring: connects the meters of the engine (`kopf._core.engines.metrics`) with the other parts.
 
-The parts of an operator know nothing of this: where they are measured, other classes are used.
+The parts of an operator know nothing of this: they notify an observer.
 """
 import asyncio
 import collections
 import gc
 import itertools
-from typing import Any
 
 from kopf._cogs.clients import api, metering
 from kopf._cogs.configs import configuration
@@ -17,8 +16,7 @@ from kopf._core.engines.admission import questions, webhooks
 from kopf._core.engines.daemons import daemons
 from kopf._core.engines.metrics import lags, meters
 from kopf._core.intents import handlers
-from kopf._core.path import queueing
-from kopf._core.path.objects import Item, Phase
+from kopf._core.path.objects import Item
 from kopf._core.reactor.views import inspection
 
 try:
@@ -42,54 +40,6 @@ before is shown again, together with the present counters.
 Labels = tuple[str, ...]
 
 
-class MeteredQueue(queueing.WorkQueue):
-    """A work queue that measures how long the objects wait, and how long their processing takes."""
-
-    def __init__(self, *, meter: meters.Meter, **options: Any) -> None:
-        super().__init__(**options)
-        self._controllers = meter.controllers
-        self._time = asyncio.get_running_loop().time
-        self.waiting: dict[Item, float] = {}
-        """Since when the items are queued."""
-        self.working: dict[Item, float] = {}
-        """Since when the items are processed."""
-
-    def add(self, item: Item, *, urgent: bool = True, packed: bytes | None = None) -> None:
-        if item.phase is not Phase.RESTING or item in self.waiting:
-            super().add(item, urgent=urgent, packed=packed)
-            return
-        self.waiting[item] = self._time()
-        # For each event, `super()` is too slow.
-        queueing.WorkQueue.add(self, item, urgent=urgent, packed=packed)
-        if item.phase is not Phase.RESTING or self.waiting.pop(item, None) is None:
-            resource = item.source.resource
-            self._controllers[resource.kind or resource.plural].add()
-
-    def pause(self) -> None:
-        super().pause()
-        self.prune()
-
-    def prune(self) -> None:
-        """Forget the items that are not queued any more, though nobody has processed them."""
-        self.waiting = {
-            item: since for item, since in self.waiting.items() if item.phase is Phase.QUEUED}
-
-    def _start(self, item: Item) -> None:
-        now = self.working[item] = self._time()
-        resource = item.source.resource
-        self._controllers[resource.kind or resource.plural].queued.observe(
-            now - self.waiting.pop(item, now))
-        queueing.WorkQueue._start(self, item)
-
-    def _finish(self, item: Item) -> None:
-        began = self.working.pop(item, None)
-        if began is not None:
-            resource = item.source.resource
-            self._controllers[resource.kind or resource.plural].worked.observe(
-                self._time() - began)
-        queueing.WorkQueue._finish(self, item)
-
-
 class Measures:
     """The metrics of one operator. Make it in the operator's event loop."""
 
@@ -105,9 +55,6 @@ class Measures:
     def follow(self, client: api.Client) -> None:
         """Count the requests of the client from now on."""
         metering.meter(client, self.meter.count_request)
-
-    def make_queue(self, **options: Any) -> queueing.WorkQueue:
-        return MeteredQueue(meter=self.meter, **options)
 
     def observe_reviews(
             self, fn: reviews.WebhookFn, directory: webhooks.Directory,
@@ -160,7 +107,7 @@ async def read(
             served.reconciling))
     kinds = sorted({meters.get_controller(resource) for resource in resources})
     return [
-        *_read_queue(inspector, kinds, settings.queueing.worker_limit, now),
+        *_read_queue(inspector, meter, kinds, settings.queueing.worker_limit, now),
         *await _read_objects(inspector, kinds),
         *_read_companions(inspector),
         *_read_indices(inspector),
@@ -170,14 +117,24 @@ async def read(
 
 
 def _read_queue(
-        inspector: inspection.Inspector, kinds: list[str], limit: int | None, now: float,
+        inspector: inspection.Inspector, meter: meters.Meter, kinds: list[str],
+        limit: int | None, now: float,
 ) -> list[meters.Reading]:
     own: tuple[str, ...] = ('controller',)
     both = ('name', 'controller')
     active = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
-    queues = inspector.queues
-    active.update((_get_kind(item),) for queue in queues for item in queue.at_work)
-    readings = [
+    active.update((_get_kind(item),) for queue in inspector.queues for item in queue.at_work)
+    depth = collections.Counter[Labels]({(kind, kind): 0 for kind in kinds})
+    for since in meter.waiting.values():
+        kind = meters.get_controller(since.resource)
+        depth[kind, kind] += 1
+    total: dict[Labels, float] = {(kind, kind): 0.0 for kind in kinds}
+    longest = dict(total)
+    for since in meter.working.values():
+        kind, age = meters.get_controller(since.resource), now - since.time
+        total[kind, kind] = total.get((kind, kind), 0.0) + age
+        longest[kind, kind] = max(longest.get((kind, kind), 0.0), age)
+    return [
         meters.Reading(
             'controller_runtime_active_workers',
             "Objects that are processed now", own, active),
@@ -185,32 +142,17 @@ def _read_queue(
             'controller_runtime_max_concurrent_reconciles',
             "How many objects are processed at once at most", own,
             {(kind,): float('inf') if limit is None else limit for kind in kinds}),
+        meters.Reading(
+            'workqueue_depth', "Objects that are queued now", both, depth),
+        meters.Reading(
+            'workqueue_unfinished_work_seconds',
+            "For how long the objects under way are being processed, in seconds: their sum",
+            both, total),
+        meters.Reading(
+            'workqueue_longest_running_processor_seconds',
+            "For how long the objects under way are being processed, in seconds: the longest",
+            both, longest),
     ]
-    if metered := [queue for queue in queues if isinstance(queue, MeteredQueue)]:
-        depth = collections.Counter[Labels]({(kind, kind): 0 for kind in kinds})
-        for queue in metered:
-            queue.prune()
-            depth.update((kind, kind) for kind in map(_get_kind, queue.waiting))
-        total: dict[Labels, float] = {(kind, kind): 0.0 for kind in kinds}
-        longest = dict(total)
-        for item, began in itertools.chain.from_iterable(
-                queue.working.items() for queue in metered):
-            kind = _get_kind(item)
-            total[kind, kind] = total.get((kind, kind), 0.0) + now - began
-            longest[kind, kind] = max(longest.get((kind, kind), 0.0), now - began)
-        readings += [
-            meters.Reading(
-                'workqueue_depth', "Objects that are queued now", both, depth),
-            meters.Reading(
-                'workqueue_unfinished_work_seconds',
-                "For how long the objects under way are being processed, in seconds: their sum",
-                both, total),
-            meters.Reading(
-                'workqueue_longest_running_processor_seconds',
-                "For how long the objects under way are being processed, in seconds: the longest",
-                both, longest),
-        ]
-    return readings
 
 
 async def _read_objects(
