@@ -96,7 +96,7 @@ class WorkQueue:
             alarms: wakeups.Wakeups,
             processor: turns.Processor,
             crew: Crew | None = None,
-            observer: observers.Telling | None = None,
+            observer: observers.Telling = observers.NOBODY,
     ) -> None:
         """
         The alarms schedule the items that wait until some time. The crew are the workers that this
@@ -184,8 +184,7 @@ class WorkQueue:
         self._tell(item, observers.Passage.DROPPED)
 
     def _tell(self, item: Item, passage: observers.Passage) -> None:
-        if self._observer is not None:
-            self._observer.passage(item.source.resource, item, passage)
+        self._observer.passage(item.source.resource, item, passage)
 
     def _find_queue(self, item: Item) -> collections.deque[Item]:
         """Find the queue for a live change of the item."""

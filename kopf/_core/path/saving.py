@@ -24,6 +24,7 @@ from kopf._core.actions import (
     lifecycles,
     recording,
 )
+from kopf._core.engines.reconciling import applications
 from kopf._core.intents import causes
 from kopf._core.path import objects
 
@@ -34,6 +35,18 @@ class Environment(execution.Context):
     client: api.Client
     memo: Any
     lifecycle: lifecycles.LifeCycleFn | None = None
+
+    @functools.cached_property
+    def _applier(self) -> applications.Applier:
+        return applications.Applier(self.client)
+
+    def enter(self) -> None:
+        """
+        Let all later writes of this context (`contextvars`) belong to the present term, and let
+        `kopf.apply` write by the same client.
+        """
+        self.client.enter_term()
+        self._applier.enter()
 
 
 class Saver:

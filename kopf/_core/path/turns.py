@@ -9,12 +9,12 @@ has not changed.
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from kopf._cogs.aiokits import timeouts, wakeups
 from kopf._cogs.clients import errors as apierrors
-from kopf._cogs.structs import bodies, dicts, patches
+from kopf._cogs.structs import bodies, dicts, patches, references
 from kopf._core.actions import application, decisions, execution, loggers, observers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
@@ -31,6 +31,12 @@ When to begin to batch changes: after so many in a row, each while the previous 
 LATE_SAVING = 1.0
 """How long (seconds) the outcomes are written if a handler ends after the deadline of an exit."""
 
+AwaitIndexing = Callable[[references.Resource, str], Awaitable[None]]
+"""
+Waits until the newest known state of an object (its resource, its uid) is in the indices that
+others fill.
+"""
+
 
 class Processor:
     """Processes all objects of an operator, from the first event of each to its end."""
@@ -41,22 +47,29 @@ class Processor:
             *,
             switch: switches.Switch,
             alarms: wakeups.Wakeups,
-            indexers: indexing.OperatorIndexers | None = None,
-            hub: Hub | None = None,
+            indexers: indexing.OperatorIndexers,
+            hub: Hub,
+            fills: Callable[[handlers.IndexingHandler], bool] = lambda handler: True,
+            await_indexing: AwaitIndexing | None = None,
+            only_indexing: bool = False,
     ) -> None:
-        """The alarms schedule the objects whose handlers wait until some time."""
+        """
+        The alarms schedule the objects whose handlers wait until some time. Only the indices that
+        this ``fills`` get the objects here. With ``only_indexing``, no other handlers are called.
+        """
         super().__init__()
         self.env = env
         self._switch = switch
         self._alarms = alarms
-        self.indexers = indexers if indexers is not None else indexing.OperatorIndexers()
+        self._indexers = indexers
+        self._fills = fills
+        self._await_indexing = await_indexing
+        self._only_indexing = only_indexing
         self.spawner = spawning.Spawner(
             client=env.client, context=env,
             get_memo=functools.partial(changes.get_memo, env),
             confirm=switch.check_paused)
-        self.hub = hub if hub is not None else Hub(
-            client=env.client, context=env,
-            get_memo=functools.partial(changes.get_memo, env))
+        self._hub = hub
 
     def is_congested(self) -> bool:
         """Whether so many requests are in progress that objects of the first lists should wait."""
@@ -73,6 +86,9 @@ class Processor:
         A state that needs nothing is recognised here, without a task: after a start, there can be
         thousands of such objects.
         """
+        if self._only_indexing:
+            item.inbox.take()
+            return None
         first = item.inbox.peek()
         if first is None or (self._switch.check_paused() and not item.gone):
             if first is None:
@@ -108,29 +124,29 @@ class Processor:
 
     async def index(self, item: objects.Item, raw: bodies.RawBody) -> float | None:
         """Index the state; return when to retry failed indexing handlers, or None for never."""
-        self.env.client.enter_term()
+        self.env.enter()
+        due: float | None = None
         try:
-            return await self.indexers.index(
-                self._find_indexing(item), uid=item.uid, resource=item.resource,
+            due = await self._indexers.index(
+                filter(self._fills, item.handlers.indexing), uid=item.uid, resource=item.resource,
                 raw=raw, memo=changes.get_memo(self.env, item), context=self.env,
                 is_gone=lambda: item.gone)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
-            return None
+        if self._await_indexing is not None:
+            await self._await_indexing(item.resource, item.uid)
+        return due
 
     def discard(self, item: objects.Item) -> None:
         """Remove the object, which is gone, from the indices."""
-        self.indexers.discard(item.uid, self._find_indexing(item))
-
-    def _find_indexing(self, item: objects.Item) -> Iterable[handlers.IndexingHandler]:
-        return item.handlers.indexing
+        self._indexers.discard(item.uid, filter(self._fills, item.handlers.indexing))
 
     async def _work(
             self, item: objects.Item, raw: bodies.RawBody,
             found: changes.Handling | None,
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
-        self.env.client.enter_term()
+        self.env.enter()
         with contextlib.suppress(Exception):
             await self.env.observer.reconciliation(
                 item.resource, raw, self._conclude(item, raw, found),
@@ -196,7 +212,7 @@ class Processor:
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
-                item.engage(Reconcilers(self.hub, item))
+                item.engage(Reconcilers(self._hub, item))
             if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):

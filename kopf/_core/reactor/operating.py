@@ -6,11 +6,13 @@ any part ends or fails, the whole operator stops. A part is stopped before the p
 e.g. the reconciliations before the poster of events, and the poster before the API client.
 """
 import asyncio
+import dataclasses
+import functools
 import logging
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kopf._cogs.aiokits import clocks, flags, wakeups
+from kopf._cogs.aiokits import clocks, flags
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
@@ -19,15 +21,14 @@ from kopf._cogs.structs import ids, references
 from kopf._core.actions import calls, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import answering, checks, endpoints, health
-from kopf._core.engines.reconciling import applications
-from kopf._core.intents import causes, registries, stopping
-from kopf._core.path import intake, objects, queueing, saving, switches, turns
+from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.intents import causes, registries
+from kopf._core.path import changes, saving, switches
 from kopf._core.reactor import admitting, authentication, orchestration, shutdown
-from kopf._core.reactor.roles import peering
+from kopf._core.reactor.roles import coordination, peering, works
 from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
-    from kopf._core.reactor.roles import leadership, sharding
     from kopf._core.reactor.views import debug, inspection, metrics
 
 logger = logging.getLogger('kopf._core.reactor.running')
@@ -81,60 +82,27 @@ class Operator:
         self._vault = vault if vault is not None else vaults.Vault()
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._unlimited = self._client.without_limits()
-        self._lifecycle = lifecycle
-        self._memo = memo
         self._observers = [] if observer is None else [observer]
+        self._env = saving.Environment(
+            client=self._client, settings=settings, clock=self._clock, memo=memo,
+            indices=self._indices, lifecycle=lifecycle,
+            observer=observers.Telling(self._observers))
         self._identity = identity
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
-        applications.Applier(self._client).enter()
+        self._env.enter()
         calls.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
-
-        self._leadership: leadership.Leadership | None = None
-        self._sharding: sharding.Sharding | None = None
+        self._admission: admitting.Admission | None = None
+        self._role = coordination.Coordination()
+        """There are no works before the startup handlers have succeeded."""
+        self._switch = switches.Switch(confirm=lambda: self._role.confirm())
         self._measures: metrics.Measures | None = None
         self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
         self._checks = checks.Checks(
             endpoint, monitor=self._monitor, probe=self._probe, clock=self._clock)
-        self._assemble()
-
-    def _assemble(self) -> None:
-        """
-        Make the parts that handle objects, and connect them.
-
-        The startup handlers decide whether the parts are observed. If they are, other parts are
-        made instead of the present ones, which have not begun anything yet.
-        """
-        settings, measures = self._settings, self._measures
-        told = list(self._observers)
-        if measures is not None:
-            told.append(measures.meter)
-        env = self._env = saving.Environment(
-            client=self._client, settings=settings, clock=self._clock, memo=self._memo,
-            indices=self._indices, lifecycle=self._lifecycle,
-            observer=observers.Telling(told))
-        switch = switches.Switch(confirm=lambda: self._confirm())
-        alarms = wakeups.Wakeups()
-        processor = turns.Processor(
-            env, switch=switch, alarms=alarms, indexers=self._indices)
-        self._spawner = processor.spawner
-        self._hub = processor.hub
-        self._queue = queueing.WorkQueue(
-            settings=settings, switch=switch, alarms=alarms, processor=processor,
-            observer=env.observer)
-        self._informers = intake.InformerFactory(
-            self._queue, reconsider=processor.reconsider, on_listed=self._hub.note_list)
-        self._hub.rely_on(self._informers.is_gone)
-        self._admission = admitting.Admission(
-            env=env, registry=self._registry, insights=self._insights, find=self._find,
-            measure=None if measures is None else measures.observe_reviews)
-        self._peers = peering.Peerings(
-            client=self._client, settings=settings, clock=self._clock, identity=self._identity,
-            pausables=[self._informers, self._spawner, self._admission])
-        self._confirm = self._peers.confirm
 
     def _look_inside(self) -> 'inspection.Inspector | None':
         """
@@ -145,27 +113,19 @@ class Operator:
             from kopf._core.engines import tracing  # only if it is used
             tracing.follow(self._client)
             self._observers.append(tracing.Tracer())
-        if settings.metrics.endpoint is not None:
+        if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
+            from kopf._core.reactor.views import inspection  # only if it is used
+            inspector = inspection.Inspector(
+                get_role=lambda: self._role, switch=self._switch,
+                indices=self._indices, underway=self._underway)
+        if settings.metrics.endpoint is not None and inspector is not None:
             from kopf._core.reactor.views import metrics  # only if it is used
-            self._measures = metrics.Measures(settings)
+            self._measures = metrics.Measures(inspector, settings)
             self._measures.follow(self._client)
+            self._observers.append(self._measures.meter)
             self._checks.add(
                 endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
                 self._measures.respond, title="metrics", option='--metrics')
-        if settings.tracing.enabled or settings.metrics.endpoint is not None:
-            self._assemble()
-        if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
-            from kopf._core.reactor.views import inspection  # only if it is used
-            whole = inspection.OnlyWorks(self._queue, self._informers, self._spawner)
-            inspector = inspection.Inspector(
-                list_works=lambda: (
-                    [whole] if self._sharding is None else self._sharding.division.works.values()),
-                switch=self._queue.switch,
-                indices=self._indices, underway=self._underway,
-                describe_leadership=lambda: (
-                    None if self._leadership is None else self._leadership.describe()))
-        if self._measures is not None and inspector is not None:
-            self._measures.inspect(inspector)
         if settings.debugging.endpoint is not None and inspector is not None:
             from kopf._core.reactor.views import debug  # only if it is used
             self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
@@ -173,6 +133,9 @@ class Operator:
                 endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
                 self._debugger.respond,
                 title="insides of the operator", option='--debug-endpoint')
+        if self._observers:
+            self._env = dataclasses.replace(
+                self._env, observer=observers.Telling(self._observers))
         return inspector
 
     async def run(
@@ -200,29 +163,26 @@ class Operator:
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
-            self._admission.start(self._client)
-            if self._settings.leadership.name is not None:
-                self._stand_for_election()
+            admission = self._admission = admitting.Admission(
+                env=self._env, registry=self._registry, insights=self._insights,
+                find=lambda resource, uid: self._role.find(resource, uid),
+                measure=None if self._measures is None else self._measures.observe_reviews)
+            admission.start(self._client)
+            hub = Hub(
+                client=self._client, context=self._env,
+                get_memo=functools.partial(changes.get_memo, self._env))
+            self._role = self._take_role(admission, hub)
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
-            if self._settings.sharding.count is not None:
-                self._share()
-            leadership, sharding, measures = self._leadership, self._sharding, self._measures
             await aiotasks.gather(
-                self._vault.guard(), self._admission.serve(), self._monitor.run(),
-                self._settle(orchestration.serve(
+                self._vault.guard(), admission.serve(), self._monitor.run(), self._role.run(),
+                *([] if self._measures is None else [self._measures.run()]),
+                orchestration.serve(
                     client=self._client, settings=self._settings, registry=self._registry,
-                    informers=self._informers if sharding is None else sharding.division,
-                    relisting=None if sharding is None else sharding.division,
-                    namespaces=namespaces, clusterwide=clusterwide,
-                    insights=self._insights, logger=logger,
-                    peers=self._peers if leadership is None and sharding is None else None,
-                    monitor=self._monitor, hub=self._hub,
+                    role=self._role, namespaces=namespaces, clusterwide=clusterwide,
+                    insights=self._insights, logger=logger, monitor=self._monitor, hub=hub,
                     introduce=None if inspector is None else (
-                        lambda tasks: inspector.follow_watches(tasks.list_states)))),
-                *([] if measures is None else [measures.run()]),
-                *([] if leadership is None else [leadership.run()]),
-                *([] if sharding is None else [sharding.run()]))
+                        lambda tasks: inspector.follow_watches(tasks.list_states))))
         finally:
             self._monitor.dismiss()
             try:
@@ -247,69 +207,49 @@ class Operator:
         deadline = loop.time() + self._settings.queueing.exit_timeout + WRITING_TIME
         try:
             try:
-                await aiotasks.gather(
-                    *([] if self._sharding is None else [
-                        self._sharding.stop(self._settings.queueing.exit_timeout)]),
-                    self._informers.stop(deadline),
-                    self._spawner.stop(stopping.DaemonStoppingReason.OPERATOR_EXITING, deadline))
+                self._switch.stop(deadline)
+                await self._role.stop(deadline)
             finally:
                 deadline = max(deadline, loop.time()) + FAREWELL_TIME
-                await self._admission.stop(deadline)
+                if self._admission is not None:
+                    await self._admission.stop(deadline)
             begun = loop.time()
             try:
                 await self._run_activity(causes.Activity.CLEANUP)
             finally:
                 deadline += loop.time() - begun
         finally:
-            leadership, sharding = self._leadership, self._sharding
-            is_released = not self._is_left_behind()
+            is_released = not any(
+                each.spawner.alive for each in [*self._role.works, *self._role.ending])
             if not is_released:
                 logger.warning(
                     "Daemons go on in threads, which cannot be cancelled. Other operators do not "
                     "take over before the peering record or the Lease of this one expires.")
             await aiotasks.gather(
-                self._stop_posting(deadline), self._peers.leave(deadline, is_released=is_released),
-                *([] if leadership is None else [
-                    leadership.leave(deadline, is_released=is_released)]),
-                *([] if sharding is None else [
-                    sharding.leave(deadline, is_released=is_released)]))
+                self._stop_posting(deadline), self._role.leave(deadline, is_released=is_released))
             await self._client.close()
 
-    def _is_left_behind(self) -> bool:
-        """Whether any daemons run that neither have stopped in time nor are abandoned."""
-        spawners = [self._spawner] if self._sharding is None else self._sharding.spawners
-        return any(spawner.alive for spawner in spawners)
-
-    def _stand_for_election(self) -> None:
-        """Begin as a standby; the Lease decides who leads."""
-        from kopf._core.reactor.roles import leadership  # only if it is used
-        leader = self._leadership = leadership.Leadership(
-            client=self._client, vault=self._vault, settings=self._settings,
-            identity=self._identity,
-            parts=[self._informers, self._spawner, self._admission, self._checks])
-        self._confirm = leader.confirm
-
-    def _share(self) -> None:
-        """Begin with no shards; the Leases decide which ones this operator holds."""
-        from kopf._core.reactor.roles import sharding  # only if it is used
-        self._sharding = sharding.Sharding(
-            env=self._env, vault=self._vault, hub=self._hub, indexers=self._indices,
-            identity=self._identity, parts=[self._admission])
-
-    def _find(self, resource: references.Resource, uid: str) -> objects.Item | None:
-        """Find the item of an object; None if the object is not known, or not handled here."""
-        informers = self._informers if self._sharding is None else self._sharding.division
-        return informers.find(resource, uid)
-
-    async def _settle(self, serving: Coroutine[None, None, None]) -> None:
-        """Begin to watch when the first shards are known."""
-        try:
-            if self._sharding is not None:
-                await self._sharding.settled.wait()
-        except asyncio.CancelledError:
-            serving.close()
-            raise
-        await serving
+    def _take_role(
+            self, admission: admitting.Admission, hub: Hub,
+    ) -> coordination.Coordination:
+        """Make what handles objects, and begin to coordinate that with other operators."""
+        if self._settings.sharding.count is not None:
+            from kopf._core.reactor.roles import sharding  # only if it is used
+            return sharding.Sharding(
+                env=self._env, vault=self._vault, hub=hub, indexers=self._indices,
+                identity=self._identity, parts=[admission])
+        whole = works.Works(
+            self._env, switch=self._switch, hub=hub, indexers=self._indices,
+            on_listed=hub.note_list)
+        hub.rely_on(whole.informers.is_gone)
+        if self._settings.leadership.name is not None:
+            from kopf._core.reactor.roles import leadership  # only if it is used
+            return leadership.Leadership(
+                client=self._client, vault=self._vault, settings=self._settings,
+                identity=self._identity, works=whole, parts=[admission, self._checks])
+        return peering.Peerings(
+            client=self._client, settings=self._settings, clock=self._clock,
+            identity=self._identity, works=whole, parts=[admission])
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:
@@ -330,10 +270,7 @@ class Operator:
     async def _probe(self) -> answering.Results:
         try:
             results = await self._run_activity(causes.Activity.PROBE)
-            if self._sharding is not None:
-                return {'shards': self._sharding.describe(), **results}
-            return results if self._leadership is None else {
-                'leadership': self._leadership.describe(), **results}
+            return {**self._role.describe(), **results}
         except activities.ActivityError as e:
             raise answering.ProbeError([
                 id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None

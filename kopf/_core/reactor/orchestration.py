@@ -10,8 +10,8 @@ import asyncio
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Collection, Coroutine
+from typing import NamedTuple
 
 from kopf._cogs.aiokits import pulses, tasks
 from kopf._cogs.clients import api, watching
@@ -21,7 +21,8 @@ from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
-from kopf._core.reactor.roles import peering
+from kopf._core.reactor.roles import coordination
+from kopf._core.reactor.roles.coordination import Key
 from kopf._core.reactor.watches import discovery, listings, owned
 
 WATCHING_SLACK = 30.0
@@ -33,9 +34,6 @@ A watch is late if it has neither progressed nor reconnected in time: if nothing
 ``settings.networking.request_timeout``. While the API server cannot be reached, no watch is late:
 the operator is not to blame, and a restart of its pod would not help.
 """
-
-Key = tuple[references.Resource, references.Namespace]
-
 
 class _Served(NamedTuple):
     """
@@ -59,59 +57,18 @@ class _Served(NamedTuple):
         return cls(handlers, dataclasses.astuple(dataclasses.replace(resource, verbs=frozenset())))
 
 
-class Feed(watching.Sink, listings.Listed, Protocol):
-    """What takes the objects of one resource in one namespace."""
-
-    @property
-    def reached(self) -> str | None:
-        """The newest known version of all objects, if versions are comparable."""
-
-
-class Informers(Protocol):
-    """What takes the objects of all resources: see `intake.InformerFactory`."""
-
-    def open(
-            self, resource: references.Resource, namespace: references.Namespace,
-            handlers: registries.ResourceHandlers, /,
-    ) -> Feed: ...
-
-    def close(
-            self, resource: references.Resource, namespace: references.Namespace, /, *,
-            deleted: bool,
-    ) -> None: ...
-
-    def forget_except(self, namespaces: Collection[references.Namespace], /) -> None: ...
-
-    def seal(self) -> None: ...
-
-
-class Relisting(Protocol):
-    """Tells when new lists are needed, and of which resources."""
-
-    def subscribe(self, woken: asyncio.Event, /) -> None:
-        """Set this event whenever new lists are needed."""
-
-    def take_relisting(self) -> Collection[Key]:
-        """What has to be listed anew now: once each time."""
-
-    def is_idle(self, key: Key, /) -> bool:
-        """Whether nobody here needs these objects now, so that they need not be watched."""
-
-
 async def serve(
         *,
         client: api.Client,
         settings: configuration.OperatorSettings,
         registry: registries.OperatorRegistry,
-        informers: Informers,
+        role: coordination.Coordination,
         namespaces: Collection[references.NamespacePattern],
         clusterwide: bool,
         logger: logging.Logger,
         insights: discovery.Insights | None = None,
         monitor: health.Monitor | None = None,
-        peers: peering.Peerings | None = None,
         hub: Hub | None = None,
-        relisting: Relisting | None = None,
         introduce: 'Callable[[WatchTasks], None] | None' = None,
 ) -> None:
     """
@@ -124,10 +81,11 @@ async def serve(
 
     :raises LoginError: if no credentials are left and the re-authentication has failed.
     """
+    await role.settle()
     insights = discovery.Insights() if insights is None else insights
     watch_tasks = WatchTasks(
-        client=client, settings=settings, registry=registry, informers=informers, logger=logger,
-        owned=None if hub is None else owned.OwnedWatches(hub, client=client))
+        client=client, settings=settings, registry=registry, informers=role.informers,
+        logger=logger, owned=None if hub is None else owned.OwnedWatches(hub, client=client))
     if introduce is not None:
         introduce(watch_tasks)
     woken = watch_tasks.woken
@@ -135,11 +93,8 @@ async def serve(
     if monitor is not None:
         monitor.add('watching', watch_tasks.diagnose)
     groups = get_groups(registry)
-    if relisting is not None:
-        relisting.subscribe(woken)
-    if peers is not None:
-        peers.subscribe(woken)
-        groups = None if groups is None else {*groups, *peers.groups}
+    groups = None if groups is None else {*groups, *role.groups}
+    role.subscribe(woken)
     try:
         watch_tasks.start(discovery.observe_resources(
             client=client, settings=settings, groups=groups,
@@ -158,44 +113,24 @@ async def serve(
                     # compare.
                     resources = sorted(insights.resources, key=repr)
                     known = sorted(insights.namespaces, key=lambda name: name or '')
-                    if peers is not None:
-                        await peers.adjust(resources, known)
-                served = _find_served(peers, known)
+                    await role.adjust(resources, known)
+                served = role.select(known)
                 if served is None:
                     await watch_tasks.pause()
                 else:
-                    if relisting is not None:
-                        await watch_tasks.drop(relisting.take_relisting())
+                    await watch_tasks.drop(role.take_relisting())
                     await watch_tasks.adjust(
                         resources, served, deleted=insights.deleted, failing=insights.failing,
-                        is_idle=None if relisting is None else relisting.is_idle)
+                        is_idle=role.is_idle)
                     # Others than the served ones are there, too, if their peers are not known yet.
-                    informers.forget_except(insights.namespaces)
+                    role.informers.forget_except(insights.namespaces)
                     watch_tasks.announce(served)
                     if served == known:
-                        informers.seal()
+                        role.informers.seal()
             await woken.wait()
     finally:
         insights.unsubscribe(woken)
         await watch_tasks.close()
-
-
-def _find_served(
-        peers: peering.Peerings | None,
-        namespaces: Sequence[references.Namespace],
-) -> Sequence[references.Namespace] | None:
-    """
-    Find the namespaces that can be served now; None if the operator is paused.
-
-    A namespace is not served until it is known which peers are there: some may have priority.
-    """
-    if peers is None:
-        return namespaces
-    peers.check()
-    if peers.must_pause:
-        return None
-    peers.resume()
-    return [namespace for namespace in namespaces if peers.is_settled(namespace)]
 
 
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
@@ -217,7 +152,7 @@ class WatchTasks:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            informers: Informers,
+            informers: coordination.Informers,
             logger: logging.Logger,
             owned: owned.OwnedWatches | None = None,
     ) -> None:
@@ -234,7 +169,7 @@ class WatchTasks:
         self._ended: list[asyncio.Task[None]] = []
         """The observing and watching tasks that have ended since the last `check`."""
         self._pulses: dict[Key, pulses.Pulse] = {}
-        self._sinks: dict[Key, Feed] = {}
+        self._sinks: dict[Key, coordination.Feed] = {}
         self._served: dict[Key, _Served] = {}
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
@@ -288,7 +223,7 @@ class WatchTasks:
             *,
             deleted: Collection[references.Resource] = (),
             failing: Collection[str] = (),
-            is_idle: Callable[[Key], bool] | None = None,
+            is_idle: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """
         Start and stop tasks, so that exactly these resources and namespaces are watched, except for
@@ -318,7 +253,7 @@ class WatchTasks:
         gone = [key for key in self._served if key not in needed]
         outdated = dict.fromkeys(
             key for key, served in self._served.items() if served != needed.get(key))
-        idle = set() if is_idle is None else {key for key in needed if is_idle(key)}
+        idle = {key for key in needed if is_idle(key)}
         for key in (*outdated, *idle):
             self._listings.forget(key)
         await tasks.cancel([

@@ -4,11 +4,25 @@ Operators in a small world, with their metrics read as Prometheus would read the
 import kopf
 from kopf._cogs.aiokits import pulses
 from kopf._core.actions import calls
+from kopf._core.engines import indexing
 from kopf._core.engines.metrics import exposition
+from kopf._core.path import switches
+from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.views import inspection, metrics
 from kopf._core.reactor.watches import owned
 from tests._core.reactor.worlds import Api, Operator
 from tests.expressions import parse_text
+
+
+class Role(coordination.Coordination):
+    """The role of an operator that handles everything, and describes itself so."""
+
+    def __init__(self, *works, described):
+        super().__init__(*works)
+        self.described = described
+
+    def describe(self):
+        return {} if self.described is None else {'leadership': self.described}
 
 
 class Measured:
@@ -20,16 +34,16 @@ class Measured:
         self.api = Api()
         settings = kopf.OperatorSettings()
         settings.leadership.name = None if role is None else 'my-lease'
-        self.measures = metrics.Measures(settings)
-        self.operator = Operator(self.api, registry, observer=self.measures.meter)
-        self.operator.settings.queueing.error_delays = [30]
         self.underway = calls.Calls()
         calls.calls_var.set(self.underway)
         self.inspector = inspection.Inspector(
-            list_works=lambda: [self.operator], switch=self.operator.switch,
-            indices=self.operator.indexers, underway=self.underway,
-            describe_leadership=lambda: role)
-        self.measures.inspect(self.inspector)
+            get_role=lambda: Role(self.operator, described=role), switch=switches.Switch(),
+            indices=indexing.OperatorIndexers(), underway=self.underway)
+        self.measures = metrics.Measures(self.inspector, settings)
+        self.operator = Operator(self.api, registry, observer=self.measures.meter)
+        self.operator.settings.queueing.error_delays = [30]
+        self.inspector.switch = self.operator.switch
+        self.inspector.indices = self.operator.indexers
         self.pulse = pulses.Pulse()
         self.inspector.follow_watches(lambda: [owned.WatchState(
             self.operator.informer.resource, None, self.pulse, True)])

@@ -17,7 +17,7 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
 from kopf._core.path import changes, queueing, saving
-from kopf._core.reactor.roles import divisions, works
+from kopf._core.reactor.roles import divisions, shards
 from tests._core.reactor import worlds
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -75,7 +75,7 @@ class Replica:
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
         self.own.tenure.begin(float('inf'))
         self.division = divisions.Division(
-            self.env, indexers=self.indexers, find_shard=find_shard)
+            self.env, hub=self.hub, indexers=self.indexers, find_shard=find_shard)
         binding = registries.resolve(registry, [RESOURCE])
         self.feed = self.division.open(RESOURCE, None, binding.handlers[RESOURCE])
         self.division.seal()
@@ -116,9 +116,8 @@ class Replica:
 
     def begin(self, grant):
         self.division.begin(contextvars.copy_context().run(
-            works.Works, self.env, grant, own=self.own, hub=self.hub,
-            crew=self.crew,
-            indexers=self.indexers, await_indexing=self.division.wait_indexed))
+            shards.Shard, self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
+            indexers=self.indexers, await_indexing=self.division.indices.wait_indexed))
 
     async def release(self, shard):
         grant = self.own.grants[shard]

@@ -17,7 +17,7 @@ from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.path import switches
-from kopf._core.reactor.roles import divisions
+from kopf._core.reactor.roles import coordination, divisions
 from kopf._core.reactor.views import inspection
 from tests._core.reactor.sharders import RESOURCE, Replica, create, find_shard, make_api, rest
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
@@ -717,7 +717,8 @@ async def divide(registry):
         started.append(replica)
         served = registries.resolve(registry, [RESOURCE]).handlers[RESOURCE]
         replica.division = divisions.Division(
-            replica.env, indexers=replica.indexers, find_shard=find_shard, find_namespace=int)
+            replica.env, hub=replica.hub, indexers=replica.indexers, find_shard=find_shard,
+            find_namespace=int)
         replica.feeds = {
             namespace: replica.division.open(RESOURCE, namespace, served)
             for namespace in namespaces}
@@ -895,8 +896,8 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
     replica.gain(0, 1)
     await rest(replica)
     inspector = inspection.Inspector(
-        list_works=replica.division.works.values, switch=switches.Switch(),
-        indices=replica.indexers, underway=(), describe_leadership=lambda: None)
+        get_role=lambda: coordination.Coordination(*replica.division.works.values()),
+        switch=switches.Switch(), indices=replica.indexers, underway=())
     assert len([item async for item in inspector.tour()]) == 2
     assert len(list(inspector.companions)) == 2
     assert len(inspector.queues) == 2

@@ -118,7 +118,7 @@ async def test_attempts_of_webhooks_are_told():
 
 
 async def test_observers_of_operators_are_told_by_all_their_parts():
-    registry, observer = kopf.OperatorRegistry(), Observer()
+    registry, observer, ready = kopf.OperatorRegistry(), Observer(), asyncio.Event()
 
     @kopf.on.startup(id='fn', registry=registry)
     async def fn(**_):
@@ -126,11 +126,17 @@ async def test_observers_of_operators_are_told_by_all_their_parts():
 
     operator = operating.Operator(
         underway=calls.Calls(), endpoint=None, lifecycle=None, indexers=None, registry=registry,
-        settings=kopf.OperatorSettings(), insights=None, vault=vaults.Vault(), memo=kopf.Memo(),
-        identity=None, observer=observer)
-    await operator._run_activity(causes.Activity.STARTUP)
+        settings=kopf.OperatorSettings(), insights=None, memo=kopf.Memo(), identity=None,
+        vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}),
+        observer=observer)
+    task = asyncio.create_task(operator.run(
+        clusterwide=True, namespaces=[], ready_flag=ready))
+    await ready.wait()
+    works, = operator._role.works
+    task.cancel()
+    await asyncio.wait([task])
     assert [handler_id for handler_id, *_ in observer.get('attempt')] == ['fn']
-    assert operator._env is operator._admission._env is operator._spawner.context
+    assert operator._env is operator._admission._env is works.spawner.context
 
 
 def declare_slow(registry):

@@ -16,6 +16,7 @@ from kopf._core.engines.reconciling.children import Shelf
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.path.intake import Informer
 from kopf._core.reactor import orchestration
+from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.watches import owned, tracking
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
@@ -83,9 +84,11 @@ def watched(cluster):  # noqa: F811
 @pytest.fixture()
 def serve_all(client, settings, registry, lines):
     @contextlib.asynccontextmanager
-    async def run(*namespaces, **kwargs):
+    async def run(*namespaces, role=None, **kwargs):
+        role = coordination.Coordination() if role is None else role
+        role.informers = lines
         task = asyncio.create_task(orchestration.serve(
-            client=client, settings=settings, registry=registry, informers=lines,
+            client=client, settings=settings, registry=registry, role=role,
             namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'),
             **kwargs))
         try:
@@ -375,7 +378,7 @@ async def test_a_watch_that_somebody_has_stopped_is_started_again(
         caplog.messages)
 
 
-class Relisting:
+class Relisting(coordination.Coordination):
     keys = ()
     idle = ()
 
@@ -394,7 +397,7 @@ async def test_only_what_has_to_be_listed_anew_is_listed_anew(
         watched, serve_all, handle, lines, until):
     relisting = Relisting()
     handle('things')
-    async with serve_all('ns1', 'ns2', relisting=relisting):
+    async with serve_all('ns1', 'ns2', role=relisting):
         await until(lambda: all(
             lines.shows('obj', 'things', namespace) for namespace in ['ns1', 'ns2']))
         relisting.keys = [(Resource('g.test', 'v1', 'things'), 'ns1')]
@@ -411,7 +414,7 @@ async def test_idle_namespaces_are_not_watched_until_they_are_needed(
     relisting = Relisting()
     relisting.idle = ['ns2']
     handle('things')
-    async with serve_all('ns1', 'ns2', relisting=relisting):
+    async with serve_all('ns1', 'ns2', role=relisting):
         await until(lambda: lines.shows('obj', 'things', 'ns1'))
         assert len(find_watched()) == 1
         assert not lines.sinks['things', 'ns2'].seen

@@ -23,9 +23,10 @@ from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import application, observers
 from kopf._core.engines import indexing
+from kopf._core.engines.reconciling import reconcilers
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.path import intake, queueing, saving, switches, turns
+from kopf._core.path import changes, intake, queueing, saving, switches, turns
 from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
@@ -249,7 +250,10 @@ class Operator:
         self.switch = switches.Switch()
         self.alarms = wakeups.Wakeups()
         self.processor = turns.Processor(
-            env, switch=self.switch, alarms=self.alarms, indexers=self.indexers)
+            env, switch=self.switch, alarms=self.alarms, indexers=self.indexers,
+            hub=reconcilers.Hub(
+                client=self.client, context=env,
+                get_memo=lambda item: changes.get_memo(env, item)))
         self.spawner = self.processor.spawner
         self.queue = queueing.WorkQueue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,

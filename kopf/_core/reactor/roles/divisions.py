@@ -5,17 +5,18 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Literal
 
-from kopf._cogs.aiokits import wakeups
 from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings
 from kopf._core.intents import registries
-from kopf._core.path import intake, objects, queueing, saving, switches, turns
-from kopf._core.reactor.roles import works
+from kopf._core.path import intake, saving, switches
+from kopf._core.reactor.roles import shards, works
+from kopf._core.reactor.roles.coordination import Key
 
 GATHERING_TIME = 1.0
 """How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
@@ -27,23 +28,6 @@ FindNamespace = Callable[[references.NamespaceName], int]
 
 Select = Callable[[Collection[int]], selections.Selection | None]
 """Makes what to request of the API server for the objects of these shards; None for all objects."""
-
-Key = tuple[references.Resource, references.Namespace]
-
-
-class _Indexer(turns.Processor):
-    """Processes objects only as far as they are put into the complete indices."""
-
-    def is_congested(self) -> bool:
-        return False
-
-    def is_overloaded(self) -> bool:
-        return False
-
-    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
-        item.inbox.take()
-        return None
-
 
 class Division:
     """
@@ -57,6 +41,7 @@ class Division:
             self,
             env: saving.Environment,
             *,
+            hub: Hub,
             indexers: indexing.OperatorIndexers,
             find_shard: FindShard,
             select: Select | None = None,
@@ -75,7 +60,7 @@ class Division:
         self.select = select
         self._find_namespace = find_namespace
         self.by_metadata = by_metadata
-        self.works: dict[int, works.Works] = {}
+        self.works: dict[int, shards.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._served: dict[Key, registries.ResourceHandlers] = {}
         self._distributors: dict[Key, Distributor] = {}
@@ -83,14 +68,10 @@ class Division:
         self._unlisted: set[Key] = set()
         """What has to be listed for shards that have begun after its last list was requested."""
         self._alarm: asyncio.TimerHandle | None = None
-        switch, alarms = switches.Switch(), wakeups.Wakeups()
-        processor = _Indexer(env, switch=switch, alarms=alarms, indexers=indexers)
-        self.indices = intake.InformerFactory(
-            queueing.WorkQueue(
-                settings=env.settings, switch=switch, alarms=alarms, processor=processor),
-            reconsider=processor.reconsider)
+        self.indices = works.Works(
+            env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
 
-    def begin(self, shard: works.Works) -> None:
+    def begin(self, shard: shards.Shard) -> None:
         """Let these works take part from the next lists on, which begin soon."""
         self.works[shard.grant.shard] = shard
         for key, served in self._served.items():
@@ -100,23 +81,11 @@ class Division:
         self.indices.call_when_filled(shard.informers.seal)
         self._wake()
 
-    def end(self, grant: holdings.Grant) -> works.Works:
+    def end(self, grant: holdings.Grant) -> shards.Shard:
         """Pass no more objects to the works of this shard; return them."""
         if self._find_namespace is not None:
             self._wake()  # its namespaces are idle now
         return self.works.pop(grant.shard)
-
-    async def wait_indexed(self, item: objects.Item) -> None:
-        """Wait until the newest known state of an object is in the complete indices."""
-        await self.indices.wait_indexed(item.resource, item.uid)
-
-    def find(self, resource: references.Resource, uid: str) -> objects.Item | None:
-        """Find the item of an object of any shard that is held."""
-        for shard in self.works.values():
-            item = shard.informers.find(resource, uid)
-            if item is not None:
-                return item
-        return None
 
     async def stop(self, deadline: float) -> None:
         """Stop the indexing until the deadline (a time of the loop)."""
@@ -206,7 +175,7 @@ class Division:
         self.indices.seal()
 
     def _is_for(
-            self, key: Key, served: registries.ResourceHandlers, shard: works.Works,
+            self, key: Key, served: registries.ResourceHandlers, shard: shards.Shard,
     ) -> bool:
         """Whether there can be objects of the shard which are for more than complete indices."""
         return _are_for_shards(served) and self._get_only_shard(key[1]) in (
@@ -252,9 +221,9 @@ class Distributor:
         self._division = division
         self._resource = resource
         self._namespace = namespace
-        self._selected: frozenset[works.Works] = frozenset()
+        self._selected: frozenset[shards.Shard] = frozenset()
         """The shards that the last list was requested for, as far as they are held since then."""
-        self._fed: dict[works.Works, intake.Informer] = {}
+        self._fed: dict[shards.Shard, intake.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
         self.relisting_at: float | None = None
         """From when on a next list can be requested; None until the present one has ended."""

@@ -8,8 +8,7 @@ and what they have done is not written.
 """
 import asyncio
 import logging
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
 
 from kopf._cogs.clients import api, errors, vaults
 from kopf._cogs.configs import configuration
@@ -18,6 +17,8 @@ from kopf._cogs.structs import credentials
 from kopf._core.engines.leadership import electing, electors
 from kopf._core.engines.peering import records
 from kopf._core.path import switches
+from kopf._core.reactor.roles import coordination
+from kopf._core.reactor.roles.works import Works
 
 logger = logging.getLogger('kopf._core.engines.leadership')
 
@@ -37,15 +38,7 @@ MIN_RELEASE_TIME = 1.0
 """How long (seconds) the release of the Lease can take at least, however late the exit is."""
 
 
-class Standby(Protocol):
-    """A part of the operator that must do nothing while the operator stands by."""
-
-    def stand_by(self) -> None: ...
-
-    def take_over(self) -> None: ...
-
-
-class Leadership(api.Tenure):
+class Leadership(coordination.Coordination, api.Tenure):
     """The leadership as the operator's event loop sees it. The operator begins as a standby."""
 
     def __init__(
@@ -55,7 +48,8 @@ class Leadership(api.Tenure):
             vault: vaults.Vault,
             settings: configuration.OperatorSettings,
             identity: str | None,
-            parts: Collection[Standby],
+            works: Works,
+            parts: Collection[coordination.Standby],
     ) -> None:
         """
         ``identity`` must be unique among the replicas. Make the instance when the credentials are
@@ -63,11 +57,11 @@ class Leadership(api.Tenure):
 
         :raises SettingsError: if the settings contradict each other, or if there is no namespace.
         """
-        super().__init__()
+        super().__init__(works)
         verify(settings)
         self._client = client
         self._settings = settings
-        self._parts = parts
+        self._parts = [works, *parts]
         self._term: int | None = None
         """The term in which the parts work; None if they stand by."""
         self._changed = asyncio.Event()
@@ -78,7 +72,7 @@ class Leadership(api.Tenure):
                 namespace=find_namespace(settings, vault.select_all()),
                 name=settings.leadership.name, duration=int(settings.leadership.lease_duration)),
             settings=settings, vault=vault, on_change=self._changed.set)
-        for part in parts:
+        for part in self._parts:
             part.stand_by()
         client.limit_writes(self)
         self._elector.start()
@@ -97,9 +91,8 @@ class Leadership(api.Tenure):
             raise errors.NotLeadingError(
                 "Nothing is written: the operator does not hold its Lease any more.")
 
-    def describe(self) -> str:
-        """Describe the role of the operator, for the health checks."""
-        return 'standby' if self._term is None else 'leader'
+    def describe(self) -> Mapping[str, str]:
+        return {'leadership': 'standby' if self._term is None else 'leader'}
 
     def confirm(self) -> None:
         """Stand by if the term has ended by the clock, though this is not noted yet."""
@@ -129,12 +122,6 @@ class Leadership(api.Tenure):
                 await self._changed.wait()
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        """
-        Release the Lease by the deadline, which is a time of the event loop.
-
-        Call this after all other writes of the operator: from then on, other replicas take over.
-        If any work goes on, the Lease must not be released but expire.
-        """
         left = deadline - asyncio.get_running_loop().time()
         is_released = is_released and self._settings.leadership.release_on_exit
         await self._elector.stop(

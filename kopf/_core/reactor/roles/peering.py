@@ -13,13 +13,15 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
+from kopf._core.reactor.roles import coordination
+from kopf._core.reactor.roles.works import Works
 from kopf._core.reactor.watches import discovery, peers
 
 logger = logging.getLogger('kopf._core.engines.peering')
@@ -32,21 +34,8 @@ _Key = tuple[references.Resource, references.Namespace]
 _T = TypeVar('_T')
 
 
-class Pausable(Protocol):
-    """A part of the operator that must do nothing while the operator is paused."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    async def rest(self) -> None:
-        """Wait, after `pause`, until what was under way has ended."""
-
-
-class Peerings:
-    """
-    All peering memberships of an operator. The subscribed event is set when any of them changes.
-    """
+class Peerings(coordination.Coordination):
+    """All peering memberships of an operator."""
 
     def __init__(
             self,
@@ -54,21 +43,22 @@ class Peerings:
             client: api.Client,
             settings: configuration.OperatorSettings,
             clock: clocks.Clock,
-            identity: str | None = None,
-            pausables: Collection[Pausable] = (),
+            identity: str | None,
+            works: Works,
+            parts: Collection[coordination.Pausable],
     ) -> None:
-        super().__init__()
+        super().__init__(works)
         self.paused = False
         """Whether the operator's parts have been paused; compare with `must_pause`."""
         self._client = client
         self._settings = settings
         self._clock = clock
         self._identity = identity if identity is not None else records.make_identity()
-        self._pausables = pausables
+        self._pausables = [works, *parts]
         self._watches: dict[_Key, peers.PeeringWatch] = {}
         self._resources: Collection[references.Resource] = ()
         self._changed: set[_Key] = set()
-        """The watches that have changed since the last `check`."""
+        """The watches that have changed since the last `select`."""
         self._unknown: set[_Key] = set()
         """The watches whose peers are not known yet."""
         self._pausing: set[_Key] = set()
@@ -77,6 +67,7 @@ class Peerings:
         """The watches with own records that have expired."""
         self._absent: set[references.Namespace] = set()
         """The namespaces without a peering object."""
+        self.groups = () if settings.peering.standalone else records.GROUPS
         self._woken: asyncio.Event | None = None
         self._warned: set[references.Namespace] = set()
         self._sound_until = 0.0
@@ -85,11 +76,6 @@ class Peerings:
         self._left = False
         self._idle = False
         self._resting: asyncio.Task[None] | None = None
-
-    @property
-    def groups(self) -> Collection[str]:
-        """The API groups whose resources have to be discovered to find the peering resources."""
-        return () if self._settings.peering.standalone else records.GROUPS
 
     def subscribe(self, woken: asyncio.Event) -> None:
         self._woken = woken
@@ -128,15 +114,6 @@ class Peerings:
             await asyncio.gather(*(watch.leave(deadline) for watch in gone))
         self._check()
 
-    def check(self) -> None:
-        """
-        Raise the error of a failed membership, if there is any.
-
-        :raises LoginError: the only error that memberships do not handle themselves.
-        """
-        while self._changed:
-            self._watches[self._changed.pop()].check()
-
     @property
     def must_pause(self) -> bool:
         """Whether the operator must handle nothing, as of now."""
@@ -150,6 +127,23 @@ class Peerings:
         return not any(
             (resource, place) in self._unknown
             for resource in self._resources for place in (None, namespace))
+
+    def select(
+            self, namespaces: Sequence[references.Namespace],
+    ) -> Sequence[references.Namespace] | None:
+        """
+        Select the namespaces that can be served now; None if the operator is paused.
+
+        A namespace is not served until it is known which peers are there: some may have priority.
+
+        :raises LoginError: the only error that memberships do not handle themselves.
+        """
+        while self._changed:
+            self._watches[self._changed.pop()].check()
+        if self.must_pause:
+            return None
+        self.resume()
+        return [namespace for namespace in namespaces if self.is_settled(namespace)]
 
     def resume(self) -> None:
         """Let the parts begin or resume; objects that are listed from now on can be handled."""
@@ -176,12 +170,6 @@ class Peerings:
                 default=math.inf)
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        """
-        Leave all peerings by the deadline, which is a time of the event loop.
-
-        Call this after all other writes of the operator: from then on, other operators take over.
-        If any work goes on, the records must not be removed but expire.
-        """
         self._left = True
         if self._resting is not None:
             await tasks.cancel([self._resting])

@@ -10,7 +10,7 @@ import contextvars
 import logging
 import random
 import string
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import tasks, tenures
@@ -18,12 +18,11 @@ from kopf._cogs.clients import api, outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
-from kopf._core.engines.daemons import spawning
 from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
 from kopf._core.path import queueing, saving
-from kopf._core.reactor.roles import divisions, leadership, works
+from kopf._core.reactor.roles import coordination, divisions, leadership, shards
 
 logger = logging.getLogger('kopf._core.engines.sharding')
 
@@ -34,7 +33,7 @@ SUFFIX = string.ascii_lowercase + string.digits
 """What the suffixes of identities are made of: replicas can have the same ``$POD_ID``."""
 
 
-class Sharding:
+class Sharding(coordination.Coordination):
     """The sharding as the operator's event loop sees it. The operator begins with no shards."""
 
     def __init__(
@@ -45,7 +44,7 @@ class Sharding:
             hub: Hub,
             indexers: indexing.OperatorIndexers,
             identity: str | None,
-            parts: Collection[leadership.Standby],
+            parts: Collection[coordination.Standby],
     ) -> None:
         """
         Make the instance when the credentials are known. The settings must have a count of shards.
@@ -61,19 +60,18 @@ class Sharding:
         self._env, self._hub, self._indexers = env, hub, indexers
         self._crew = queueing.Crew()
         self._changed = asyncio.Event()
-        self.settled = asyncio.Event()
-        """Set when the first share of the shards is known."""
-        self._ending: dict[holdings.Grant, tuple[works.Works, asyncio.Task[None]]] = {}
+        self._settled = asyncio.Event()
+        self._ending: dict[holdings.Grant, tuple[shards.Shard, asyncio.Task[None]]] = {}
         """The works that are being ended, or whose shards are not given away yet."""
         self._own = holdings.Holdings(tenures.Tenure())
         self._group = make_group(settings, identity=identity, namespace=leadership.find_namespace(
             settings, vault.select_all()))
-        self.division = divisions.Division(
-            env, indexers=indexers, find_shard=make_finder(settings),
+        self.informers = self.division = divisions.Division(
+            env, hub=hub, indexers=indexers, find_shard=make_finder(settings),
             select=make_selector(settings), find_namespace=make_namespace_finder(settings),
             by_metadata=not callable(settings.sharding.by))
         self._parts = parts
-        self._first: works.Works | None = None
+        self._first: shards.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
         self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
@@ -91,9 +89,30 @@ class Sharding:
         return frozenset(
             shard for shard, item in list(self.division.works.items()) if item.is_busy)
 
-    def describe(self) -> str:
-        """Describe the shards of this operator, for the health checks."""
-        return f'{len(self._own.grants)} of {self._group.count}'
+    @property
+    def works(self) -> Collection[shards.Shard]:
+        """The works of the shards that are held and not being released."""
+        return self.division.works.values()
+
+    @property
+    def ending(self) -> Collection[shards.Shard]:
+        return [item for item, _ in self._ending.values()]
+
+    def describe(self) -> Mapping[str, str]:
+        return {'shards': f'{len(self._own.grants)} of {self._group.count}'}
+
+    def subscribe(self, woken: asyncio.Event) -> None:
+        self.division.subscribe(woken)
+
+    def take_relisting(self) -> Collection[coordination.Key]:
+        return self.division.take_relisting()
+
+    def is_idle(self, key: coordination.Key) -> bool:
+        return self.division.is_idle(key)
+
+    async def settle(self) -> None:
+        """Wait until the first share of the shards is known."""
+        await self._settled.wait()
 
     async def run(self) -> None:
         """
@@ -106,7 +125,7 @@ class Sharding:
             self._outpost.check()
             self._adjust()
             if self._own.is_settled:
-                self.settled.set()
+                self._settled.set()
             await self._changed.wait()
 
     def _adjust(self) -> None:
@@ -134,9 +153,9 @@ class Sharding:
             else:
                 gained.append(shard)
                 self.division.begin(contextvars.copy_context().run(
-                    works.Works, self._env, grant, own=self._own, hub=self._hub,
+                    shards.Shard, self._env, grant, own=self._own, hub=self._hub,
                     crew=self._crew, indexers=self._indexers,
-                    await_indexing=self.division.wait_indexed))
+                    await_indexing=self.division.indices.wait_indexed))
         self._lead()
         total = f"{len(self.division.works)} of {self._group.count} shards are held now."
         if lost:
@@ -158,13 +177,13 @@ class Sharding:
                 else:
                     part.take_over()
 
-    def _end(self, item: works.Works, work: Coroutine[None, None, None]) -> None:
+    def _end(self, item: shards.Shard, work: Coroutine[None, None, None]) -> None:
         self.division.end(item.grant)
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._changed.set())
         self._ending[item.grant] = item, task
 
-    async def _release(self, item: works.Works) -> None:
+    async def _release(self, item: shards.Shard) -> None:
         await item.release(self._env.settings.sharding.handover_timeout)
         self._surrender(item.grant)
 
@@ -174,33 +193,21 @@ class Sharding:
         assert participation is not None
         self._outpost.call(lambda: participation.surrender(grant))
 
-    @property
-    def spawners(self) -> Sequence[spawning.Spawner]:
-        """Who runs the daemons of the shards, also of those that are being released."""
-        ending = [item for item, _ in self._ending.values()]
-        return [item.spawner for item in [*self.division.works.values(), *ending]]
-
-    async def stop(self, patience: float) -> None:
-        """End the works of all shards in that time (seconds), as the operator exits."""
+    async def stop(self, deadline: float) -> None:
+        patience = self._env.settings.queueing.exit_timeout
         await tasks.gather(
-            *[item.finish(patience) for item in self.division.works.values()],
+            super().stop(deadline),
             *[_hurry(item, task, patience) for item, task in self._ending.values()])
         await self.division.stop(asyncio.get_running_loop().time())
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        """
-        Leave the sharding by the deadline, which is a time of the event loop.
-
-        Call this after all other writes of the operator: from then on, others take its shards.
-        If any work goes on, the Leases must not be released but expire.
-        """
         left = deadline - asyncio.get_running_loop().time()
         await self._outpost.stop(
             release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
         await tasks.cancel([task for _, task in self._ending.values()])
 
 
-async def _hurry(item: works.Works, ending: asyncio.Task[None], patience: float) -> None:
+async def _hurry(item: shards.Shard, ending: asyncio.Task[None], patience: float) -> None:
     """Wait for works that are being ended already, but not longer than this (seconds)."""
     await asyncio.wait([ending], timeout=patience)
     if not ending.done():

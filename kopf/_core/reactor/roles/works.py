@@ -1,56 +1,20 @@
 """
-Works: all that handles the objects of one shard, from the informers to the daemons.
-
-They begin when the shard is acquired. They end when it is released, as an operator that exits; or
-when it is lost, as an operator that loses its Lease. All their writes are checked by the clock.
+Works: all that handles objects, from the informers to the daemons.
 """
-import asyncio
-import dataclasses
-import functools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable
 
 from kopf._cogs.aiokits import tasks, wakeups
-from kopf._cogs.clients import api, errors
-from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import applications
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.engines.sharding import holdings
 from kopf._core.intents import handlers, stopping
-from kopf._core.path import intake, objects, queueing, saving, switches, turns
-
-WRITING_TIME = 2.0
-"""How long (seconds) the outcomes can be written after the time of the handlers."""
-
-AwaitIndexing = Callable[[objects.Item], Awaitable[None]]
-"""Waits until the newest known state of an object is in the complete indices of the operator."""
+from kopf._core.path import intake, queueing, saving, switches, turns
 
 
-class Permission(api.Tenure):
-    """The permission to write about the objects of a shard: as long as it is held, by the clock."""
-
-    def __init__(self, own: holdings.Holdings, grant: holdings.Grant) -> None:
-        super().__init__()
-        self._own = own
-        self._grant = grant
-
-    @property
-    def term(self) -> int | None:
-        return self._grant.term if self._own.covers(self._grant) else None
-
-    def verify(self, term: int | None) -> None:
-        if term is None or not self._own.covers(self._grant):
-            raise errors.NotLeadingError(
-                f"Nothing is written: the operator does not hold the shard {self._grant.shard} "
-                f"any more.")
-
-
-class _Processor(turns.Processor):
+class Works:
     """
-    Processes the objects of one shard.
+    What handles all objects of an operator, or those of one shard.
 
-    Here, the objects are put only into the indices by shards. They are put into the complete ones
-    elsewhere, together with those of all other shards.
+    What it wakes up later runs in the context (`contextvars`) in which the instance is made.
     """
 
     def __init__(
@@ -58,117 +22,71 @@ class _Processor(turns.Processor):
             env: saving.Environment,
             *,
             switch: switches.Switch,
-            alarms: wakeups.Wakeups,
             hub: Hub,
-            applier: applications.Applier,
             indexers: indexing.OperatorIndexers,
-            await_indexing: AwaitIndexing,
+            fills: Callable[[handlers.IndexingHandler], bool] = lambda handler: True,
+            await_indexing: turns.AwaitIndexing | None = None,
+            only_indexing: bool = False,
+            crew: queueing.Crew | None = None,
+            on_listed: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(env, switch=switch, alarms=alarms, indexers=indexers, hub=hub)
-        self._await_indexing = await_indexing
-        self._applier = applier
-
-    def begin(self, item: objects.Item) -> Callable[[], Awaitable[None]] | None:
-        work = super().begin(item)
-        return None if work is None else functools.partial(self._enter, work)
-
-    async def _enter(self, work: Callable[[], Awaitable[None]]) -> None:
         """
-        Work so that `kopf.apply` of the handlers is limited to the time of this shard.
-
-        The context can be that of the watches: e.g. they wake up the parents of owned resources.
+        Only the indices that it ``fills`` get the objects here; ``await_indexing`` waits for all
+        others. With ``only_indexing``, no other handlers are called. ``on_listed`` is called after
+        each complete list.
         """
-        self._applier.enter()
-        await work()
-
-    async def index(self, item: objects.Item, raw: bodies.RawBody) -> float | None:
-        self._applier.enter()
-        due = await super().index(item, raw)
-        await self._await_indexing(item)
-        return due
-
-    def _find_indexing(self, item: objects.Item) -> Iterable[handlers.IndexingHandler]:
-        return [handler for handler in item.handlers.indexing if handler.sharded]
-
-
-class Works:
-    """
-    What handles the objects of one shard while it is held.
-
-    Make the instance in a context (`contextvars`) of its own: what it wakes up later runs there,
-    and the constructor limits `kopf.apply` in this context to the time of this shard.
-    """
-
-    def __init__(
-            self,
-            env: saving.Environment,
-            grant: holdings.Grant,
-            *,
-            own: holdings.Holdings,
-            hub: Hub,
-            crew: queueing.Crew,
-            indexers: indexing.OperatorIndexers,
-            await_indexing: AwaitIndexing,
-    ) -> None:
         super().__init__()
-        self.grant = grant
-        self._own = own
-        self._is_lost = False
-        client = env.client.without_limits()
-        client.limit_writes(Permission(own, grant))
-        applier = applications.Applier(client)
-        applier.enter()
-        env = dataclasses.replace(env, client=client)
-        switch = switches.Switch(confirm=self.confirm)
+        env.enter()
         alarms = wakeups.Wakeups()
-        processor = _Processor(
-            env, switch=switch, alarms=alarms, hub=hub.for_shard(client),
-            applier=applier, indexers=indexers, await_indexing=await_indexing)
+        processor = turns.Processor(
+            env, switch=switch, alarms=alarms, indexers=indexers, hub=hub, fills=fills,
+            await_indexing=await_indexing, only_indexing=only_indexing)
         self.spawner = processor.spawner
         self.queue = queueing.WorkQueue(
             settings=env.settings, switch=switch, alarms=alarms, processor=processor, crew=crew,
             observer=env.observer)
-        self.informers = intake.InformerFactory(self.queue, reconsider=processor.reconsider)
+        self.informers = intake.InformerFactory(
+            self.queue, reconsider=processor.reconsider, on_listed=on_listed)
 
     @property
     def is_busy(self) -> bool:
         """Whether any object is being handled; read by other threads, too."""
         return not self.queue.is_idle
 
-    def confirm(self) -> None:
-        """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
-        if not self._is_lost and not self._own.covers(self.grant):
-            self._is_lost = True
-            self.informers.stand_by()
-            self.spawner.stand_by()
+    def pause(self) -> None:
+        """Begin nothing, and let what is under way end."""
+        self.informers.pause()
+        self.spawner.pause()
 
-    async def finish(self, patience: float) -> None:
-        """
-        End all work within that time (seconds), then interrupt it. Threads are waited for.
+    def resume(self) -> None:
+        """End the pause, before everything is listed again."""
+        self.informers.resume()
+        self.spawner.resume()
 
-        Daemons in threads that do not stop are left behind.
-        """
-        deadline = asyncio.get_running_loop().time() + patience + WRITING_TIME
-        await tasks.gather(
-            self.informers.stop(deadline, patience=patience),
-            self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
-
-    async def release(self, patience: float) -> None:
-        """End all work as `finish` does, and wait for all daemons, too, however long it takes."""
-        await self.finish(patience)
+    async def rest(self) -> None:
+        """Wait, after `pause`, until what was under way has ended."""
+        await self.informers.rest()
         await self.spawner.rest()
-        self._retire()
 
-    async def lose(self) -> None:
-        """End all work at once; nothing is written any more."""
-        self.confirm()
-        deadline = asyncio.get_running_loop().time() + WRITING_TIME
+    def stand_by(self) -> None:
+        """Begin nothing, and interrupt what is under way."""
+        self.informers.stand_by()
+        self.spawner.stand_by()
+
+    def take_over(self) -> None:
+        """End the standby."""
+        self.informers.take_over()
+        self.spawner.take_over()
+
+    async def stop(
+            self, reason: stopping.DaemonStoppingReason, deadline: float, *,
+            patience: float | None = None,
+    ) -> None:
+        """
+        End all work by the deadline (a time of the event loop). Threads are waited for.
+
+        ``patience`` is how long (seconds) the handlers have; by default, as at an exit. Daemons in
+        threads that do not stop are left behind.
+        """
         await tasks.gather(
-            self.informers.rest(),
-            self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
-        await self.queue.stop(deadline, [])
-        self._retire()
-
-    def _retire(self) -> None:
-        for informer in self.informers:
-            informer.retire()
+            self.informers.stop(deadline, patience=patience), self.spawner.stop(reason, deadline))

@@ -7,13 +7,14 @@ event loop gets the control back again and again.
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
-from typing import NamedTuple, Protocol, TypeVar
+from typing import TypeVar
 
 from kopf._cogs.aiokits import sharing
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
-from kopf._core.engines.daemons import companions, spawning
+from kopf._core.engines.daemons import companions
 from kopf._core.path import intake, objects, queueing, switches
+from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.watches import owned
 
 TOUR_STEP = 1000
@@ -34,45 +35,22 @@ REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
 """What resting objects can wait for, see `find_reason`."""
 
 
-class Works(Protocol):
-    """What handles objects: those of a shard, or all of them."""
-
-    @property
-    def queue(self) -> queueing.WorkQueue: ...
-
-    @property
-    def informers(self) -> intake.InformerFactory: ...
-
-    @property
-    def spawner(self) -> spawning.Spawner: ...
-
-
-class OnlyWorks(NamedTuple):
-    """What handles all objects of an operator without shards."""
-    queue: queueing.WorkQueue
-    informers: intake.InformerFactory
-    spawner: spawning.Spawner
-
-
 class Inspector:
     """Looks at the parts of an operator; changes nothing."""
 
     def __init__(
             self,
             *,
-            list_works: Callable[[], Collection[Works]],
+            get_role: Callable[[], coordination.Coordination],
             switch: switches.Switch,
             indices: indexing.OperatorIndexers,
             underway: calls.Calls,
-            describe_leadership: Callable[[], str | None],
     ) -> None:
-        """``describe_leadership`` returns the role of the replica; None without an election."""
         super().__init__()
-        self._list_works = list_works
+        self._get_role = get_role
         self.switch = switch
         self.indices: Mapping[str, indexing.OperatorIndex] = indices
         self.underway = underway
-        self.describe_leadership = describe_leadership
         self._list_watches: Callable[[], Collection[owned.WatchState]] = tuple
 
     def follow_watches(
@@ -81,19 +59,23 @@ class Inspector:
         """Use this function to list the watches from now on."""
         self._list_watches = list_watches
 
+    def describe_leadership(self) -> str | None:
+        """Describe the role of the replica: 'leader' or 'standby'; None without an election."""
+        return self._get_role().describe().get('leadership')
+
     @property
     def queues(self) -> list[queueing.WorkQueue]:
-        return [each.queue for each in self._list_works()]
+        return [each.queue for each in self._get_role().works]
 
     @property
     def informers(self) -> Iterator[intake.Informer]:
-        return itertools.chain.from_iterable(each.informers for each in self._list_works())
+        return itertools.chain.from_iterable(each.informers for each in self._get_role().works)
 
     @property
     def companions(self) -> Iterator[companions.Companion]:
         """The daemons and timers."""
         return itertools.chain.from_iterable(
-            list(each.spawner.alive) for each in self._list_works())
+            list(each.spawner.alive) for each in self._get_role().works)
 
     @property
     def watches(self) -> Collection[owned.WatchState]:

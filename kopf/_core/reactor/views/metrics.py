@@ -43,12 +43,14 @@ Labels = tuple[str, ...]
 class Measures:
     """The metrics of one operator. Make it in the operator's event loop."""
 
-    def __init__(self, settings: configuration.OperatorSettings) -> None:
+    def __init__(
+            self, inspector: inspection.Inspector, settings: configuration.OperatorSettings,
+    ) -> None:
         super().__init__()
+        self._inspector = inspector
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.meter = meters.Meter()
-        self._inspector: inspection.Inspector | None = None
         self._shared = inspection.share(self._read, name="reading of the metrics")
         self._latest: list[meters.Reading] = []
 
@@ -62,10 +64,6 @@ class Measures:
         return self.meter.observe_reviews(fn, get_code=get_code, known={
             name: webhook.path for webhook in directory.webhooks
             for name in (webhook.path, webhook.slug)})
-
-    def inspect(self, inspector: inspection.Inspector) -> None:
-        """Read the present state of this operator from now on."""
-        self._inspector = inspector
 
     async def run(self) -> None:
         """Measure the event loop, until cancelled."""
@@ -87,8 +85,7 @@ class Measures:
         await self._shared.close()
 
     async def _read(self) -> list[meters.Reading]:
-        self._latest = [] if self._inspector is None else await read(
-            self._inspector, self.meter, self._settings)
+        self._latest = await read(self._inspector, self.meter, self._settings)
         return self._latest
 
 

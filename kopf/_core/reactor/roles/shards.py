@@ -1,0 +1,105 @@
+"""
+Shards that are held, each with the works for its objects.
+
+The works begin when the shard is acquired. They end when it is released, as an operator that exits;
+or when it is lost, as an operator that loses its Lease. All their writes are checked by the clock.
+"""
+import asyncio
+import dataclasses
+
+from kopf._cogs.aiokits import tasks
+from kopf._cogs.clients import api, errors
+from kopf._core.engines import indexing
+from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.engines.sharding import holdings
+from kopf._core.intents import stopping
+from kopf._core.path import queueing, saving, switches, turns
+from kopf._core.reactor.roles import works
+
+WRITING_TIME = 2.0
+"""How long (seconds) the outcomes can be written after the time of the handlers."""
+
+
+class Permission(api.Tenure):
+    """The permission to write about the objects of a shard: as long as it is held, by the clock."""
+
+    def __init__(self, own: holdings.Holdings, grant: holdings.Grant) -> None:
+        super().__init__()
+        self._own = own
+        self._grant = grant
+
+    @property
+    def term(self) -> int | None:
+        return self._grant.term if self._own.covers(self._grant) else None
+
+    def verify(self, term: int | None) -> None:
+        if term is None or not self._own.covers(self._grant):
+            raise errors.NotLeadingError(
+                f"Nothing is written: the operator does not hold the shard {self._grant.shard} "
+                f"any more.")
+
+
+class Shard(works.Works):
+    """
+    The works of one shard while it is held.
+
+    The objects are put only into the indices by shards here. They are put into the complete ones
+    elsewhere, together with those of all other shards.
+    """
+
+    def __init__(
+            self,
+            env: saving.Environment,
+            grant: holdings.Grant,
+            *,
+            own: holdings.Holdings,
+            hub: Hub,
+            crew: queueing.Crew,
+            indexers: indexing.OperatorIndexers,
+            await_indexing: turns.AwaitIndexing,
+    ) -> None:
+        client = env.client.without_limits()
+        client.limit_writes(Permission(own, grant))
+        super().__init__(
+            dataclasses.replace(env, client=client), switch=switches.Switch(confirm=self.confirm),
+            hub=hub.for_shard(client), indexers=indexers, fills=lambda handler: handler.sharded,
+            await_indexing=await_indexing, crew=crew)
+        self.grant = grant
+        self._own = own
+        self._is_lost = False
+
+    def confirm(self) -> None:
+        """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
+        if not self._is_lost and not self._own.covers(self.grant):
+            self._is_lost = True
+            self.stand_by()
+
+    async def finish(self, patience: float) -> None:
+        """End all work within that time (seconds), then interrupt it."""
+        await self.stop(
+            stopping.DaemonStoppingReason.OPERATOR_PAUSING, _get_deadline(patience),
+            patience=patience)
+
+    async def release(self, patience: float) -> None:
+        """End all work as `finish` does, and wait for all daemons, too, however long it takes."""
+        await self.finish(patience)
+        await self.spawner.rest()
+        self._retire()
+
+    async def lose(self) -> None:
+        """End all work at once; nothing is written any more."""
+        self.confirm()
+        deadline = _get_deadline(0)
+        await tasks.gather(
+            self.informers.rest(),
+            self.spawner.stop(stopping.DaemonStoppingReason.OPERATOR_PAUSING, deadline))
+        await self.queue.stop(deadline, [])
+        self._retire()
+
+    def _retire(self) -> None:
+        for informer in self.informers:
+            informer.retire()
+
+
+def _get_deadline(patience: float) -> float:
+    return asyncio.get_running_loop().time() + patience + WRITING_TIME
