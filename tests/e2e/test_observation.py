@@ -14,6 +14,9 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
 from kopf._core.reactor import orchestration
+from kopf._core.reactor.roles import coordination
+from kopf._core.reactor.watches import discovery
+from tests._core.reactor.test_orchestration import make_hub
 from tests.e2e.kubes import NAMESPACES, Kind
 from tests.e2e.test_watching import State
 
@@ -69,10 +72,13 @@ def serve(info, settings, registry, lines):
     @contextlib.asynccontextmanager
     async def run(*namespaces, info=info):
         async with api.Client(credentials=info, settings=settings) as client:
-            task = asyncio.create_task(orchestration.serve(
-                client=client, settings=settings, registry=registry, informers=lines,
-                namespaces=namespaces, clusterwide=not namespaces,
-                logger=logging.getLogger('test')))
+            role = coordination.Coordination()
+            role.informers = lines
+            task = asyncio.create_task(orchestration.Orchestration(
+                client=client, settings=settings, registry=registry, role=role,
+                hub=make_hub(client, settings), namespaces=namespaces,
+                clusterwide=not namespaces, insights=discovery.Insights(),
+                logger=logging.getLogger('test')).serve())
             try:
                 yield task
             finally:

@@ -9,43 +9,43 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from kopf._cogs.aiokits import tasks, tenures
-from kopf._cogs.clients import api, vaults
+from kopf._cogs.aiokits import tasks
+from kopf._cogs.clients import api, outposts, vaults
 from kopf._cogs.configs import configuration
-from kopf._core.engines.leadership import candidacies, electing
 from tests.simulation.guarantees import Violation
 
 LEASE = 'simulation'
 LEASES = ('coordination.k8s.io', 'leases')
 
 
-class Elector:
-    """Does the same as the class of this name in `kopf._core.engines.leadership.electors`."""
+class Outpost:
+    """Does the same as the class of this name in `outposts`, without a thread."""
 
     def __init__(
-            self, *, candidate: electing.Candidate, settings: configuration.OperatorSettings,
-            vault: vaults.Vault, on_change: Callable[[], None],
+            self, *, name: str, assign: Callable[[api.Client], outposts.Duty],
+            settings: configuration.OperatorSettings, vault: vaults.Vault,
+            on_change: Callable[[], None], on_end: Callable[[], None],
     ) -> None:
-        clock = asyncio.get_running_loop().time
-        self.tenure = tenures.Tenure(clock)
+        self.notify = on_change
+        self._name = name
+        self._assign = assign
         self._client = api.Client(credentials=vault, settings=settings)
-        self._candidacy = candidacies.Candidacy(
-            self._client, candidate=candidate, settings=settings.leadership, tenure=self.tenure,
-            on_change=on_change, clock=clock)
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._candidacy.run(), name="candidacy")
+        self._duty = self._assign(self._client)
+        self._task = asyncio.create_task(self._duty.run(), name=self._name)
 
     def check(self) -> None:
         if self._task.done():
             self._task.result()
 
-    async def stop(self, *, release_in: float | None) -> None:
+    async def stop(self, *, release_by: float | None) -> None:
         await tasks.cancel([self._task])
-        if release_in is not None:
+        if release_by is not None:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(release_in):
-                    await self._candidacy.release()
+                left = release_by - asyncio.get_running_loop().time()
+                async with asyncio.timeout(max(left, outposts.MIN_RELEASE_TIME)):
+                    await self._duty.release()
         await self._client.close()
 
 

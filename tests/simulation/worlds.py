@@ -22,12 +22,12 @@ from typing import Any
 from unittest import mock
 
 import kopf
-from kopf._cogs.clients import api, errors, vaults
+from kopf._cogs.aiokits import tenures
+from kopf._cogs.clients import api, errors, outposts, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions, spawning
-from kopf._core.engines.leadership import electors
 from kopf._core.intents import causes, handlererrors, stopping
 from kopf._core.path import queueing
 from kopf._core.reactor import running
@@ -118,8 +118,6 @@ def _seeded(seed: int) -> Iterator[None]:
     known_hash = companions.Companion.__hash__
     companions.Companion.__hash__ = lambda self: zlib.crc32(
         f'{self.companions.host.uid} {self.handler.id}'.encode())
-    known_elector = electors.Elector
-    electors.Elector = elections.Elector
     try:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
                 spawning.threads, 'ThreadPerCall', threads.make_unlimited), mock.patch.object(
@@ -127,10 +125,11 @@ def _seeded(seed: int) -> Iterator[None]:
                 api.Client, 'overloaded', property(
                     lambda client: seed % 3 == 0 and _is_congested(client))), mock.patch.object(
                 queueing, 'LONG_QUEUE', seed % 4), mock.patch.object(
-                queueing, 'PATIENT_MINIMUM', (seed + 1) % 2):  # there are only a few objects
+                queueing, 'PATIENT_MINIMUM', (seed + 1) % 2  # there are only a few objects
+                ), mock.patch.object(outposts, 'Outpost', elections.Outpost), mock.patch.object(
+                tenures, 'read_clock', lambda: asyncio.get_running_loop().time()):
             yield
     finally:
-        electors.Elector = known_elector
         companions.Companion.__hash__ = known_hash
         random.setstate(state)
         uuid.uuid4 = known

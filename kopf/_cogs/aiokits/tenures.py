@@ -32,21 +32,21 @@ class Tenure:
     clock, and so it is right also if that thread is late.
     """
 
-    def __init__(self, clock: Callable[[], float] = read_clock) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         super().__init__()
-        self._clock = clock
+        self.now = read_clock if clock is None else clock
         self._state = _State(0, 0.0)  # replaced as a whole: other threads read it without locks
 
     @property
     def term(self) -> int | None:
         """The number of the current term; None if this replica does not hold the Lease."""
         state = self._state
-        return state.term if self._clock() < state.until else None
+        return state.term if self.now() < state.until else None
 
     @property
     def left(self) -> float:
         """How long (seconds) the term lasts without a further renewal; 0 if there is none."""
-        return max(0.0, self._state.until - self._clock())
+        return max(0.0, self._state.until - self.now())
 
     def begin(self, until: float) -> None:
         """Begin a new term."""

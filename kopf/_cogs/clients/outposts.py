@@ -18,6 +18,9 @@ from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 
+MIN_RELEASE_TIME = 1.0
+"""How long (seconds) the release of the Leases can take at least, however late the exit is."""
+
 EXIT_TIMEOUT = 1.0
 """How long (seconds) to wait for the end of the thread, after the time to release the Leases."""
 
@@ -86,17 +89,20 @@ class Outpost:
             with contextlib.suppress(RuntimeError):  # the thread has failed just now
                 self._started.result().call_soon_threadsafe(fn)
 
-    async def stop(self, *, release_in: float | None) -> None:
+    async def stop(self, *, release_by: float | None) -> None:
         """
-        End the duty, and release the Leases within that time (seconds); None to keep them.
+        End the duty, and release the Leases by that time of the event loop; None to keep them.
         """
-        self._time_to_release = release_in
+        left = 0.0
+        if release_by is not None:
+            left = self._time_to_release = max(
+                MIN_RELEASE_TIME, release_by - self._operator.time())
         ended = asyncio.wrap_future(self._ended)
         events: list[asyncio.Future[Any]] = [asyncio.wrap_future(self._started), ended]
         await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
         if not self._ended.done():
             self.call(self._stop)
-            await asyncio.wait([ended], timeout=(release_in or 0) + EXIT_TIMEOUT)
+            await asyncio.wait([ended], timeout=left + EXIT_TIMEOUT)
         if ended.done():
             ended.exception()  # which `check` has raised, or which comes too late to matter
 

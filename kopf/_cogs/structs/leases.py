@@ -62,13 +62,27 @@ def make(
         *,
         namespace: str,
         name: str,
-        record: Mapping[str, Any],
+        holder: str,
+        duration: int,
+        now: datetime.datetime,
+        acquired: str | None = None,
+        transitions: int | None = None,
         labels: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    """Make a Lease with the record and the labels, and with all metadata that others have set."""
+    """
+    Make a Lease with this record, with the labels, and with all metadata that others have set.
+
+    ``acquired`` is the time of the acquisition as it was written before. Default: now.
+    """
     metadata = (raw or {}).get('metadata') or {'namespace': namespace, 'name': name}
     if labels:
         metadata = {**metadata, 'labels': {**(metadata.get('labels') or {}), **labels}}
+    when = format_time(now)
+    record = {
+        'holderIdentity': holder, 'leaseDurationSeconds': duration,
+        'acquireTime': acquired or when, 'renewTime': when}
+    if transitions is not None:
+        record['leaseTransitions'] = transitions
     return {'apiVersion': API_VERSION, 'kind': KIND, 'metadata': metadata, 'spec': record}
 
 

@@ -209,20 +209,29 @@ class Binding:
     unwatchable: list[references.Resource]
     unpatchable: list[references.Resource]
 
-    def complaints(self) -> Iterator[str]:
-        """Describe what cannot be served, for the log."""
+    @property
+    def unserved(self) -> Collection[references.Selector | references.Resource]:
+        """What cannot be served."""
+        return {*self.unresolved, *self.ambiguous, *self.failing, *self.unwatchable,
+                *self.unpatchable}
+
+    def complaints(self, known: Collection[object] = ()) -> Iterator[str]:
+        """Describe what cannot be served, for the log, except for what is known already."""
         for selector, resources in self.ambiguous.items():
-            yield (f"Ambiguous resources will not be served (try specifying API groups): "
-                   f"{selector} => {{{_join(resources)}}}")
-        if self.unresolved:
+            if selector not in known:
+                yield (f"Ambiguous resources will not be served (try specifying API groups): "
+                       f"{selector} => {{{_join(resources)}}}")
+        if unresolved := [item for item in self.unresolved if item not in known]:
             yield (f"Unresolved resources cannot be served (try creating their CRDs): "
-                   f"{_join(map(self._describe_unresolved, self.unresolved))}")
+                   f"{_join(map(self._describe_unresolved, unresolved))}")
         for selector, error in self.failing.items():
-            yield f"Resources will not be served, as their selector fails: {selector}: {error!r}"
-        if self.unwatchable:
-            yield f"Non-watchable resources will not be served: {{{_join(self.unwatchable)}}}"
-        if self.unpatchable:
-            yield f"Non-patchable resources will not be served: {{{_join(self.unpatchable)}}}"
+            if selector not in known:
+                yield (f"Resources will not be served, as their selector fails: "
+                       f"{selector}: {error!r}")
+        if unwatchable := [item for item in self.unwatchable if item not in known]:
+            yield f"Non-watchable resources will not be served: {{{_join(unwatchable)}}}"
+        if unpatchable := [item for item in self.unpatchable if item not in known]:
+            yield f"Non-patchable resources will not be served: {{{_join(unpatchable)}}}"
 
     def _describe_unresolved(self, selector: references.Selector) -> str:
         similar = self.similar.get(selector)

@@ -99,17 +99,6 @@ class Admission:
         assert self._service is not None
         self._service.stand_by()
 
-    def resume(self) -> None:
-        """The same as `take_over`."""
-        self.take_over()
-
-    def pause(self) -> None:
-        """The same as `stand_by`."""
-        self.stand_by()
-
-    async def rest(self) -> None:
-        """Nothing has to end before others work."""
-
     async def stop(self, deadline: float) -> None:
         """Stop the webhook server by the deadline, which is a time of the event loop."""
         if self._service is not None:

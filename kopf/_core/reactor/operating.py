@@ -172,17 +172,18 @@ class Operator:
                 client=self._client, context=self._env,
                 get_memo=functools.partial(changes.get_memo, self._env))
             self._role = self._take_role(admission, hub)
+            watches = orchestration.Orchestration(
+                client=self._client, settings=self._settings, registry=self._registry,
+                role=self._role, hub=hub, namespaces=namespaces, clusterwide=clusterwide,
+                insights=self._insights, logger=logger)
+            self._monitor.add('watching', watches.diagnose)
+            if inspector is not None:
+                inspector.follow_watches(watches.list_states)
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
             await aiotasks.gather(
                 self._vault.guard(), admission.serve(), self._monitor.run(), self._role.run(),
-                *([] if self._measures is None else [self._measures.run()]),
-                orchestration.serve(
-                    client=self._client, settings=self._settings, registry=self._registry,
-                    role=self._role, namespaces=namespaces, clusterwide=clusterwide,
-                    insights=self._insights, logger=logger, monitor=self._monitor, hub=hub,
-                    introduce=None if inspector is None else (
-                        lambda tasks: inspector.follow_watches(tasks.list_states))))
+                watches.serve(), *([] if self._measures is None else [self._measures.run()]))
         finally:
             self._monitor.dismiss()
             try:

@@ -8,22 +8,22 @@ task is cancelled, and its informer forgets the objects.
 """
 import asyncio
 import dataclasses
+import functools
 import logging
 import sys
-from collections.abc import Callable, Collection, Coroutine
-from typing import NamedTuple
+from collections.abc import Collection, Coroutine, Sequence
+from typing import Any, NamedTuple
 
-from kopf._cogs.aiokits import pulses, tasks
+from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
-from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
 from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.roles.coordination import Key
-from kopf._core.reactor.watches import discovery, listings, owned
+from kopf._core.reactor.watches import discovery, listings, owned, watchsets
+from kopf._core.reactor.watches.watchsets import Key
 
 WATCHING_SLACK = 30.0
 """
@@ -57,93 +57,15 @@ class _Served(NamedTuple):
         return cls(handlers, dataclasses.astuple(dataclasses.replace(resource, verbs=frozenset())))
 
 
-async def serve(
-        *,
-        client: api.Client,
-        settings: configuration.OperatorSettings,
-        registry: registries.OperatorRegistry,
-        role: coordination.Coordination,
-        namespaces: Collection[references.NamespacePattern],
-        clusterwide: bool,
-        logger: logging.Logger,
-        insights: discovery.Insights | None = None,
-        monitor: health.Monitor | None = None,
-        hub: Hub | None = None,
-        introduce: 'Callable[[WatchTasks], None] | None' = None,
-) -> None:
-    """
-    Watch all resources that have handlers in the registry, until cancelled.
-
-    ``introduce`` is called with the tasks before any is started, to look at them later.
-
-    While the operator is paused by its peers, only the peering objects, the CRDs, and the
-    namespaces are watched. When this function is cancelled or fails, it leaves no tasks behind.
-
-    :raises LoginError: if no credentials are left and the re-authentication has failed.
-    """
-    await role.settle()
-    insights = discovery.Insights() if insights is None else insights
-    watch_tasks = WatchTasks(
-        client=client, settings=settings, registry=registry, informers=role.informers,
-        logger=logger, owned=None if hub is None else owned.OwnedWatches(hub, client=client))
-    if introduce is not None:
-        introduce(watch_tasks)
-    woken = watch_tasks.woken
-    insights.subscribe(woken)
-    if monitor is not None:
-        monitor.add('watching', watch_tasks.diagnose)
-    groups = get_groups(registry)
-    groups = None if groups is None else {*groups, *role.groups}
-    role.subscribe(woken)
-    try:
-        watch_tasks.start(discovery.observe_resources(
-            client=client, settings=settings, groups=groups,
-            insights=insights, logger=logger))
-        watch_tasks.start(discovery.observe_namespaces(
-            client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
-            insights=insights, logger=logger))
-        seen = 0
-        while True:
-            woken.clear()
-            watch_tasks.check()
-            if insights.resources is not None and insights.namespaces is not None:
-                if seen != insights.changes:
-                    seen = insights.changes
-                    # In the same order in each run: so, the watches and their logs are easier to
-                    # compare.
-                    resources = sorted(insights.resources, key=repr)
-                    known = sorted(insights.namespaces, key=lambda name: name or '')
-                    await role.adjust(resources, known)
-                served = role.select(known)
-                if served is None:
-                    await watch_tasks.pause()
-                else:
-                    await watch_tasks.drop(role.take_relisting())
-                    await watch_tasks.adjust(
-                        resources, served, deleted=insights.deleted, failing=insights.failing,
-                        is_idle=role.is_idle)
-                    # Others than the served ones are there, too, if their peers are not known yet.
-                    role.informers.forget_except(insights.namespaces)
-                    watch_tasks.announce(served)
-                    if served == known:
-                        role.informers.seal()
-            await woken.wait()
-    finally:
-        insights.unsubscribe(woken)
-        await watch_tasks.close()
-
-
 def get_groups(registry: registries.OperatorRegistry) -> Collection[str] | None:
     """The API groups in the selectors of the handlers; None if some handler is for any group."""
     groups = {selector.group for selector in registry.get_selectors()}
     return None if None in groups else {group for group in groups if group is not None}
 
 
-class WatchTasks:
+class Orchestration:
     """
-    The watching tasks of the resources, and the observing tasks of the cluster.
-
-    `woken` is set when any of the tasks ends.
+    The watches of all resources, and of the resources and the namespaces of the cluster.
     """
 
     def __init__(
@@ -152,46 +74,94 @@ class WatchTasks:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            informers: coordination.Informers,
+            role: coordination.Coordination,
+            hub: Hub,
+            namespaces: Collection[references.NamespacePattern],
+            clusterwide: bool,
+            insights: discovery.Insights,
             logger: logging.Logger,
-            owned: owned.OwnedWatches | None = None,
     ) -> None:
         super().__init__()
-        self._owned = owned
-        self.woken = asyncio.Event()
         self._client = client
         self._settings = settings
         self._registry = registry
-        self._informers = informers
+        self._role = role
+        self._patterns = namespaces
+        self._clusterwide = clusterwide
+        self._insights = insights
         self._logger = logger
+        self._woken = asyncio.Event()
+        """Set when any task has ended, or when something else is to be watched."""
         self._observers: list[asyncio.Task[None]] = []
-        self._watchers: dict[Key, asyncio.Task[None]] = {}
-        self._ended: list[asyncio.Task[None]] = []
-        """The observing and watching tasks that have ended since the last `check`."""
-        self._pulses: dict[Key, pulses.Pulse] = {}
+        self._watches = watchsets.WatchSet[Key](self._woken.set)
+        self._owned = owned.OwnedWatches(hub, client=client, on_end=self._woken.set)
+        self._sets: Sequence[watchsets.WatchSet[Any]] = [self._watches, self._owned.watches]
         self._sinks: dict[Key, coordination.Feed] = {}
         self._served: dict[Key, _Served] = {}
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
         self._is_announced = False
 
-    def start(self, coro: Coroutine[None, None, None]) -> None:
-        task = asyncio.create_task(coro)
-        task.add_done_callback(self._note_end)
-        self._observers.append(task)
+    async def serve(self) -> None:
+        """
+        Watch all resources that have handlers in the registry, until cancelled.
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        self._ended.append(task)
-        self.woken.set()
+        While the operator is paused by its peers, only the peering objects, the CRDs, and the
+        namespaces are watched. When this method is cancelled or fails, it leaves no tasks behind.
+
+        :raises LoginError: if no credentials are left and the re-authentication has failed.
+        """
+        await self._role.settle()
+        insights, role = self._insights, self._role
+        insights.subscribe(self._woken)
+        role.subscribe(self._woken)
+        groups = get_groups(self._registry)
+        try:
+            self._observe(discovery.observe_resources(
+                client=self._client, settings=self._settings, insights=insights,
+                groups=None if groups is None else {*groups, *role.groups}, logger=self._logger))
+            self._observe(discovery.observe_namespaces(
+                client=self._client, settings=self._settings, insights=insights,
+                clusterwide=self._clusterwide, patterns=self._patterns, logger=self._logger))
+            seen = 0
+            while True:
+                self._woken.clear()
+                self.check()
+                if insights.resources is not None and insights.namespaces is not None:
+                    if seen != insights.changes:
+                        seen = insights.changes
+                        # In the same order in each run: so, the watches and their logs are easier
+                        # to compare.
+                        resources = sorted(insights.resources, key=repr)
+                        known = sorted(insights.namespaces, key=lambda name: name or '')
+                        await role.adjust(resources, known)
+                    served = role.select(known)
+                    if served is None:
+                        await self._pause()
+                    else:
+                        await self.adjust(resources, served)
+                        # Others than the served ones are there, too, if their peers are not known.
+                        role.informers.forget_except(insights.namespaces)
+                        self._announce(served)
+                        if served == known:
+                            role.informers.seal()
+                await self._woken.wait()
+        finally:
+            insights.unsubscribe(self._woken)
+            await self.close()
+
+    def _observe(self, coro: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(coro)
+        task.add_done_callback(lambda _: self._woken.set())
+        self._observers.append(task)
 
     def check(self) -> None:
         """Raise the error of a failed task, if there is any."""
-        while self._ended:
-            task = self._ended.pop()
-            if not task.cancelled():
+        for task in self._observers:
+            if task.done() and not task.cancelled():
                 task.result()
-        if self._owned is not None:
-            self._owned.check()
+        for each in self._sets:
+            each.check()
 
     def diagnose(self, now: float) -> str | None:
         """
@@ -199,79 +169,64 @@ class WatchTasks:
         """
         if any(task.cancelled() for task in self._observers):
             return "the resources or the namespaces of the cluster are not observed."
-        late = [
-            key for key, task in self._watchers.items()
-            if task.done() or self._pulses[key].is_late(now, slack=WATCHING_SLACK)]
-        if self._owned is not None:
-            late += self._owned.find_late(now, slack=WATCHING_SLACK)
+        late = [key for each in self._sets for key in each.find_late(now, slack=WATCHING_SLACK)]
         dead = [
             f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
             for resource, namespace in late]
         return f"no progress: {', '.join(dead[:discovery.MAX_NAMED])}." if dead else None
 
-    def list_states(self) -> list[owned.WatchState]:
+    def list_states(self) -> Collection[watchsets.WatchState]:
         """List all watches of objects, as they are now."""
-        return [
-            *(owned.WatchState(*key, self._pulses[key], not task.done())
-              for key, task in self._watchers.items()),
-            *([] if self._owned is None else self._owned.list_states())]
+        return [state for each in self._sets for state in each.list_states()]
 
     async def adjust(
             self,
             resources: Collection[references.Resource],
             namespaces: Collection[references.Namespace],
-            *,
-            deleted: Collection[references.Resource] = (),
-            failing: Collection[str] = (),
-            is_idle: Callable[[Key], bool] = lambda key: False,
     ) -> None:
         """
         Start and stop tasks, so that exactly these resources and namespaces are watched, except for
         the idle ones.
 
-        All objects of ``deleted`` resources are gone, even if no watch has shown that. The
-        ``failing`` groups can have more resources.
+        All objects of deleted resources are gone, even if no watch has shown that. The groups whose
+        discovery has failed can have more resources.
         """
         binding = self._bind(resources)
         bound = {
             resource: handlers for resource, handlers in binding.handlers.items()
             if handlers.are_watched
         }
-        if self._owned is not None:
-            await tasks.cancel(
-                self._owned.adjust(
-                    binding.owned, binding.watched, namespaces, self.woken.set,
-                    uncertain=registries.find_uncertain(binding, failing)))
+        await self._watches.stop(self._role.take_relisting())
+        await self._owned.adjust(
+            binding.owned, binding.watched, namespaces,
+            uncertain=registries.find_uncertain(binding, self._insights.failing))
         needed = {
             (resource, namespace): _Served.make(handlers, resource)
             for resource, handlers in bound.items()
             for namespace in (namespaces if resource.namespaced else (None,))
         }
-        for key in [key for key, task in self._watchers.items() if task.done()]:
-            self._logger.warning(f"Somebody has stopped watching of {key[0]}; starting it again.")
-            del self._watchers[key]
+        for resource, _ in self._watches.drop_dead():
+            self._logger.warning(f"Somebody has stopped watching of {resource}; starting it again.")
         gone = [key for key in self._served if key not in needed]
         outdated = dict.fromkeys(
             key for key, served in self._served.items() if served != needed.get(key))
-        idle = {key for key in needed if is_idle(key)}
+        idle = {key for key in needed if self._role.is_idle(key)}
         for key in (*outdated, *idle):
             self._listings.forget(key)
-        await tasks.cancel([
-            self._watchers.pop(key) for key in [*self._watchers]
-            if key in outdated or key in idle])
+        await self._watches.stop([*outdated, *idle])
+        self._watches.forget(outdated)
         for key in outdated:
             del self._sinks[key]
-            self._pulses.pop(key, None)
         for key in gone:
-            self._informers.close(*key, deleted=key[0] in deleted)
+            self._role.informers.close(*key, deleted=key[0] in self._insights.deleted)
         self._served = needed
         for key, served in needed.items():
             if key not in self._sinks:
-                self._sinks[key] = self._informers.open(*key, served.handlers)
-            if key not in self._watchers and key not in idle:
+                self._sinks[key] = self._role.informers.open(*key, served.handlers)
+            if key not in self._watches and key not in idle:
                 self._watch(key)
 
-    def announce(self, namespaces: Collection[references.Namespace]) -> None:
+    def _announce(self, namespaces: Collection[references.Namespace]) -> None:
         """Say once what is watched, as soon as anything is."""
         if self._is_announced or not self._served:
             return
@@ -287,30 +242,20 @@ class WatchTasks:
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
 
-    async def drop(self, keys: Collection[Key]) -> None:
-        """Stop these watches; `adjust` begins them anew, with lists."""
-        await tasks.cancel([self._watchers.pop(key) for key in keys if key in self._watchers])
-
-    async def pause(self) -> None:
+    async def _pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""
-        watchers, self._watchers = self._watchers, {}
-        for key in watchers:
+        for key in self._served:
             self._listings.forget(key)
-        owned = () if self._owned is None else self._owned.release()
-        await tasks.cancel([*watchers.values(), *owned])
+        await asyncio.gather(*(each.stop_all() for each in self._sets))
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
         sink = self._sinks[key]
-        pulse = self._pulses.setdefault(key, pulses.Pulse())
-        pulse.expect(None)
         self._listings.observe(key, str(resource), sink)
-        task = asyncio.create_task(watching.watch(
-            self._client, settings=self._settings, resource=resource, namespace=namespace,
-            sink=sink, reached=sink.reached, pulse=pulse),
+        self._watches.start(key, functools.partial(
+            watching.watch, self._client, settings=self._settings, resource=resource,
+            namespace=namespace, sink=sink, reached=sink.reached),
             name=f"watching of {resource}")
-        task.add_done_callback(self._note_end)
-        self._watchers[key] = task
 
     def _bind(
             self,
@@ -318,23 +263,13 @@ class WatchTasks:
     ) -> registries.Binding:
         """Find the handlers of each resource; log what cannot be served, each problem once."""
         binding = registries.resolve(self._registry, resources)
-        news = dataclasses.replace(
-            binding,
-            unresolved=[item for item in binding.unresolved if item not in self._reported],
-            ambiguous={
-                key: val for key, val in binding.ambiguous.items() if key not in self._reported},
-            failing={key: val for key, val in binding.failing.items() if key not in self._reported},
-            unwatchable=[item for item in binding.unwatchable if item not in self._reported],
-            unpatchable=[item for item in binding.unpatchable if item not in self._reported],
-        )
-        self._reported.update(
-            news.unresolved, news.ambiguous, news.failing, news.unwatchable, news.unpatchable)
-        for complaint in news.complaints():
+        for complaint in binding.complaints(self._reported):
             self._logger.warning(complaint)
+        self._reported.update(binding.unserved)
         return binding
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they end."""
         self._listings.close()
-        owned = () if self._owned is None else self._owned.release()
-        await tasks.cancel([*self._observers, *self._watchers.values(), *owned])
+        await asyncio.gather(
+            tasks.cancel(self._observers), *(each.stop_all() for each in self._sets))

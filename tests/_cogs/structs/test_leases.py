@@ -8,6 +8,8 @@ import pytest
 from kopf._cogs.structs import leases
 from kopf._cogs.structs.leases import Sighting
 
+NOW = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
+
 
 def make_lease(holder, *, renewed='2020-01-01T00:00:00.000000Z'):
     return {
@@ -59,21 +61,33 @@ def test_what_is_absent_is_free(raw):
 
 def test_lease_is_made_with_what_others_have_set():
     made = leases.make(
-        make_lease('other'), namespace='x', name='y', record={'a': 1}, labels={'own': 'label'})
+        make_lease('other'), namespace='x', name='y', holder='me', duration=15, now=NOW,
+        labels={'own': 'label'})
     assert made['metadata'] == {
         'namespace': 'ns', 'name': 'lease', 'resourceVersion': '7',
         'labels': {'by': 'others', 'own': 'label'}}
-    assert made['spec'] == {'a': 1}
+    assert made['spec'] == {
+        'holderIdentity': 'me', 'leaseDurationSeconds': 15,
+        'acquireTime': '2020-01-02T03:04:05.000678Z', 'renewTime': '2020-01-02T03:04:05.000678Z'}
 
 
 def test_new_lease_has_its_names_only():
-    assert leases.make(None, namespace='x', name='y', record={'a': 1}) == {
+    made = leases.make(None, namespace='x', name='y', holder='me', duration=15, now=NOW)
+    assert {key: made[key] for key in ['apiVersion', 'kind', 'metadata']} == {
         'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease',
-        'metadata': {'namespace': 'x', 'name': 'y'}, 'spec': {'a': 1}}
+        'metadata': {'namespace': 'x', 'name': 'y'}}
+
+
+def test_renewed_lease_keeps_the_time_of_its_acquisition():
+    made = leases.make(None, namespace='x', name='y', holder='me', duration=15, now=NOW,
+                       acquired='before', transitions=3)
+    assert (made['spec']['acquireTime'], made['spec']['leaseTransitions']) == ('before', 3)
+    assert made['spec']['renewTime'] == leases.format_time(NOW)
 
 
 def test_new_lease_has_its_own_labels():
-    made = leases.make(None, namespace='x', name='y', record={}, labels={'own': 'label'})
+    made = leases.make(None, namespace='x', name='y', holder='me', duration=15, now=NOW,
+                       labels={'own': 'label'})
     assert made['metadata'] == {'namespace': 'x', 'name': 'y', 'labels': {'own': 'label'}}
 
 
@@ -83,5 +97,4 @@ def test_leases_are_in_namespaces():
 
 
 def test_times_are_in_microseconds():
-    when = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
-    assert leases.format_time(when) == '2020-01-02T03:04:05.000678Z'
+    assert leases.format_time(NOW) == '2020-01-02T03:04:05.000678Z'

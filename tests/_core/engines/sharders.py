@@ -85,7 +85,7 @@ class Replica:
             name='app', namespace='ns', count=count, by=by, me=name, duration=DURATION,
             deadline=DEADLINE)
         self.participation = Participation(
-            self, group=self.group, own=self.own, clock=now, on_change=self._react,
+            self, group=self.group, own=self.own, on_change=self._react,
             settings=LeadershipSettings(
                 lease_duration=DURATION, renew_deadline=DEADLINE, retry_period=PERIOD))
         self.task = None

@@ -82,7 +82,7 @@ class Replica:
                 identity=name, namespace='ns', name='lease', duration=DURATION),
             settings=LeadershipSettings(
                 lease_duration=DURATION, renew_deadline=DEADLINE, retry_period=PERIOD),
-            tenure=self.tenure, clock=now,
+            tenure=self.tenure,
             on_change=lambda: self.changes.append((round(now(), 1), self.tenure.term)))
         self.task = None
 

@@ -9,7 +9,7 @@ from kopf._core.engines.metrics import exposition
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.views import inspection, metrics
-from kopf._core.reactor.watches import owned
+from kopf._core.reactor.watches import watchsets
 from tests._core.reactor.worlds import Api, Operator
 from tests.expressions import parse_text
 
@@ -45,7 +45,7 @@ class Measured:
         self.inspector.switch = self.operator.switch
         self.inspector.indices = self.operator.indexers
         self.pulse = pulses.Pulse()
-        self.inspector.follow_watches(lambda: [owned.WatchState(
+        self.inspector.follow_watches(lambda: [watchsets.WatchState(
             self.operator.informer.resource, None, self.pulse, True)])
 
     async def __aenter__(self):

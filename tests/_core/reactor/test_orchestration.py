@@ -17,7 +17,7 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.path.intake import Informer
 from kopf._core.reactor import orchestration
 from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.watches import owned, tracking
+from kopf._core.reactor.watches import discovery, tracking
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
@@ -59,6 +59,11 @@ class Lines:
         return sink is not None and ('listed', name) in sink.seen
 
 
+def make_hub(client, settings):
+    return Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+        settings=settings, clock=Clock(), indices={}))
+
+
 @pytest.fixture()
 def lines():
     return Lines()
@@ -84,13 +89,14 @@ def watched(cluster):  # noqa: F811
 @pytest.fixture()
 def serve_all(client, settings, registry, lines):
     @contextlib.asynccontextmanager
-    async def run(*namespaces, role=None, **kwargs):
+    async def run(*namespaces, role=None, hub=None):
         role = coordination.Coordination() if role is None else role
         role.informers = lines
-        task = asyncio.create_task(orchestration.serve(
+        run.watches = orchestration.Orchestration(
             client=client, settings=settings, registry=registry, role=role,
-            namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'),
-            **kwargs))
+            hub=make_hub(client, settings) if hub is None else hub, insights=discovery.Insights(),
+            namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'))
+        task = asyncio.create_task(run.watches.serve())
         try:
             yield task
         finally:
@@ -245,11 +251,12 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
                  preferred=True, verbs=frozenset({'list', 'watch', 'patch', 'create', 'delete'}))
         for plural in ['things', 'parts', 'others']]
     informers = make_informers(settings, Passes())
-    hub = Hub(client=client, get_memo=lambda host: None, context=execution.Context(
-        settings=settings, clock=Clock(), indices={}))
-    watch_tasks = orchestration.WatchTasks(
-        client=client, settings=settings, registry=registry, informers=informers,
-        logger=logging.getLogger('test'), owned=owned.OwnedWatches(hub, client=client))
+    hub, role = make_hub(client, settings), coordination.Coordination()
+    role.informers = informers
+    watches = orchestration.Orchestration(
+        client=client, settings=settings, registry=registry, role=role, hub=hub,
+        insights=discovery.Insights(), namespaces=names, clusterwide=False,
+        logger=logging.getLogger('test'))
     things, parts, others = resources
     for name in names:
         def is_settled(name=name):
@@ -257,13 +264,13 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
                 not informers.get(others, name).is_awaited) and (
                 hub.store.is_listed(parts, name) or bool(hub.store.find_forbidden(parts)))
 
-        await watch_tasks.adjust(resources, [name])
+        await watches.adjust(resources, [name])
         await until(is_settled)
         informers.find(things, f'uid-{name}').resume()
-    await watch_tasks.adjust(resources, [])
-    watch_tasks.check()
+    await watches.adjust(resources, [])
+    watches.check()
     informers.forget_except([])
-    await watch_tasks.close()
+    await watches.close()
     await informers.stop(asyncio.get_running_loop().time() + 1)
     gc.collect()
     assert [each for each in find_all() if not any(each is other for other in foreign)] == []
@@ -434,42 +441,29 @@ async def test_idle_namespaces_are_not_watched_until_they_are_needed(
 
 async def test_watches_without_progress_are_told_of(
         watched, serve_all, handle, lines, until, settings):
-    checks = {}
-
-    class Monitor:
-        def add(self, aspect, check):
-            checks[aspect] = check
-
     handle('things')
-    async with serve_all('ns1', monitor=Monitor()):
+    async with serve_all('ns1'):
         loop = asyncio.get_running_loop()
         timeout = settings.watching.inactivity_timeout + orchestration.WATCHING_SLACK
         started = loop.time()
         await until(lambda: lines.shows('obj', 'things', 'ns1'))
-        await until(lambda: checks['watching'](loop.time() + timeout + 1) == (
+        await until(lambda: serve_all.watches.diagnose(loop.time() + timeout + 1) == (
             "no progress: things.v1.g.test in 'ns1'."))
-        assert checks['watching'](loop.time()) is None
-        assert checks['watching'](started + timeout - 1) is None
+        assert serve_all.watches.diagnose(loop.time()) is None
+        assert serve_all.watches.diagnose(started + timeout - 1) is None
 
 
 async def test_watches_of_owned_resources_without_progress_are_told_of(
         watched, serve_all, handle, lines, until, settings, client):
-    checks = {}
-
-    class Monitor:
-        def add(self, aspect, check):
-            checks[aspect] = check
-
-    hub = Hub(client=client, get_memo=lambda host: None, context=execution.Context(
-        settings=settings, clock=Clock(), indices={}))
+    hub = make_hub(client, settings)
     handle('things', decorator=kopf.reconcile, owns=['nodes'])
-    async with serve_all('ns1', monitor=Monitor(), hub=hub):
+    async with serve_all('ns1', hub=hub):
         loop = asyncio.get_running_loop()
         timeout = settings.watching.inactivity_timeout + orchestration.WATCHING_SLACK
         await until(lambda: lines.shows('obj', 'things', 'ns1'))
-        await until(lambda: checks['watching'](loop.time() + timeout + 1) == (
+        await until(lambda: serve_all.watches.diagnose(loop.time() + timeout + 1) == (
             "no progress: things.v1.g.test in 'ns1', nodes.v1 cluster-wide."))
-        assert checks['watching'](loop.time()) is None
+        assert serve_all.watches.diagnose(loop.time()) is None
 
 
 @pytest.mark.parametrize('namespaces, where', [

@@ -310,7 +310,7 @@ class Operator:
         self.client.leads = True
         self.client.terms += 1
         self.informers.take_over()
-        self.spawner.take_over()
+        self.spawner.resume()
 
     async def _watch(self):
         loop = asyncio.get_running_loop()

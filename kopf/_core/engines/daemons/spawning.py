@@ -127,10 +127,6 @@ class Spawner:
         for companion in list(self.alive):
             companion.interrupt()
 
-    def take_over(self) -> None:
-        """The same as `resume`."""
-        self.resume()
-
     def resume(self) -> None:
         """End the pause. The companions of an object go on after its next reconciliation."""
         self.paused = False

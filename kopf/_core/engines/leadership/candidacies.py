@@ -3,13 +3,12 @@ Candidacies: acquire one Lease, renew it, and release it, as `electing` decides.
 """
 import asyncio
 import contextlib
-import datetime
 import logging
 import random
 from collections.abc import Callable
 
-from kopf._cogs.aiokits import clocks, tasks, tenures, timeouts
-from kopf._cogs.clients import errors, leasing
+from kopf._cogs.aiokits import tasks, tenures, timeouts
+from kopf._cogs.clients import errors, leasing, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.leadership import electing
@@ -18,6 +17,9 @@ logger = logging.getLogger('kopf._core.engines.leadership')
 
 VERBS = 'get, watch, create, update'
 """What an operator must be allowed to do with its Lease."""
+
+ATTEMPT = 'attempt'
+"""All failures to acquire or to renew the Lease are of one kind."""
 
 
 class Candidacy:
@@ -37,20 +39,18 @@ class Candidacy:
             settings: configuration.LeadershipSettings,
             tenure: tenures.Tenure,
             on_change: Callable[[], None],
-            clock: Callable[[], float] = tenures.read_clock,
     ) -> None:
         """``on_change`` is called when a term of the tenure has begun or ended."""
         super().__init__()
-        self._client = leasing.LeaseClient(
-            client, namespace=candidate.namespace, deadline=settings.renew_deadline)
+        self._renewal = renewals.Renewal(
+            client, namespace=candidate.namespace, deadline=settings.renew_deadline,
+            tenure=tenure, verbs=VERBS, quiet=(errors.APIConflictError,), logger=logger)
+        self._client = self._renewal.client
         self._candidate = candidate
         self._settings = settings
         self._tenure = tenure
         self._on_change = on_change
-        self._clock = clock
         self._seen: leases.Sighting | None = None
-        self._failure: str | None = None
-        """The failure of the latest attempts that was logged; None after a success."""
         self._holder: str | None = None
         """The other replica that leads, as it was logged last."""
         self._freed = asyncio.Event()
@@ -61,9 +61,15 @@ class Candidacy:
         """Acquire the Lease, and renew it; after a loss, acquire it again; until cancelled."""
         while True:
             await self._acquire()
-            reason = await self._renew()
-            self._tenure.end()
-            logger.warning(f"Lost the Lease {self._title}: {reason}. Nothing is written any more.")
+            await self._renewal.keep(
+                self._attempt, get_pause=lambda: self._settings.retry_period,
+                on_timeout=lambda: self._renewal.fail(
+                    ATTEMPT, f"renew the Lease {self._title}",
+                    "the API server has not responded in time"))
+            reason = self._renewal.explain_loss(ATTEMPT) if self._holder is None else (
+                f"is held by {self._holder!r}")
+            logger.warning(
+                f"Lost the Lease {self._title}: it {reason}. Nothing is written any more.")
             self._on_change()
 
     async def _acquire(self) -> None:
@@ -79,7 +85,7 @@ class Candidacy:
                 step = await self._attempt()
                 if self._tenure.term is None:
                     pause = electing.get_pause(
-                        step, period=self._settings.retry_period, now=self._clock(),
+                        step, period=self._settings.retry_period, now=self._tenure.now(),
                         share=random.random())
                     with contextlib.suppress(TimeoutError):
                         async with timeouts.timeout(pause):
@@ -92,31 +98,13 @@ class Candidacy:
         while True:
             try:
                 async for raw in self._client.follow(self._candidate.name):
-                    if not leases.Sighting(raw, self._clock()).holder:
+                    if not leases.Sighting(raw, self._tenure.now()).holder:
                         self._freed.set()
             except errors.APIForbiddenError:
                 return
             except (errors.APIError, credentials.LoginError) as e:
                 logger.debug(f"Cannot watch the Lease {self._title}: {str(e) or repr(e)}")
             await asyncio.sleep(self._settings.retry_period)
-
-    async def _renew(self) -> str:
-        """Renew the Lease until it is lost; return why."""
-        while True:
-            await asyncio.sleep(min(self._settings.retry_period, self._tenure.left))
-            if self._tenure.term is None:
-                break
-            try:
-                async with timeouts.timeout(self._tenure.left):
-                    step = await self._attempt()
-            except TimeoutError:
-                self._fail("the API server has not responded in time")
-            else:
-                if isinstance(step, electing.Wait):
-                    return f"it is held by {step.holder!r}"
-        deadline = self._settings.renew_deadline
-        return f"it could not be renewed for {deadline:g} seconds" + (
-            f", {self._failure}" if self._failure is not None else "")
 
     async def release(self) -> None:
         """
@@ -143,42 +131,36 @@ class Candidacy:
 
     async def _give_away(self) -> None:
         assert self._seen is not None
-        step = electing.release(self._seen, candidate=self._candidate, now=self._now())
+        step = electing.release(self._seen, candidate=self._candidate, now=self._renewal.now)
         if step is not None:
             raw = await self._client.replace(step.body)
-            self._seen = leases.see(self._seen, raw, now=self._clock())
+            self._seen = leases.see(self._seen, raw, now=self._tenure.now())
 
     async def _attempt(self) -> electing.Step | None:
-        """
-        Try to acquire or to renew the Lease; return the last step, or None after an error.
+        """Try to acquire or to renew the Lease; return the last step, or None after an error."""
+        verb = "acquire" if self._tenure.term is None else "renew"
+        step = await self._renewal.attempt(
+            ATTEMPT, f"{verb} the Lease {self._title}", self._take_steps())
+        if isinstance(step, electing.Wait):
+            self._tenure.end()
+            if step.holder != self._holder:
+                self._holder = step.holder
+                logger.info(f"Standing by: the Lease {self._title} is held by {step.holder!r}.")
+        return step
 
-        After a conflict, the last step is to read.
-        """
+    async def _take_steps(self) -> electing.Step:
         try:
-            try:
-                step = await self._advance(is_fresh=False)
-            except (errors.APIConflictError, errors.APINotFoundError):
-                step = electing.Read()  # others have changed or deleted the Lease
-            if isinstance(step, electing.Read):
-                await self._read()
-                step = await self._advance(is_fresh=True)
-        except errors.APIConflictError:
-            return electing.Read()  # another replica was quicker
-        except errors.APIForbiddenError as e:
-            self._fail(self._client.explain(e, verbs=VERBS))
-            return None
-        except (errors.APIError, credentials.LoginError) as e:
-            self._fail(str(e) or repr(e))
-            return None
-        self._failure = None
-        if isinstance(step, electing.Wait) and step.holder != self._holder:
-            self._holder = step.holder
-            logger.info(f"Standing by: the Lease {self._title} is held by {step.holder!r}.")
+            step = await self._advance(is_fresh=False)
+        except (errors.APIConflictError, errors.APINotFoundError):
+            step = electing.Read()  # others have changed or deleted the Lease
+        if isinstance(step, electing.Read):
+            await self._read()
+            step = await self._advance(is_fresh=True)
         return step
 
     async def _advance(self, *, is_fresh: bool) -> electing.Step:
         """Carry out the next step, unless it is to read."""
-        now = self._now()
+        now = self._renewal.now
         step = electing.decide(
             self._seen, candidate=self._candidate, now=now, is_fresh=is_fresh)
         if isinstance(step, electing.Read | electing.Wait):
@@ -188,13 +170,8 @@ class Candidacy:
             raw = await self._client.create(step.body)
         else:
             raw = await self._client.replace(step.body)
-        # The time before the request counts: for the others, the Lease was changed after that.
         self._seen = leases.Sighting(raw, now.mono)
-        until = now.mono + self._settings.renew_deadline
-        if was_own and self._tenure.term is not None:
-            self._tenure.prolong(until)
-        else:
-            self._tenure.begin(until)
+        if self._renewal.note(now, anew=not was_own):
             self._holder = None
             logger.info(f"Acquired the Lease {self._title} as {self._candidate.identity!r}.")
             self._on_change()
@@ -202,15 +179,4 @@ class Candidacy:
 
     async def _read(self) -> None:
         raw = await self._client.get(self._candidate.name)
-        self._seen = leases.see(self._seen, raw, now=self._clock())
-
-    def _fail(self, reason: str) -> None:
-        """Log why the attempts fail, once until that changes."""
-        if reason != self._failure:
-            verb = "acquire" if self._tenure.term is None else "renew"
-            logger.warning(
-                f"Could not {verb} the Lease {self._title}, and will try again: {reason}")
-        self._failure = reason
-
-    def _now(self) -> clocks.Moment:
-        return clocks.Moment(self._clock(), datetime.datetime.now(datetime.UTC))
+        self._seen = leases.see(self._seen, raw, now=self._tenure.now())

@@ -73,13 +73,12 @@ def decide(
     if seen is None or not (is_fresh or (is_own and is_valid)):
         return Read()
     if seen.raw is None:
-        return Create(_make_lease(seen, candidate, _make_record(candidate, now, transitions=0)))
+        return Create(_make(seen, candidate, now, transitions=0))
     if seen.holder and is_valid and not is_own:
         return Wait(seen.holder, seen.until)
-    record = _make_record(candidate, now, transitions=seen.transitions + (not is_own))
-    if is_own and 'acquireTime' in seen.spec:
-        record['acquireTime'] = seen.spec['acquireTime']
-    return Replace(_make_lease(seen, candidate, record))
+    return Replace(_make(
+        seen, candidate, now, transitions=seen.transitions + (not is_own),
+        acquired=seen.spec.get('acquireTime') if is_own else None))
 
 
 def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) -> Replace | None:
@@ -90,9 +89,8 @@ def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) 
     """
     if seen.holder != candidate.identity:
         return None
-    record = _make_record(candidate, now, transitions=seen.transitions)
-    record.update(holderIdentity='', leaseDurationSeconds=1)
-    return Replace(_make_lease(seen, candidate, record))
+    freed = dataclasses.replace(candidate, identity='', duration=1)
+    return Replace(_make(seen, freed, now, transitions=seen.transitions))
 
 
 def get_pause(step: Step | None, *, period: float, now: float, share: float) -> float:
@@ -106,21 +104,10 @@ def get_pause(step: Step | None, *, period: float, now: float, share: float) -> 
     return max(MIN_PAUSE, min(pause, step.until - now)) if isinstance(step, Wait) else pause
 
 
-def _make_record(
-        candidate: Candidate, now: clocks.Moment, *, transitions: int,
-) -> dict[str, Any]:
-    when = leases.format_time(now.wall)
-    return {
-        'holderIdentity': candidate.identity,
-        'leaseDurationSeconds': candidate.duration,
-        'acquireTime': when,
-        'renewTime': when,
-        'leaseTransitions': transitions,
-    }
-
-
-def _make_lease(
-        seen: leases.Sighting, candidate: Candidate, record: Mapping[str, Any],
+def _make(
+        seen: leases.Sighting, candidate: Candidate, now: clocks.Moment, *,
+        transitions: int, acquired: str | None = None,
 ) -> Mapping[str, Any]:
     return leases.make(
-        seen.raw, namespace=candidate.namespace, name=candidate.name, record=record)
+        seen.raw, namespace=candidate.namespace, name=candidate.name, holder=candidate.identity,
+        duration=candidate.duration, now=now.wall, transitions=transitions, acquired=acquired)

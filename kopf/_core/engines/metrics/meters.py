@@ -68,6 +68,10 @@ class ControllerMeter:
         self.queued = histograms.Histogram(histograms.QUEUE_BOUNDS)
         self.worked = histograms.Histogram(histograms.QUEUE_BOUNDS)
 
+    def add(self) -> None:
+        """Count an object that is queued."""
+        self.adds += 1
+
     def end(
             self,
             sequel: observers.Sequel | None, error: BaseException | None, seconds: float,
@@ -257,7 +261,7 @@ class Meter(observers.Observer):
         match passage:
             case observers.Passage.QUEUED if key not in self.waiting:
                 self.waiting[key] = Since(resource, now)
-                controller.adds += 1
+                controller.add()
             case observers.Passage.DROPPED:
                 self.waiting.pop(key, None)
             case observers.Passage.STARTED:

@@ -5,7 +5,6 @@ The membership is renewed independently of all else. In rounds, the Leases are l
 shards are taken or released, as `shares` decides.
 """
 import asyncio
-import datetime
 import functools
 import logging
 import math
@@ -13,8 +12,8 @@ import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
-from kopf._cogs.aiokits import clocks, tasks, tenures, timeouts
-from kopf._cogs.clients import errors, leasing
+from kopf._cogs.aiokits import tasks, timeouts
+from kopf._cogs.clients import errors, leasing, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.sharding import holdings, rosters, shares
@@ -28,6 +27,8 @@ MAX_WRITES = 8
 
 JITTER = 0.2
 """By which part the pauses are shorter, at most, so that the replicas are not in step."""
+
+RENEW, LIST = 'renew the membership', 'list the Leases'
 
 VERBS = 'list, get, create, update, delete'
 """What an operator must be allowed to do with its Leases."""
@@ -50,36 +51,35 @@ class Participation:
             own: holdings.Holdings,
             on_change: Callable[[], None],
             get_busy: Callable[[], Collection[int]] = frozenset,
-            clock: Callable[[], float] = tenures.read_clock,
     ) -> None:
         """
         ``on_change`` is called when the holdings have changed. ``get_busy`` returns the shards with
         work under way; it is called in this thread.
         """
         super().__init__()
-        self._client = leasing.LeaseClient(
-            client, namespace=group.namespace, deadline=settings.renew_deadline)
+        self._renewal = renewals.Renewal(
+            client, namespace=group.namespace, deadline=settings.renew_deadline,
+            tenure=own.tenure, verbs=VERBS, logger=logger,
+            quiet=(errors.APIConflictError, errors.APINotFoundError))
+        self._client = self._renewal.client
         self._group = group
         self._settings = settings
         self._own = own
         self._on_change = on_change
         self._get_busy = get_busy
-        self._clock = clock
+        self._clock = own.tenure.now
         self._member: Mapping[str, Any] | None = None
         """The own Lease as it was written or read last."""
         self._seen: dict[str, leases.Sighting] = {}
-        self._begun = asyncio.Event()
         self._joined = asyncio.Event()
         self._settled_at = math.inf
         """Until when other members are expected, if all start at once."""
         self._surrendered: asyncio.Queue[holdings.Grant] = asyncio.Queue()
-        self._failures: dict[str, str] = {}
-        """The failures that were logged, by what was tried; until the next success."""
         self._is_blocked = False
 
     async def run(self) -> None:
         """Be a member, and hold a fair share of the shards, until cancelled."""
-        await tasks.gather(self._beat(), self._guard(), self._share(), self._surrender())
+        await tasks.gather(self._keep(), self._share(), self._surrender())
 
     def surrender(self, grant: holdings.Grant) -> None:
         """Give a shard away: all work for its objects has ended."""
@@ -103,57 +103,45 @@ class Participation:
 
     # The membership.
 
-    async def _beat(self) -> None:
-        """Renew the membership all the time."""
+    async def _keep(self) -> None:
+        """Renew the membership all the time; after a loss, begin anew."""
         while True:
-            sent = self._clock()
-            if await self._attempt('renew the membership', self._write_member()):
-                self._note_renewal(sent)
-            await asyncio.sleep(self._vary(self._settings.retry_period))
-
-    def _note_renewal(self, sent: float) -> None:
-        # The time before the request counts: for the others, the Lease was changed after that.
-        until = sent + self._settings.renew_deadline
-        if self._own.tenure.term is not None:
-            self._own.tenure.prolong(until)
-            return
-        self._own.clear()
-        self._own.tenure.begin(until)
-        if not self._joined.is_set():
-            self._joined.set()
-            self._settled_at = self._clock() + self._settings.retry_period
-            logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
-                        f"{self._group.me!r}.")
-        self._begun.set()
-        self._on_change()
-
-    async def _guard(self) -> None:
-        """Tell when the membership was not renewed in time."""
-        while True:
-            await self._begun.wait()
-            self._begun.clear()
-            while self._own.tenure.term is not None:
-                await asyncio.sleep(self._own.tenure.left)
+            while self._own.tenure.term is None:
+                await self._renew()
+                if self._own.tenure.term is None:
+                    await asyncio.sleep(self._get_pause())
+            await self._renewal.keep(self._renew, get_pause=self._get_pause)
             self._own.clear()
-            reason = self._failures.get('renew the membership')
-            logger.warning(
-                f"Lost all shards: the membership could not be renewed for "
-                f"{self._settings.renew_deadline:g} seconds{'' if reason is None else ', '}"
-                f"{reason or ''}. Nothing is written any more.")
+            logger.warning(f"Lost all shards: the membership {self._renewal.explain_loss(RENEW)}. "
+                           f"Nothing is written any more.")
             self._on_change()
 
-    async def _write_member(self, *, leaving: bool = False) -> None:
+    async def _renew(self) -> None:
+        sent = self._renewal.now
+        if await self._attempt(RENEW, self._write_member()) is None:
+            return
+        if self._renewal.note(sent):
+            self._own.clear()
+            if not self._joined.is_set():
+                self._joined.set()
+                self._settled_at = self._clock() + self._settings.retry_period
+                logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
+                            f"{self._group.me!r}.")
+            self._on_change()
+
+    async def _write_member(self, *, leaving: bool = False) -> Mapping[str, Any]:
         try:
-            await self._put_member(leaving=leaving)
+            return await self._put_member(leaving=leaving)
         except (errors.APIConflictError, errors.APINotFoundError):
             # An earlier attempt has succeeded though its response was lost; or it was deleted.
             self._member = await self._client.get(self._group.name_member(self._group.me))
-            await self._put_member(leaving=leaving)
+            return await self._put_member(leaving=leaving)
 
-    async def _put_member(self, *, leaving: bool) -> None:
+    async def _put_member(self, *, leaving: bool) -> Mapping[str, Any]:
         body = rosters.make_member(
-            self._member, group=self._group, now=self._now(), leaving=leaving)
+            self._member, group=self._group, now=self._renewal.now, leaving=leaving)
         self._member = await self._put(self._member, body)
+        return self._member
 
     # The shares.
 
@@ -168,7 +156,8 @@ class Participation:
                     async with timeouts.timeout(settings.lease_duration):
                         members = await self._look()
                 except TimeoutError:
-                    self._fail('list the Leases', "the API server has not responded in time")
+                    self._renewal.fail(
+                        LIST, self._name(LIST), "the API server has not responded in time")
             pause = self._vary(shares.get_pause(
                 members, period=settings.retry_period, deadline=settings.renew_deadline,
                 duration=settings.lease_duration))
@@ -179,12 +168,9 @@ class Participation:
         """Make a round; return the number of members."""
         group, term = self._group, self._own.tenure.term
         sent = self._clock()
-        found: list[Mapping[str, Any]] = []
-
-        async def look() -> None:
-            found.extend(await self._client.find(label=rosters.LABEL, value=group.name))
-
-        if not await self._attempt('list the Leases', look()):
+        found = await self._attempt(
+            LIST, self._client.find(label=rosters.LABEL, value=group.name))
+        if found is None:
             return 1
         self._seen = dict(rosters.see(
             self._seen, found, group=group, now=self._clock()))
@@ -220,7 +206,7 @@ class Participation:
             await self._attempt('set the scheme', self._put(
                 item.raw if item is not None else None,
                 rosters.make_scheme(None if item is None else item.raw, group=group,
-                                    now=self._now())))
+                                    now=self._renewal.now)))
         if scheme != group.scheme and self._own.grants:
             self._own.clear()
             logger.warning(f"Lost all shards: the scheme in force is {scheme!r} now.")
@@ -264,16 +250,11 @@ class Participation:
         item = self._seen.get(name)
         raw = None if item is None else item.raw
         body = rosters.make_shard(
-            raw, shard, holder=holder, group=self._group, now=self._now())
-        saved: list[Mapping[str, Any]] = []
-
-        async def write() -> None:
-            saved.append(await self._put(raw, body))
-
-        is_written = await self._attempt('write the Leases of shards', write())
-        if is_written:
-            self._seen[name] = leases.Sighting(saved[0], self._clock())
-        return is_written
+            raw, shard, holder=holder, group=self._group, now=self._renewal.now)
+        saved = await self._attempt('write the Leases of shards', self._put(raw, body))
+        if saved is not None:
+            self._seen[name] = leases.Sighting(saved, self._clock())
+        return saved is not None
 
     async def _delete(self, name: str) -> None:
         item = self._seen[name]
@@ -297,29 +278,14 @@ class Participation:
         """Create the Lease, or replace the known one."""
         return await (self._client.create(body) if raw is None else self._client.replace(body))
 
-    async def _attempt(self, what: str, work: Awaitable[Any]) -> bool:
-        """Do something; return whether it has succeeded. Failures are logged once in a row."""
-        try:
-            await work
-        except (errors.APIConflictError, errors.APINotFoundError):
-            return False  # others were quicker: the next list shows it
-        except errors.APIForbiddenError as e:
-            self._fail(what, self._client.explain(e, verbs=VERBS))
-        except (errors.APIError, credentials.LoginError) as e:
-            self._fail(what, str(e) or repr(e))
-        else:
-            self._failures.pop(what, None)
-            return True
-        return False
+    async def _attempt(self, what: str, work: Awaitable[T]) -> T | None:
+        return await self._renewal.attempt(what, self._name(what), work)
 
-    def _fail(self, what: str, reason: str) -> None:
-        if self._failures.get(what) != reason:
-            logger.warning(f"Could not {what} of the sharding {self._group.namespace}/"
-                           f"{self._group.name}, and will try again: {reason}")
-        self._failures[what] = reason
+    def _name(self, what: str) -> str:
+        return f"{what} of the sharding {self._group.namespace}/{self._group.name}"
+
+    def _get_pause(self) -> float:
+        return self._vary(self._settings.retry_period)
 
     def _vary(self, pause: float) -> float:
         return pause * (1 - JITTER * random.random())
-
-    def _now(self) -> clocks.Moment:
-        return clocks.Moment(self._clock(), datetime.datetime.now(datetime.UTC))

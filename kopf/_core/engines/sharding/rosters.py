@@ -172,53 +172,45 @@ def make_member(
         raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment, leaving: bool = False,
 ) -> Mapping[str, Any]:
     """Make the Lease of this member, to create or to renew it; or to leave, as others do."""
-    when = leases.format_time(now.wall)
-    spec = {
-        'acquireTime': ((raw or {}).get('spec') or {}).get('acquireTime') or when,
-        'renewTime': when,
-        'holderIdentity': '' if leaving else group.me,
-        'leaseDurationSeconds': 1 if leaving else group.duration,
-    }
-    return _make(raw, group.name_member(group.me), spec, group=group, role='member')
+    return _make(
+        raw, group.name_member(group.me), '' if leaving else group.me, group=group, now=now,
+        role='member', acquired=_get_spec(raw).get('acquireTime'))
 
 
 def make_shard(
         raw: Mapping[str, Any] | None, shard: int, *, holder: str, group: Group, now: clocks.Moment,
 ) -> Mapping[str, Any]:
     """Make the Lease of a shard with a new holder, or with none."""
-    former = (raw or {}).get('spec') or {}
-    when = leases.format_time(now.wall)
-    spec = {
-        'holderIdentity': holder,
-        'leaseDurationSeconds': group.duration if holder else 1,
-        'acquireTime': when,
-        'renewTime': when,
-        'leaseTransitions': (former.get('leaseTransitions') or 0) + (
-            raw is not None and bool(holder)),
-    }
     return _make(
-        raw, group.name_shard(shard), spec, group=group, role='shard', extra={SHARD: str(shard)})
+        raw, group.name_shard(shard), holder, group=group, now=now, role='shard',
+        transitions=_count_transitions(raw) + (raw is not None and bool(holder)),
+        extra={SHARD: str(shard)})
 
 
 def make_scheme(
         raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment,
 ) -> Mapping[str, Any]:
     """Make the Lease of the scheme, to put this scheme in force."""
-    former = (raw or {}).get('spec') or {}
-    when = leases.format_time(now.wall)
-    spec = {
-        'holderIdentity': group.scheme,
-        'leaseDurationSeconds': group.duration,
-        'acquireTime': when,
-        'renewTime': when,
-        'leaseTransitions': (former.get('leaseTransitions') or 0) + (raw is not None),
-    }
-    return _make(raw, group.name, spec, group=group, role='scheme')
+    return _make(
+        raw, group.name, group.scheme, group=group, now=now, role='scheme',
+        transitions=_count_transitions(raw) + (raw is not None))
+
+
+def _get_spec(raw: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    return (raw or {}).get('spec') or {}
+
+
+def _count_transitions(raw: Mapping[str, Any] | None) -> int:
+    return _get_spec(raw).get('leaseTransitions') or 0
 
 
 def _make(
-        raw: Mapping[str, Any] | None, name: str, spec: Mapping[str, Any], *,
-        group: Group, role: str, extra: Mapping[str, str] | None = None,
+        raw: Mapping[str, Any] | None, name: str, holder: str, *,
+        group: Group, now: clocks.Moment, role: str, acquired: str | None = None,
+        transitions: int | None = None, extra: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
     labels = {LABEL: group.name, ROLE: role, SCHEME: group.scheme, **(extra or {})}
-    return leases.make(raw, namespace=group.namespace, name=name, record=spec, labels=labels)
+    return leases.make(
+        raw, namespace=group.namespace, name=name, holder=holder,
+        duration=group.duration if holder else 1, now=now.wall, acquired=acquired,
+        transitions=transitions, labels=labels)

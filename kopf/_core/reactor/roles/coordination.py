@@ -15,9 +15,7 @@ from kopf._core.intents import registries, stopping
 from kopf._core.path import objects
 from kopf._core.reactor.roles.works import Works
 from kopf._core.reactor.watches import listings
-
-Key = tuple[references.Resource, references.Namespace]
-"""What one watch is for."""
+from kopf._core.reactor.watches.watchsets import Key
 
 
 class Feed(watching.Sink, listings.Listed, Protocol):
@@ -47,22 +45,11 @@ class Informers(Protocol):
 
 
 class Standby(Protocol):
-    """A part of the operator that must do nothing while the operator stands by."""
+    """A part of the operator that must do nothing while the operator stands by, or is paused."""
 
     def stand_by(self) -> None: ...
 
     def take_over(self) -> None: ...
-
-
-class Pausable(Protocol):
-    """A part of the operator that must do nothing while the operator is paused."""
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    async def rest(self) -> None:
-        """Wait, after `pause`, until what was under way has ended."""
 
 
 class Coordination:

@@ -5,7 +5,7 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Literal
 
 from kopf._cogs.clients import screening, selections
@@ -16,7 +16,7 @@ from kopf._core.engines.sharding import holdings
 from kopf._core.intents import registries
 from kopf._core.path import intake, saving, switches
 from kopf._core.reactor.roles import shards, works
-from kopf._core.reactor.roles.coordination import Key
+from kopf._core.reactor.watches.watchsets import Key
 
 GATHERING_TIME = 1.0
 """How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
@@ -300,10 +300,7 @@ class Distributor:
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._count_listed()
         self._note(body)
-        if self._index is not None:
-            self._index.listed(body, packed)
-        informer = self._find(body)
-        if informer is not None:
+        for informer in self._route(body):
             informer.listed(body, packed)
 
     def end(self) -> None:
@@ -330,19 +327,13 @@ class Distributor:
             packed: bytes | None = None,
     ) -> None:
         self._note(body)
-        if self._index is not None:
-            self._index.changed(type, body, packed)
-        informer = self._find(body)
-        if informer is not None:
+        for informer in self._route(body):
             informer.changed(type, body, packed)
 
     def skipped(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
     ) -> None:
-        if self._index is not None:
-            self._index.skipped(type, body)
-        informer = self._find(body)
-        if informer is not None:
+        for informer in self._route(body):
             informer.skipped(type, body)
 
     def _count_listed(self) -> None:
@@ -354,6 +345,13 @@ class Distributor:
         held = set(self._division.works.values())
         found = [informer for shard, informer in self._fed.items() if shard in held]
         return found if self._index is None else [self._index, *found]
+
+    def _route(self, body: bodies.RawBody) -> Iterator[intake.Informer]:
+        """Find the informers that need the object: for the indices first."""
+        if (index := self._index) is not None:
+            yield index
+        if (informer := self._find(body)) is not None:
+            yield informer
 
     def _find(self, body: bodies.RawBody) -> intake.Informer | None:
         """

@@ -10,11 +10,12 @@ import asyncio
 import logging
 from collections.abc import Collection, Mapping
 
-from kopf._cogs.clients import api, errors, vaults
+from kopf._cogs.aiokits import tenures
+from kopf._cogs.clients import api, errors, outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import serviceaccounts
 from kopf._cogs.structs import credentials
-from kopf._core.engines.leadership import electing, electors
+from kopf._core.engines.leadership import candidacies, electing
 from kopf._core.engines.peering import records
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
@@ -33,9 +34,6 @@ without notice, e.g. if the former leader and this operator have been cut off by
 
 MIN_AGE = 1.0
 """How long (seconds) a watch must be open to be continued by a new connection."""
-
-MIN_RELEASE_TIME = 1.0
-"""How long (seconds) the release of the Lease can take at least, however late the exit is."""
 
 
 class Leadership(coordination.Coordination, api.Tenure):
@@ -66,16 +64,21 @@ class Leadership(coordination.Coordination, api.Tenure):
         """The term in which the parts work; None if they stand by."""
         self._changed = asyncio.Event()
         assert settings.leadership.name is not None
-        self._elector = electors.Elector(
-            candidate=electing.Candidate(
-                identity=identity if identity is not None else records.make_identity(),
-                namespace=find_namespace(settings, vault.select_all()),
-                name=settings.leadership.name, duration=int(settings.leadership.lease_duration)),
-            settings=settings, vault=vault, on_change=self._changed.set)
+        candidate = electing.Candidate(
+            identity=identity if identity is not None else records.make_identity(),
+            namespace=find_namespace(settings, vault.select_all()),
+            name=settings.leadership.name, duration=int(settings.leadership.lease_duration))
+        self._tenure = tenures.Tenure()
+        self._outpost = outposts.Outpost(
+            name='kopf-leadership', settings=settings, vault=vault,
+            assign=lambda client: candidacies.Candidacy(
+                client, candidate=candidate, settings=settings.leadership, tenure=self._tenure,
+                on_change=self._outpost.notify),
+            on_change=self._changed.set, on_end=self._tenure.end)
         for part in self._parts:
             part.stand_by()
         client.limit_writes(self)
-        self._elector.start()
+        self._outpost.start()
 
     @property
     def term(self) -> int | None:
@@ -87,7 +90,7 @@ class Leadership(coordination.Coordination, api.Tenure):
 
         :raises errors.NotLeadingError: if it has.
         """
-        if term is None or term != self._term or term != self._elector.tenure.term:
+        if term is None or term != self._term or term != self._tenure.term:
             raise errors.NotLeadingError(
                 "Nothing is written: the operator does not hold its Lease any more.")
 
@@ -96,7 +99,7 @@ class Leadership(coordination.Coordination, api.Tenure):
 
     def confirm(self) -> None:
         """Stand by if the term has ended by the clock, though this is not noted yet."""
-        if self._term is not None and self._elector.tenure.term != self._term:
+        if self._term is not None and self._tenure.term != self._term:
             self._stand_by()
 
     async def run(self) -> None:
@@ -108,29 +111,27 @@ class Leadership(coordination.Coordination, api.Tenure):
         was_leading = False
         while True:
             self._changed.clear()
-            self._elector.check()
+            self._outpost.check()
             self.confirm()
             was_leading = was_leading or self._term is not None
             if self._term is None and was_leading and self._settings.leadership.exit_on_loss:
                 raise switches.LeadershipLostError(
                     "The operator has lost its Lease, and exits, as settings.leadership."
                     "exit_on_loss says. Start it again to let it stand by.")
-            if self._term is None and self._elector.tenure.term is not None:
-                await self._take_over(self._elector.tenure.term)
+            if self._term is None and self._tenure.term is not None:
+                await self._take_over(self._tenure.term)
                 was_leading = was_leading or self._term is not None
             else:
                 await self._changed.wait()
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        left = deadline - asyncio.get_running_loop().time()
         is_released = is_released and self._settings.leadership.release_on_exit
-        await self._elector.stop(
-            release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
+        await self._outpost.stop(release_by=deadline if is_released else None)
 
     async def _take_over(self, term: int) -> None:
         self._client.reset_streams(age=MIN_AGE)
         await asyncio.sleep(SETTLING)
-        if self._elector.tenure.term == term:
+        if self._tenure.term == term:
             self._term = term
             logger.info("Leading: handling the objects from now on.")
             for part in self._parts:

@@ -12,7 +12,7 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
@@ -22,15 +22,14 @@ from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.roles.works import Works
-from kopf._core.reactor.watches import discovery, peers
+from kopf._core.reactor.watches import discovery, peers, watchsets
+from kopf._core.reactor.watches.watchsets import Key
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
 FAREWELL_TIMEOUT = 5.0
 """How long (seconds) it may take to leave the peering of a namespace that is no longer served."""
 
-Standing = memberships.Standing
-_Key = tuple[references.Resource, references.Namespace]
 _T = TypeVar('_T')
 
 
@@ -45,25 +44,26 @@ class Peerings(coordination.Coordination):
             clock: clocks.Clock,
             identity: str | None,
             works: Works,
-            parts: Collection[coordination.Pausable],
+            parts: Collection[coordination.Standby],
     ) -> None:
         super().__init__(works)
-        self.paused = False
-        """Whether the operator's parts have been paused; compare with `must_pause`."""
+        self._paused = False
+        """Whether the operator has been paused; compare with `_must_pause`."""
         self._client = client
         self._settings = settings
         self._clock = clock
         self._identity = identity if identity is not None else records.make_identity()
-        self._pausables = [works, *parts]
-        self._watches: dict[_Key, peers.PeeringWatch] = {}
+        self._whole, self._parts = works, parts
+        self._watches: dict[Key, peers.PeeringWatch] = {}
+        self._set = watchsets.WatchSet[Key](self._wake)
         self._resources: Collection[references.Resource] = ()
-        self._changed: set[_Key] = set()
+        self._changed: set[Key] = set()
         """The watches that have changed since the last `select`."""
-        self._unknown: set[_Key] = set()
+        self._unknown: set[Key] = set()
         """The watches whose peers are not known yet."""
-        self._pausing: set[_Key] = set()
+        self._pausing: set[Key] = set()
         """The watches whose peers require that the operator is paused."""
-        self._lost: set[_Key] = set()
+        self._lost: set[Key] = set()
         """The watches with own records that have expired."""
         self._absent: set[references.Namespace] = set()
         """The namespaces without a peering object."""
@@ -95,15 +95,15 @@ class Peerings(coordination.Coordination):
             if records.is_peering(resource, clusterwide=clusterwide))
         needed = dict.fromkeys(
             (resource, namespace) for resource in self._resources for namespace in served)
-        gone = [self._watches.pop(key) for key in [*self._watches] if key not in needed]
-        for resource, namespace in needed:
-            if (resource, namespace) in self._watches:
-                continue
-            self._watches[resource, namespace] = peers.PeeringWatch(
-                resource, namespace, client=self._client, settings=self._settings,
-                clock=self._clock, identity=self._identity,
-                on_change=functools.partial(self._note_change, resource, namespace),
-                is_idle=lambda: self._idle)
+        gone = {key: self._watches.pop(key) for key in [*self._watches] if key not in needed}
+        for key in needed:
+            if key not in self._watches:
+                self._watches[key] = peers.PeeringWatch(
+                    *key, client=self._client, settings=self._settings,
+                    clock=self._clock, identity=self._identity,
+                    on_change=functools.partial(self._note_change, *key),
+                    is_idle=lambda: self._idle, on_stall=functools.partial(self._watch, key))
+                self._watch(key)
         self._changed &= self._watches.keys()
         self._unknown = {key for key, watch in self._watches.items() if watch.is_unknown}
         self._pausing = {key for key, watch in self._watches.items() if watch.must_pause}
@@ -111,22 +111,26 @@ class Peerings(coordination.Coordination):
         self._absent = {namespace for namespace in served if self._is_absent(namespace)}
         if gone:
             deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
-            await asyncio.gather(*(watch.leave(deadline) for watch in gone))
+            await self._leave(gone, deadline)
         self._check()
 
+    def _watch(self, key: Key) -> None:
+        """Begin the watch; or replace it: it brings nothing any more, though it is not closed."""
+        self._set.start(key, self._watches[key].watch, name="watching of {} in {!r}".format(*key))
+
+    async def _leave(
+            self, gone: Mapping[Key, peers.PeeringWatch], deadline: float, *,
+            is_released: bool = True,
+    ) -> None:
+        await self._set.stop(gone)
+        await asyncio.gather(*(
+            watch.leave(deadline, is_released=is_released) for watch in gone.values()))
+
     @property
-    def must_pause(self) -> bool:
+    def _must_pause(self) -> bool:
         """Whether the operator must handle nothing, as of now."""
         return bool(self._pausing) or (not self._begun and bool(self._unknown)) or (
             self._settings.peering.mandatory and bool(self._absent))
-
-    def is_settled(self, namespace: references.Namespace) -> bool:
-        """
-        Whether the other operators that serve the namespace are known, or that there are none.
-        """
-        return not any(
-            (resource, place) in self._unknown
-            for resource in self._resources for place in (None, namespace))
 
     def select(
             self, namespaces: Sequence[references.Namespace],
@@ -138,22 +142,26 @@ class Peerings(coordination.Coordination):
 
         :raises LoginError: the only error that memberships do not handle themselves.
         """
+        self._set.check()
         while self._changed:
             self._watches[self._changed.pop()].check()
-        if self.must_pause:
+        if self._must_pause:
             return None
-        self.resume()
-        return [namespace for namespace in namespaces if self.is_settled(namespace)]
+        if self._paused or not self._begun:
+            self._resume()
+        unsettled = {namespace for _, namespace in self._unknown}
+        return [] if None in unsettled else [
+            namespace for namespace in namespaces if namespace not in unsettled]
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Let the parts begin or resume; objects that are listed from now on can be handled."""
-        if self.paused or not self._begun:
-            self._begun = True
-            self.paused = self._idle = False
-            if self._resting is not None:
-                self._resting.cancel()
-            for pausable in self._pausables:
-                pausable.resume()
+        self._begun = True
+        self._paused = self._idle = False
+        if self._resting is not None:
+            self._resting.cancel()
+        self._whole.resume()
+        for part in self._parts:
+            part.take_over()
 
     def confirm(self) -> None:
         """
@@ -174,8 +182,7 @@ class Peerings(coordination.Coordination):
         if self._resting is not None:
             await tasks.cancel([self._resting])
         watches, self._watches = self._watches, {}
-        await asyncio.gather(*(
-            watch.leave(deadline, is_released=is_released) for watch in watches.values()))
+        await self._leave(watches, deadline, is_released=is_released)
 
     def _note_change(
             self, resource: references.Resource, namespace: references.Namespace,
@@ -193,6 +200,9 @@ class Peerings(coordination.Coordination):
         if watch.is_lost and key not in self._lost:
             self._client.reset_writes()  # they must not arrive when others have taken over
         _include(self._lost, key, watch.is_lost)
+        self._wake()
+
+    def _wake(self) -> None:
         if self._woken is not None:
             self._woken.set()
 
@@ -201,18 +211,18 @@ class Peerings(coordination.Coordination):
 
     def _check(self) -> None:
         self._warn_of_absent()
-        if self.must_pause and not self.paused:
-            self.paused = True
-            for pausable in self._pausables:
-                pausable.pause()
+        if self._must_pause and not self._paused:
+            self._paused = True
+            self._whole.pause()
+            for part in self._parts:
+                part.stand_by()
             self._resting = asyncio.get_running_loop().create_task(self._rest())
 
     async def _rest(self) -> None:
         """
         Wait until nothing is under way, and write that into the records for the other operators.
         """
-        for pausable in self._pausables:
-            await pausable.rest()
+        await self._whole.rest()
         self._idle = True
         for membership in self._iter_memberships():
             membership.judge()

@@ -23,11 +23,9 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import hashing, holdings, participations, rosters
 from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import coordination, divisions, leadership, shards
+from kopf._core.reactor.watches.watchsets import Key
 
 logger = logging.getLogger('kopf._core.engines.sharding')
-
-MIN_RELEASE_TIME = 1.0
-"""How long (seconds) the release of the Leases can take at least, however late the exit is."""
 
 SUFFIX = string.ascii_lowercase + string.digits
 """What the suffixes of identities are made of: replicas can have the same ``$POD_ID``."""
@@ -104,10 +102,10 @@ class Sharding(coordination.Coordination):
     def subscribe(self, woken: asyncio.Event) -> None:
         self.division.subscribe(woken)
 
-    def take_relisting(self) -> Collection[coordination.Key]:
+    def take_relisting(self) -> Collection[Key]:
         return self.division.take_relisting()
 
-    def is_idle(self, key: coordination.Key) -> bool:
+    def is_idle(self, key: Key) -> bool:
         return self.division.is_idle(key)
 
     async def settle(self) -> None:
@@ -201,9 +199,7 @@ class Sharding(coordination.Coordination):
         await self.division.stop(asyncio.get_running_loop().time())
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        left = deadline - asyncio.get_running_loop().time()
-        await self._outpost.stop(
-            release_in=max(left, MIN_RELEASE_TIME) if is_released else None)
+        await self._outpost.stop(release_by=deadline if is_released else None)
         await tasks.cancel([task for _, task in self._ending.values()])
 
 

@@ -76,7 +76,7 @@ class Works:
     def take_over(self) -> None:
         """End the standby."""
         self.informers.take_over()
-        self.spawner.take_over()
+        self.spawner.resume()
 
     async def stop(
             self, reason: stopping.DaemonStoppingReason, deadline: float, *,

@@ -15,7 +15,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
 from kopf._core.path import intake, objects, queueing, switches
 from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.watches import owned
+from kopf._core.reactor.watches import watchsets
 
 TOUR_STEP = 1000
 """How many objects are looked at in one iteration of the event loop."""
@@ -51,10 +51,10 @@ class Inspector:
         self.switch = switch
         self.indices: Mapping[str, indexing.OperatorIndex] = indices
         self.underway = underway
-        self._list_watches: Callable[[], Collection[owned.WatchState]] = tuple
+        self._list_watches: Callable[[], Collection[watchsets.WatchState]] = tuple
 
     def follow_watches(
-            self, list_watches: Callable[[], Collection[owned.WatchState]],
+            self, list_watches: Callable[[], Collection[watchsets.WatchState]],
     ) -> None:
         """Use this function to list the watches from now on."""
         self._list_watches = list_watches
@@ -78,7 +78,7 @@ class Inspector:
             list(each.spawner.alive) for each in self._get_role().works)
 
     @property
-    def watches(self) -> Collection[owned.WatchState]:
+    def watches(self) -> Collection[watchsets.WatchState]:
         return self._list_watches()
 
     async def tour(self) -> AsyncIterator[objects.Item]:

@@ -2,17 +2,17 @@
 The watches of reconcilers: of the children that they have made, found by their labels; and of the
 objects that they use without owning them.
 """
-import asyncio
+import functools
 import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, listing, watching
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling import desired, watched
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import handlers, registries
+from kopf._core.reactor.watches import watchsets
 
 logger = logging.getLogger(__name__)
 
@@ -26,51 +26,41 @@ class Key(NamedTuple):
     mapper: handlers.Mapper | None = None
 
 
-class WatchState(NamedTuple):
-    """A watch, as it is now."""
-    resource: references.Resource
-    namespace: references.Namespace
-    pulse: pulses.Pulse
-    is_running: bool
-
-
 class OwnedWatches:
     """
-    The watching tasks of the reconcilers: for each kind in each served namespace.
+    The watches of the reconcilers: for each kind in each served namespace.
 
     Of the owned kinds, only objects with the label of one of the handlers are watched.
     """
 
-    def __init__(self, hub: Hub, *, client: api.Client) -> None:
+    def __init__(
+            self, hub: Hub, *, client: api.Client, on_end: Callable[[], None],
+    ) -> None:
         super().__init__()
+        self.watches = watchsets.WatchSet[Key](on_end)
         self._hub = hub
         self._client = client
-        self._tasks: dict[Key, asyncio.Task[None]] = {}
-        self._pulses: dict[Key, pulses.Pulse] = {}
         self._selectors: dict[Key, str] = {}
         """The label selectors by the watches; empty if all objects are watched."""
         self._watched: dict[Key, watched.Watched] = {}
 
-    def adjust(
+    async def adjust(
             self,
             owned: registries.Owned,
             used: registries.Watched,
             namespaces: Collection[references.Namespace],
-            on_end: Callable[[], None],
             *,
             uncertain: Collection[handlers.ReconcilingHandler] = (),
-    ) -> Collection[asyncio.Task[None]]:
+    ) -> None:
         """
-        Start watches, so that these resources are watched; return those that are not needed.
+        Start and stop watches, so that exactly these resources are watched.
 
-        The caller cancels the returned tasks. ``on_end`` is called when any task ends. The
-        ``uncertain`` handlers can own more resources.
+        The ``uncertain`` handlers can own more resources.
         """
         self._hub.bind({
             handler: {(resource.group, resource.kind or ''): resource for resource in resources}
             for handler, resources in owned.items()}, uncertain=uncertain)
         needed = self._select(owned, used, namespaces)
-        gone = []
         outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]
         for key in outdated:
             if key.handler is None:
@@ -78,14 +68,13 @@ class OwnedWatches:
             else:
                 del self._watched[key]
             del self._selectors[key]
-            self._pulses.pop(key, None)
-            if key in self._tasks:
-                gone.append(self._tasks.pop(key))
+        await self.watches.stop(outdated)
+        self.watches.forget(outdated)
+        self.watches.drop_dead()
         for key, selector in needed.items():
-            if key not in self._tasks or self._tasks[key].done():
+            if key not in self.watches:
                 self._selectors[key] = selector
-                self._tasks[key] = self._start(key, selector, on_end)
-        return gone
+                self._start(key, selector)
 
     def _select(
             self,
@@ -109,9 +98,7 @@ class OwnedWatches:
             key._replace(namespace=namespace): selector for key, selector in keys.items()
             for namespace in (namespaces if key.resource.namespaced else (None,))}
 
-    def _start(
-            self, key: Key, selector: str, on_end: Callable[[], None],
-    ) -> asyncio.Task[None]:
+    def _start(self, key: Key, selector: str) -> None:
         sink: watching.Sink
         if key.handler is None or key.mapper is None:
             sink = self._hub.store.open(key.resource, key.namespace)
@@ -124,35 +111,9 @@ class OwnedWatches:
         else:
             sink = self._watched[key] = watched.WatchedByFunction(
                 key.handler, key.resource, self._hub.trigger, key.mapper)
-        pulse = self._pulses[key] = pulses.Pulse()
-        task = asyncio.get_running_loop().create_task(
-            watching.watch(
-                self._client, settings=listing.select_only(self._client.settings, selector),
-                resource=key.resource, namespace=key.namespace, sink=sink, logger=logger,
-                pulse=pulse, metadata_only=key.mapper is not None and (
-                    not watched.needs_content(key.mapper))),
+        self.watches.start(key, functools.partial(
+            watching.watch, self._client,
+            settings=listing.select_only(self._client.settings, selector),
+            resource=key.resource, namespace=key.namespace, sink=sink, logger=logger,
+            metadata_only=key.mapper is not None and not watched.needs_content(key.mapper)),
             name=f"watching of {key.resource} for reconcilers")
-        task.add_done_callback(lambda _: on_end())
-        return task
-
-    def find_late(self, now: float, *, slack: float) -> Collection[tuple[
-            references.Resource, references.Namespace]]:
-        """Find what is not watched though it should be."""
-        return [
-            (key.resource, key.namespace) for key, task in self._tasks.items()
-            if task.done() or self._pulses[key].is_late(now, slack=slack)]
-
-    def list_states(self) -> list[WatchState]:
-        return [WatchState(key.resource, key.namespace, self._pulses[key], not task.done())
-                for key, task in self._tasks.items()]
-
-    def check(self) -> None:
-        """Raise the error of a failed task, if there is any."""
-        for task in self._tasks.values():
-            if task.done() and not task.cancelled():
-                task.result()
-
-    def release(self) -> Collection[asyncio.Task[None]]:
-        """Hand over all watches to be cancelled, e.g. for a pause. The children stay known."""
-        running, self._tasks = self._tasks, {}
-        return running.values()

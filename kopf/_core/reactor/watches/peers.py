@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 from typing import Literal
 
-from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.aiokits import clocks, pulses
 from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
@@ -45,7 +45,9 @@ class PeeringWatch(watching.Sink):
             identity: str,
             on_change: Callable[[], None],
             is_idle: Callable[[], bool],
+            on_stall: Callable[[], None],
     ) -> None:
+        """See `memberships.Membership`."""
         super().__init__()
         self.namespace = namespace
         self.memberships: dict[references.Namespace, memberships.Membership] = {}
@@ -57,11 +59,11 @@ class PeeringWatch(watching.Sink):
         self._identity = identity
         self._on_change = on_change
         self._is_idle = is_idle
+        self._on_stall = on_stall
         self._listed: set[references.Namespace] = set()
         self._synced = False
         self._restored = False
         self._warned = False
-        self._task = self._start_watching()
 
     @property
     def is_unknown(self) -> bool:
@@ -84,11 +86,8 @@ class PeeringWatch(watching.Sink):
     def check(self) -> None:
         for membership in self.memberships.values():
             membership.check()
-        if self._task.done() and not self._task.cancelled():
-            self._task.result()
 
     async def leave(self, deadline: float, *, is_released: bool = True) -> None:
-        await tasks.cancel([self._task])
         await asyncio.gather(*(
             item.leave(deadline, is_released=is_released) for item in self.memberships.values()))
 
@@ -144,24 +143,13 @@ class PeeringWatch(watching.Sink):
                 client=self._client, settings=self._settings, clock=self._clock,
                 resource=self._resource, namespace=place, identity=self._identity,
                 standing=Standing.ABSENT if self._synced else Standing.UNKNOWN,
-                on_change=self._on_change, is_idle=self._is_idle, on_stall=self._restart)
+                on_change=self._on_change, is_idle=self._is_idle, on_stall=self._on_stall)
         return self.memberships[place]
 
     def _set_synced(self) -> None:
         if not self._synced:
             self._synced = True
             self._on_change()
-
-    def _start_watching(self) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(
-            self._watch(), name=f"watching of {self._resource} in {self.namespace!r}")
-        task.add_done_callback(lambda _: self._on_change())
-        return task
-
-    def _restart(self) -> None:
-        """Replace the connection: it brings nothing any more, though it is not closed."""
-        self._task.cancel()
-        self._task = self._start_watching()
 
     def _warn_of_rights(self) -> None:
         """Warn once that the watch is forbidden; the memberships go on with their renewals."""
@@ -172,7 +160,7 @@ class PeeringWatch(watching.Sink):
             logger.warning(f"There are no rights to list and watch {self._resource}{where}: "
                            f"other operators {effect}.")
 
-    async def _watch(self) -> None:
+    async def watch(self, *, pulse: pulses.Pulse) -> None:
         """Watch until cancelled; while the watch is forbidden, try again with growing pauses."""
         selector = references.SelectorMapping[str]()
         selector[references.EVERYTHING] = f'metadata.name={self._name}'
@@ -184,7 +172,7 @@ class PeeringWatch(watching.Sink):
             try:
                 await watching.watch(
                     self._client, settings=settings, resource=self._resource,
-                    namespace=self.namespace, sink=self, logger=logger,
+                    namespace=self.namespace, sink=self, logger=logger, pulse=pulse,
                     raising=(errors.APIForbiddenError,))
             except errors.APIForbiddenError:
                 if self._synced or refusals > len(DOUBTS):

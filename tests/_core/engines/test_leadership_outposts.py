@@ -8,11 +8,12 @@ import time
 import pytest
 from aiohttp import web
 
+from kopf._cogs.aiokits.tenures import Tenure
+from kopf._cogs.clients.outposts import Outpost
 from kopf._cogs.clients.vaults import Vault
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.credentials import ConnectionInfo
 from kopf._core.engines.leadership import candidacies, electing
-from kopf._core.engines.leadership.electors import Elector
 from tests._cogs.clients.servers import Server
 
 
@@ -62,7 +63,7 @@ def vault(url):
 
 
 class Election:
-    """An elector, and the number of changes it has told of."""
+    """A candidacy in a thread, and the number of changes it has told of."""
 
     def __init__(self, vault):
         settings = OperatorSettings()
@@ -70,11 +71,16 @@ class Election:
         settings.leadership.renew_deadline = 1.0
         settings.leadership.retry_period = 0.1
         self.changes = 0
-        self.elector = Elector(
-            candidate=electing.Candidate(
-                identity='me', namespace='ns', name='lease', duration=3),
-            settings=settings, vault=vault, on_change=self._note)
-        self.tenure = self.elector.tenure
+        self.tenure = Tenure()
+        self.outpost = Outpost(
+            name='election', settings=settings, vault=vault, on_change=self._note,
+            on_end=self.tenure.end, assign=lambda client: candidacies.Candidacy(
+                client, settings=settings.leadership, tenure=self.tenure,
+                on_change=self.outpost.notify, candidate=electing.Candidate(
+                    identity='me', namespace='ns', name='lease', duration=3)))
+
+    async def stop(self):
+        await self.outpost.stop(release_by=asyncio.get_running_loop().time() + 5)
 
     def _note(self):
         self.changes += 1
@@ -88,9 +94,9 @@ class Election:
 @pytest.fixture()
 async def election(vault):
     election = Election(vault)
-    election.elector.start()
+    election.outpost.start()
     yield election
-    await election.elector.stop(release_in=5)
+    await election.stop()
 
 
 async def test_changes_are_told_in_the_event_loop_of_the_operator(election, leases):
@@ -108,18 +114,18 @@ async def test_lease_is_renewed_while_the_event_loop_is_blocked(election, leases
 
 async def test_lease_is_released_at_the_end(vault, leases):
     election = Election(vault)
-    election.elector.start()
+    election.outpost.start()
     await election.wait_until(lambda: election.tenure.term)
-    await election.elector.stop(release_in=5)
+    await election.stop()
     assert leases.lease['spec']['holderIdentity'] == ''
     assert election.tenure.term is None
 
 
 async def test_lease_is_kept_at_the_end_if_it_is_not_to_be_released(vault, leases):
     election = Election(vault)
-    election.elector.start()
+    election.outpost.start()
     await election.wait_until(lambda: election.tenure.term)
-    await election.elector.stop(release_in=None)
+    await election.outpost.stop(release_by=None)
     assert leases.lease['spec']['holderIdentity'] == 'me'
 
 
@@ -144,14 +150,14 @@ async def test_tokens_in_files_are_read_again(url, leases, tmp_path):
     path = tmp_path / 'token'
     path.write_text('old')
     election = Election(Vault({'': ConnectionInfo(server=url, token_path=str(path))}))
-    election.elector.start()
+    election.outpost.start()
     await election.wait_until(lambda: election.tenure.term)
     path.write_text('new')
     leases.tokens.remove('old')
     renewals = leases.renewals
     await election.wait_until(lambda: leases.renewals > renewals + 3)
     assert election.tenure.term == 1
-    await election.elector.stop(release_in=5)
+    await election.stop()
 
 
 async def test_failure_of_the_thread_ends_the_term_and_is_raised(vault, monkeypatch):
@@ -160,9 +166,9 @@ async def test_failure_of_the_thread_ends_the_term_and_is_raised(vault, monkeypa
 
     monkeypatch.setattr(candidacies.Candidacy, 'run', fail)
     election = Election(vault)
-    election.elector.start()
+    election.outpost.start()
     await election.wait_until(lambda: election.changes)
     assert election.tenure.term is None
     with pytest.raises(RuntimeError, match='a bug'):
-        election.elector.check()
-    await election.elector.stop(release_in=1)
+        election.outpost.check()
+    await election.stop()
