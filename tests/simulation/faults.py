@@ -285,9 +285,9 @@ FAULTS = (
           "webhook.sample.persistent or not persistent", "not persistent", WEBHOOKS),
     Fault('webhooks are not served until all is written',
           '_core.reactor.operating:Operator._clean_up',
-          "    try:\n        try:\n            await aiotasks.gather(",
+          "    try:\n        try:\n            self._switch.stop(deadline)",
           "    await self._admission.stop(deadline)\n    try:\n        try:\n"
-          "            await aiotasks.gather(", LEAVE),
+          "            self._switch.stop(deadline)", LEAVE),
 
     # Leadership.
     Fault('a Lease is taken before it has expired', '_core.engines.leadership.electing:decide',
@@ -296,13 +296,13 @@ FAULTS = (
           "now.mono < seen.until", "True", LEAD),
     Fault('a leader that has lost its Lease goes on',
           '_core.reactor.roles.leadership:Leadership.confirm',
-          "if self._term is not None and self._elector.tenure.term != self._term:", "if False:",
+          "if self._term is not None and self._tenure.term != self._term:", "if False:",
           LEAD),
     Fault('a new leader does not take over',
           '_core.reactor.roles.leadership:Leadership._take_over',
           "part.take_over()", "pass", LEAD),
     Fault('writes go on after the loss of the Lease',
           '_core.reactor.roles.leadership:Leadership.verify',
-          "if term is None or term != self._term or term != self._elector.tenure.term:",
+          "if term is None or term != self._term or term != self._tenure.term:",
           "if False:", LEAD),
 )

@@ -14,6 +14,7 @@ from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.engines.sharding import partitions
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
 from kopf._core.path import changes, queueing, saving
@@ -23,9 +24,20 @@ from tests._core.reactor import worlds
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
 
 
-def find_shard(body):
-    """Objects say by themselves where they belong."""
-    return int(body['metadata']['labels']['shard'])
+class Partition(partitions.Partition):
+    """Objects say by themselves where they belong; or all of them are in some namespace's shard."""
+
+    def __init__(self, *, find_only=lambda namespace: None, is_by_metadata=True):
+        super().__init__(8, 'uid')
+        self.find_only = find_only
+        self._is_by_metadata = is_by_metadata
+
+    @property
+    def is_by_metadata(self):
+        return self._is_by_metadata
+
+    def find(self, body):
+        return int(body['metadata']['labels']['shard'])
 
 
 class Client(worlds.Client):
@@ -75,7 +87,7 @@ class Replica:
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
         self.own.tenure.begin(float('inf'))
         self.division = divisions.Division(
-            self.env, hub=self.hub, indexers=self.indexers, find_shard=find_shard)
+            self.env, hub=self.hub, indexers=self.indexers, partition=Partition())
         binding = registries.resolve(registry, [RESOURCE])
         self.feed = self.division.open(RESOURCE, None, binding.handlers[RESOURCE])
         self.division.seal()

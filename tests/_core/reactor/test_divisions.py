@@ -19,7 +19,14 @@ from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination, divisions
 from kopf._core.reactor.views import inspection
-from tests._core.reactor.sharders import RESOURCE, Replica, create, find_shard, make_api, rest
+from tests._core.reactor.sharders import (
+    RESOURCE,
+    Partition,
+    Replica,
+    create,
+    make_api,
+    rest,
+)
 from tests._core.reactor.worlds import assert_handled, make_counting_registry, run_virtually
 
 
@@ -581,7 +588,7 @@ async def test_foreign_objects_are_screened_unless_they_are_indexed_or_no_metada
         'name': 'x', 'uid': 'x', 'resourceVersion': '1234', 'labels': {'shard': shard}}})
         for shard in ('0', '1')] == [False, True]
     assert replica.feed.reached == '1234'
-    replica.division.by_metadata = False
+    replica.division.partition = Partition(is_by_metadata=False)
     assert replica.feed.screen is None
     await replica.stop()
 
@@ -602,7 +609,7 @@ class Shards(tuple):
 async def test_api_server_is_to_select_the_held_shards(registry):
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = Replica(make_api(), 'a', registry)
-    replica.division.select = Shards
+    replica.division.partition.select = Shards
     replica.gain(0, 1, 2)
     assert replica.feed.select(anew=True) == (0, 1, 2)
     await replica.release(1)
@@ -617,7 +624,7 @@ async def test_api_server_is_to_select_nothing_for_complete_indices(registry):
         pass
 
     replica = Replica(make_api(), 'a', registry)
-    replica.division.select = Shards
+    replica.division.partition.select = Shards
     replica.gain(0)
     assert replica.feed.select(anew=True) is None
     await replica.stop()
@@ -628,7 +635,7 @@ async def test_shard_that_is_gained_during_a_list_is_only_in_the_next_list(regis
     register_seeing(registry, calls)
     api = make_api(x=0, y=1)
     replica = Replica(api, 'a', registry, lists=False)
-    replica.division.select = Shards
+    replica.division.partition.select = Shards
     replica.gain(0)
     assert replica.feed.select(anew=True) == (0,)
     replica.gain(1)
@@ -717,8 +724,8 @@ async def divide(registry):
         started.append(replica)
         served = registries.resolve(registry, [RESOURCE]).handlers[RESOURCE]
         replica.division = divisions.Division(
-            replica.env, hub=replica.hub, indexers=replica.indexers, find_shard=find_shard,
-            find_namespace=int)
+            replica.env, hub=replica.hub, indexers=replica.indexers,
+            partition=Partition(find_only=lambda namespace: namespace and int(namespace)))
         replica.feeds = {
             namespace: replica.division.open(RESOURCE, namespace, served)
             for namespace in namespaces}

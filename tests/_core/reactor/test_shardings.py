@@ -11,6 +11,7 @@ import uuid
 import pytest
 
 from kopf._cogs.configs.configuration import OperatorSettings, SettingsError
+from kopf._core.engines.sharding.partitions import Partition
 from kopf._core.reactor.roles import sharding
 
 
@@ -19,6 +20,10 @@ def settings():
     settings = OperatorSettings()
     settings.sharding.count = 8
     return settings
+
+
+def make_partition(settings):
+    return Partition(settings.sharding.count, settings.sharding.by)
 
 
 def make_body(uid='u1', *, namespace='ns', owners=(), **metadata):
@@ -70,14 +75,14 @@ def test_shards_are_by_what_is_known(settings):
 
 
 def test_shards_have_about_the_same_number_of_objects(settings):
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     counts = collections.Counter(find(make_body(str(uuid.uuid4()))) for _ in range(8000))
     assert set(counts) == set(range(8))
     assert all(800 < count < 1200 for count in counts.values())
 
 
 def test_owned_object_belongs_to_the_shard_of_its_controller(settings):
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     for _ in range(20):
         parent, child, other = (str(uuid.uuid4()) for _ in range(3))
         owners = [{'uid': other, 'controller': False}, {'uid': parent, 'controller': True}]
@@ -87,7 +92,7 @@ def test_owned_object_belongs_to_the_shard_of_its_controller(settings):
 
 def test_owned_object_belongs_to_a_shard_of_its_own_if_shards_are_by_own_uids(settings):
     settings.sharding.by = 'own-uid'
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     for _ in range(20):
         parent, child = (str(uuid.uuid4()) for _ in range(2))
         assert find(make_body(child, owners=[{'uid': parent, 'controller': True}])) == (
@@ -97,9 +102,10 @@ def test_owned_object_belongs_to_a_shard_of_its_own_if_shards_are_by_own_uids(se
 @pytest.mark.parametrize('by', ['uid', 'namespace', lambda body: body['metadata']['name']])
 def test_api_server_selects_by_own_uids_only(settings, by):
     settings.sharding.by = by
-    assert sharding.make_selector(settings) is None
+    assert make_partition(settings).select([0]) is None
     settings.sharding.by = 'own-uid'
-    find, select = sharding.make_finder(settings), sharding.make_selector(settings)
+    partition = make_partition(settings)
+    find, select = partition.find, partition.select
     for _ in range(20):
         body = make_body(str(uuid.uuid4()), owners=[{'uid': 'x', 'controller': True}])
         assert select([find(body)]).covers(body)
@@ -115,20 +121,20 @@ def test_replicas_with_other_shards_than_by_own_uids_never_work_at_the_same_time
 
 def test_shards_by_namespace_keep_namespaces_together(settings):
     settings.sharding.by = 'namespace'
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     assert len({find(make_body(str(i))) for i in range(50)}) == 1
     assert len({find(make_body(namespace=f'ns{i}')) for i in range(50)}) > 4
 
 
 def test_cluster_scoped_objects_are_together_if_shards_are_by_namespace(settings):
     settings.sharding.by = 'namespace'
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     assert len({find({'metadata': {'uid': str(i), 'name': 'x'}}) for i in range(50)}) == 1
 
 
 def test_shards_by_a_function_are_by_what_it_returns(settings):
     settings.sharding.by = lambda body: body.metadata.labels['team']
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     assert len({find(make_body(str(i), labels={'team': 'red'})) for i in range(50)}) == 1
     assert len({find(make_body(labels={'team': f'team{i}'})) for i in range(50)}) > 4
 
@@ -136,7 +142,7 @@ def test_shards_by_a_function_are_by_what_it_returns(settings):
 def test_object_for_which_the_function_fails_is_found_by_its_uid(settings, caplog):
     caplog.set_level(logging.ERROR)
     settings.sharding.by = lambda body: body['metadata']['labels']['team']
-    find = sharding.make_finder(settings)
+    find = make_partition(settings).find
     assert len({find(make_body(str(i))) for i in range(50)}) > 4
     assert 'settings.sharding.by has failed for ns/x' in caplog.text
 

@@ -64,8 +64,7 @@ class Candidacy:
             await self._renewal.keep(
                 self._attempt, get_pause=lambda: self._settings.retry_period,
                 on_timeout=lambda: self._renewal.fail(
-                    ATTEMPT, f"renew the Lease {self._title}",
-                    "the API server has not responded in time"))
+                    ATTEMPT, self._describe_attempt(), "the API server has not responded in time"))
             reason = self._renewal.explain_loss(ATTEMPT) if self._holder is None else (
                 f"is held by {self._holder!r}")
             logger.warning(
@@ -138,15 +137,17 @@ class Candidacy:
 
     async def _attempt(self) -> electing.Step | None:
         """Try to acquire or to renew the Lease; return the last step, or None after an error."""
-        verb = "acquire" if self._tenure.term is None else "renew"
         step = await self._renewal.attempt(
-            ATTEMPT, f"{verb} the Lease {self._title}", self._take_steps())
+            ATTEMPT, self._describe_attempt(), self._take_steps())
         if isinstance(step, electing.Wait):
             self._tenure.end()
             if step.holder != self._holder:
                 self._holder = step.holder
                 logger.info(f"Standing by: the Lease {self._title} is held by {step.holder!r}.")
         return step
+
+    def _describe_attempt(self) -> str:
+        return f"{'acquire' if self._tenure.term is None else 'renew'} the Lease {self._title}"
 
     async def _take_steps(self) -> electing.Step:
         try:

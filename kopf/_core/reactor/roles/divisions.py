@@ -5,14 +5,14 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.engines.sharding import holdings
+from kopf._core.engines.sharding import holdings, partitions
 from kopf._core.intents import registries
 from kopf._core.path import intake, saving, switches
 from kopf._core.reactor.roles import shards, works
@@ -20,14 +20,6 @@ from kopf._core.reactor.watches.watchsets import Key
 
 GATHERING_TIME = 1.0
 """How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
-
-FindShard = Callable[[bodies.RawBody], int]
-
-FindNamespace = Callable[[references.NamespaceName], int]
-"""Finds the shard of all objects of a namespace."""
-
-Select = Callable[[Collection[int]], selections.Selection | None]
-"""Makes what to request of the API server for the objects of these shards; None for all objects."""
 
 class Division:
     """
@@ -43,23 +35,10 @@ class Division:
             *,
             hub: Hub,
             indexers: indexing.OperatorIndexers,
-            find_shard: FindShard,
-            select: Select | None = None,
-            find_namespace: FindNamespace | None = None,
-            by_metadata: bool = True,
+            partition: partitions.Partition,
     ) -> None:
-        """
-        ``find_namespace`` is given if all objects of a namespace are in one shard.
-
-        ``select`` is given if the API server, too, can find the shard of an object.
-
-        ``by_metadata`` is whether the shard of an object can be found by its metadata alone.
-        """
         super().__init__()
-        self.find_shard = find_shard
-        self.select = select
-        self._find_namespace = find_namespace
-        self.by_metadata = by_metadata
+        self.partition = partition
         self.works: dict[int, shards.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._served: dict[Key, registries.ResourceHandlers] = {}
@@ -83,8 +62,7 @@ class Division:
 
     def end(self, grant: holdings.Grant) -> shards.Shard:
         """Pass no more objects to the works of this shard; return them."""
-        if self._find_namespace is not None:
-            self._wake()  # its namespaces are idle now
+        self._wake()  # its namespaces can be idle now
         return self.works.pop(grant.shard)
 
     async def stop(self, deadline: float) -> None:
@@ -134,7 +112,7 @@ class Division:
 
     def is_idle(self, key: Key) -> bool:
         """Whether all objects of a namespace belong to other replicas, and no index needs them."""
-        shard = self._get_only_shard(key[1])
+        shard = self.partition.find_only(key[1])
         return shard is not None and shard not in self.works and self.indices.get(*key) is None
 
     def open(
@@ -178,14 +156,8 @@ class Division:
             self, key: Key, served: registries.ResourceHandlers, shard: shards.Shard,
     ) -> bool:
         """Whether there can be objects of the shard which are for more than complete indices."""
-        return _are_for_shards(served) and self._get_only_shard(key[1]) in (
+        return _are_for_shards(served) and self.partition.find_only(key[1]) in (
             None, shard.grant.shard)
-
-    def _get_only_shard(self, namespace: references.Namespace) -> int | None:
-        """The shard of all objects of a watch; None if they can be of several shards."""
-        if namespace is None or self._find_namespace is None:
-            return None
-        return self._find_namespace(namespace)
 
     def _set(
             self, resource: references.Resource, namespace: references.Namespace,
@@ -258,7 +230,8 @@ class Distributor:
     @property
     def screen(self) -> screening.Screen | None:
         """What recognises the objects of other replicas, if no complete index needs them."""
-        return self._screen if self._division.by_metadata and self._index is None else None
+        is_enough = self._division.partition.is_by_metadata and self._index is None
+        return self._screen if is_enough else None
 
     def _screen(self, type: screening.EventType | None, body: bodies.RawBody) -> bool:
         if self._find(body) is not None:
@@ -278,9 +251,8 @@ class Distributor:
         if anew:
             self._division.note_request((self._resource, self._namespace))
             self.relisting_at = None
-        if self._division.select is None or self._index is not None:
-            return None
-        return self._division.select([shard.grant.shard for shard in self._selected])
+        return None if self._index is not None else self._division.partition.select(
+            [shard.grant.shard for shard in self._selected])
 
     def begin(self, *, restored: bool) -> None:
         if restored:
@@ -361,7 +333,7 @@ class Distributor:
         """
         if not self._fed:
             return None
-        number = self._division.find_shard(body)
+        number = self._division.partition.find(body)
         owner = self._division.works.get(number)
         uid = bodies.get_uid(body)
         for shard, informer in self._fed.items():

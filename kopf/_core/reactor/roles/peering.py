@@ -116,7 +116,9 @@ class Peerings(coordination.Coordination):
 
     def _watch(self, key: Key) -> None:
         """Begin the watch; or replace it: it brings nothing any more, though it is not closed."""
-        self._set.start(key, self._watches[key].watch, name="watching of {} in {!r}".format(*key))
+        if key in self._watches:
+            self._set.start(
+                key, self._watches[key].watch, name="watching of {} in {!r}".format(*key))
 
     async def _leave(
             self, gone: Mapping[Key, peers.PeeringWatch], deadline: float, *,

@@ -10,17 +10,15 @@ import contextvars
 import logging
 import random
 import string
-from collections.abc import Callable, Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Collection, Coroutine, Mapping
 
 from kopf._cogs.aiokits import tasks, tenures
 from kopf._cogs.clients import api, outposts, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies
 from kopf._core.engines import indexing
 from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.engines.sharding import hashing, holdings, participations, rosters
+from kopf._core.engines.sharding import holdings, participations, partitions, rosters
 from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import coordination, divisions, leadership, shards
 from kopf._core.reactor.watches.watchsets import Key
@@ -65,9 +63,8 @@ class Sharding(coordination.Coordination):
         self._group = make_group(settings, identity=identity, namespace=leadership.find_namespace(
             settings, vault.select_all()))
         self.informers = self.division = divisions.Division(
-            env, hub=hub, indexers=indexers, find_shard=make_finder(settings),
-            select=make_selector(settings), find_namespace=make_namespace_finder(settings),
-            by_metadata=not callable(settings.sharding.by))
+            env, hub=hub, indexers=indexers,
+            partition=partitions.Partition(self._group.count, settings.sharding.by))
         self._parts = parts
         self._first: shards.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
@@ -222,67 +219,6 @@ def make_group(
         namespace=namespace,
         me=f'{name}/{"".join(random.choices(SUFFIX, k=5))}',
         duration=int(leadership.lease_duration), deadline=leadership.renew_deadline)
-
-
-def make_finder(settings: configuration.OperatorSettings) -> divisions.FindShard:
-    """Make the function that finds the shard of an object."""
-    count, by = settings.sharding.count, settings.sharding.by
-    assert count is not None
-    if callable(by):
-        get_key: Callable[[Mapping[str, Any]], str] = by
-        return lambda body: hashing.find_shard_of_key(
-            _call(get_key, body) or body['metadata'].get('uid') or '', count)
-    find_namespace = make_namespace_finder(settings)
-    if find_namespace is not None:
-        return lambda body: find_namespace(body['metadata'].get('namespace') or '')
-    if by == 'own-uid':
-        return lambda body: hashing.find_shard_of_uid(body['metadata'].get('uid') or '', count)
-    return lambda body: hashing.find_shard_of_uid(_find_uid(body['metadata']), count)
-
-
-def make_namespace_finder(
-        settings: configuration.OperatorSettings,
-) -> Callable[[str], int] | None:
-    """Make the function that finds the shard of a namespace; None if it has objects of several."""
-    count, by = settings.sharding.count, settings.sharding.by
-    assert count is not None
-    return (lambda namespace: hashing.find_shard_of_key(namespace, count)) if (
-        by == 'namespace') else None
-
-
-def make_selector(settings: configuration.OperatorSettings) -> divisions.Select | None:
-    """
-    Make the function that selects the objects of shards, if API servers can do that.
-
-    They know no controllers. By their hashes of namespaces, similar names would be in one shard.
-    """
-    count = settings.sharding.count
-    assert count is not None
-    if settings.sharding.by != 'own-uid':
-        return None
-    return lambda shards: hashing.select(shards, count)
-
-
-def _call(get_key: Callable[[Mapping[str, Any]], str], body: bodies.RawBody) -> str | None:
-    """Call the author's function; None if it fails, which must not stop the watch."""
-    try:
-        return str(get_key(bodies.Body(body)))
-    except Exception as e:
-        metadata = body['metadata']
-        logger.error(
-            f"settings.sharding.by has failed for {metadata.get('namespace')}/{metadata['name']}, "
-            f"so the shard of this object is found by its uid: {e!r}", exc_info=True)
-        return None
-
-
-def _find_uid(metadata: Mapping[str, object]) -> str:
-    """Find the uid of the controller of the object, or else its own one."""
-    owners = metadata.get('ownerReferences')
-    if isinstance(owners, list):
-        for owner in owners:
-            if owner.get('controller'):
-                return str(owner.get('uid'))
-    return str(metadata.get('uid') or '')
 
 
 def verify(settings: configuration.OperatorSettings) -> None:
