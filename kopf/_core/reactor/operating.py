@@ -25,7 +25,7 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
 from kopf._core.path import changes, saving, switches
 from kopf._core.reactor import admitting, authentication, orchestration, shutdown
-from kopf._core.reactor.roles import coordination, peering, works
+from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
@@ -248,6 +248,7 @@ class Operator:
             return leadership.Leadership(
                 client=self._client, vault=self._vault, settings=self._settings,
                 identity=self._identity, works=whole, parts=[admission, self._checks])
+        from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
             client=self._client, settings=self._settings, clock=self._clock,
             identity=self._identity, works=whole, parts=[admission])
