@@ -23,7 +23,7 @@ from kopf._cogs.structs.memos import Memo
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import application, observers
 from kopf._core.engines import indexing
-from kopf._core.engines.reconciling import reconcilers
+from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.path import changes, intake, queueing, saving, switches, turns
@@ -251,7 +251,7 @@ class Operator:
         self.alarms = wakeups.Wakeups()
         self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers,
-            hub=reconcilers.Hub(
+            hub=Hub(
                 client=self.client, context=env,
                 get_memo=lambda item: changes.get_memo(env, item)))
         self.spawner = self.processor.spawner
