@@ -51,30 +51,30 @@ class Renewal:
     def now(self) -> clocks.Moment:
         return clocks.Moment(self._tenure.now(), datetime.datetime.now(datetime.UTC))
 
-    async def attempt(self, key: str, title: str, work: Awaitable[T]) -> T | None:
-        """Do something, which the log shows under the title; return its result, or None."""
+    async def attempt(self, key: str, complaint: str, work: Awaitable[T]) -> T | None:
+        """Do something; return its result, or None. ``complaint`` begins what is logged then."""
         try:
             result = await work
         except self._quiet:
             return None
         except errors.APIForbiddenError as e:
-            self.fail(key, title, self.client.explain(e, verbs=self._verbs))
+            self.fail(key, complaint, self.client.explain(e, verbs=self._verbs))
         except (errors.APIError, credentials.LoginError) as e:
-            self.fail(key, title, str(e) or repr(e))
+            self.fail(key, complaint, str(e) or repr(e))
         else:
             self.failures.pop(key, None)
             return result
         return None
 
-    def fail(self, key: str, title: str, reason: str) -> None:
+    def fail(self, key: str, complaint: str, reason: str) -> None:
         if self.failures.get(key) != reason:
-            self._logger.warning(f"Could not {title}, and will try again: {reason}")
+            self._logger.warning(f"{complaint}{reason}")
         self.failures[key] = reason
 
     def explain_loss(self, key: str) -> str:
+        """Tell for how long there was no renewal, and the latest failure, if there was any."""
         reason = self.failures.get(key)
-        return f"could not be renewed for {self._deadline:g} seconds" + (
-            f", {reason}" if reason is not None else "")
+        return f"{self._deadline:g} seconds" + (f", {reason}" if reason is not None else "")
 
     def note(self, sent: clocks.Moment, *, anew: bool = False) -> bool:
         """

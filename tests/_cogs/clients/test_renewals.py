@@ -28,7 +28,7 @@ class Lease:
     async def renew(self):
         self.times.append(self._now())
         sent = self.renewal.now
-        if await self.renewal.attempt('renew', "renew it", self._write()):
+        if await self.renewal.attempt('renew', "Could not renew it: ", self._write()):
             self.renewal.note(sent)
 
     async def _write(self):
@@ -61,7 +61,7 @@ async def test_it_ends_with_the_term_after_failures():
     lease.renewal.note(lease.renewal.now)
     await lease.keep()
     assert asyncio.get_running_loop().time() == pytest.approx(10)
-    assert lease.renewal.explain_loss('renew') == "could not be renewed for 10 seconds, boo"
+    assert lease.renewal.explain_loss('renew') == "10 seconds, boo"
 
 
 @testing.virtual_time
@@ -82,7 +82,7 @@ async def test_failures_are_logged_once_until_a_success_or_another_one(caplog):
     lease.failures.append(fail("other"))
     await lease.renew()
     assert caplog.messages == [
-        f"Could not renew it, and will try again: {text}" for text in ["boo", "other", "other"]]
+        f"Could not renew it: {text}" for text in ["boo", "other", "other"]]
 
 
 @testing.virtual_time

@@ -64,11 +64,10 @@ class Candidacy:
             await self._renewal.keep(
                 self._attempt, get_pause=lambda: self._settings.retry_period,
                 on_timeout=lambda: self._renewal.fail(
-                    ATTEMPT, self._describe_attempt(), "the API server has not responded in time"))
-            reason = self._renewal.explain_loss(ATTEMPT) if self._holder is None else (
-                f"is held by {self._holder!r}")
-            logger.warning(
-                f"Lost the Lease {self._title}: it {reason}. Nothing is written any more.")
+                    ATTEMPT, self._make_complaint(), "the API server has not responded in time"))
+            reason = f"it is held by {self._holder!r}" if self._holder is not None else (
+                f"it could not be renewed for {self._renewal.explain_loss(ATTEMPT)}")
+            logger.warning(f"Lost the Lease {self._title}: {reason}. Nothing is written any more.")
             self._on_change()
 
     async def _acquire(self) -> None:
@@ -138,7 +137,7 @@ class Candidacy:
     async def _attempt(self) -> electing.Step | None:
         """Try to acquire or to renew the Lease; return the last step, or None after an error."""
         step = await self._renewal.attempt(
-            ATTEMPT, self._describe_attempt(), self._take_steps())
+            ATTEMPT, self._make_complaint(), self._take_steps())
         if isinstance(step, electing.Wait):
             self._tenure.end()
             if step.holder != self._holder:
@@ -146,8 +145,9 @@ class Candidacy:
                 logger.info(f"Standing by: the Lease {self._title} is held by {step.holder!r}.")
         return step
 
-    def _describe_attempt(self) -> str:
-        return f"{'acquire' if self._tenure.term is None else 'renew'} the Lease {self._title}"
+    def _make_complaint(self) -> str:
+        verb = "acquire" if self._tenure.term is None else "renew"
+        return f"Could not {verb} the Lease {self._title}, and will try again: "
 
     async def _take_steps(self) -> electing.Step:
         try:

@@ -112,8 +112,9 @@ class Participation:
                     await asyncio.sleep(self._get_pause())
             await self._renewal.keep(self._renew, get_pause=self._get_pause)
             self._own.clear()
-            logger.warning(f"Lost all shards: the membership {self._renewal.explain_loss(RENEW)}. "
-                           f"Nothing is written any more.")
+            logger.warning(
+                f"Lost all shards: the membership could not be renewed for "
+                f"{self._renewal.explain_loss(RENEW)}. Nothing is written any more.")
             self._on_change()
 
     async def _renew(self) -> None:
@@ -156,8 +157,8 @@ class Participation:
                     async with timeouts.timeout(settings.lease_duration):
                         members = await self._look()
                 except TimeoutError:
-                    self._renewal.fail(
-                        LIST, self._name(LIST), "the API server has not responded in time")
+                    self._renewal.fail(LIST, self._make_complaint(LIST),
+                                       "the API server has not responded in time")
             pause = self._vary(shares.get_pause(
                 members, period=settings.retry_period, deadline=settings.renew_deadline,
                 duration=settings.lease_duration))
@@ -279,10 +280,11 @@ class Participation:
         return await (self._client.create(body) if raw is None else self._client.replace(body))
 
     async def _attempt(self, what: str, work: Awaitable[T]) -> T | None:
-        return await self._renewal.attempt(what, self._name(what), work)
+        return await self._renewal.attempt(what, self._make_complaint(what), work)
 
-    def _name(self, what: str) -> str:
-        return f"{what} of the sharding {self._group.namespace}/{self._group.name}"
+    def _make_complaint(self, what: str) -> str:
+        return (f"Could not {what} of the sharding {self._group.namespace}/"
+                f"{self._group.name}, and will try again: ")
 
     def _get_pause(self) -> float:
         return self._vary(self._settings.retry_period)
