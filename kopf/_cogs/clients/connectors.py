@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 
+from kopf._cogs.aiokits import transports
 from kopf._cogs.clients import sockets
 from kopf._cogs.clients.transfers import TransferError
 
@@ -70,7 +71,7 @@ class Attempt:
     def abort(self) -> None:
         """Drop the connection, unless it is used for another request by now."""
         if self._guard is not None and self._guard.attempt is self:
-            self._guard.transport.abort()
+            transports.abort(self._guard.transport)
 
 
 current_attempt: contextvars.ContextVar[Attempt] = contextvars.ContextVar('current_attempt')
@@ -115,7 +116,7 @@ class Guard(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.idle_since is not None:
-            self.transport.abort()  # there was no request
+            transports.abort(self.transport)  # there was no request
             return
         self.is_silent = False
         self._protocol.data_received(data)
@@ -160,7 +161,7 @@ class Connector(aiohttp.TCPConnector):
             if is_clean and (not is_kept or guard.is_usable(
                     asyncio.get_running_loop().time() - self._keepalive)):
                 break
-            guard.transport.abort()
+            transports.abort(guard.transport)
             connection.close()
             if not is_kept:
                 raise TransferError("the server has not waited for the request")
@@ -188,18 +189,18 @@ class Connector(aiohttp.TCPConnector):
 
     def abort_all(self) -> None:
         for guard in self._guards:
-            guard.transport.abort()
+            transports.abort(guard.transport)
 
     def abort_idle(self) -> None:
         for guard in self._guards:
             if guard.idle_since is not None:
-                guard.transport.abort()
+                transports.abort(guard.transport)
 
     def reset(self) -> None:
         """Drop all connections, with what the system has not transmitted yet."""
         for guard in self._guards:
             sockets.discard_unsent(guard.transport.get_extra_info('socket'))
-            guard.transport.abort()
+            transports.abort(guard.transport)
 
 
 def _shrink_buffer(transport: asyncio.Transport) -> None:

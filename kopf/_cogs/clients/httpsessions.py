@@ -16,6 +16,7 @@ import aiohttp
 import aiohttp.payload
 import yarl
 
+from kopf._cogs.aiokits import transports
 from kopf._cogs.clients import connectors
 from kopf._cogs.clients.transfers import Response, TransferError
 
@@ -256,7 +257,7 @@ class Stream:
 
     def abort(self) -> None:
         if self._transport is not None:
-            self._transport.abort()
+            transports.abort(self._transport)
 
 
 class _Body(aiohttp.payload.Payload):

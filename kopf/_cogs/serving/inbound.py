@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from aiohttp import EMPTY_PAYLOAD, web
 
+from kopf._cogs.aiokits import transports
 from kopf._cogs.serving import exchanges, rooms
 
 logger = logging.getLogger(__name__)
@@ -87,7 +88,7 @@ class Connection(web.RequestHandler):
 
     def abort(self) -> None:
         if self._wire is not None:
-            self._wire.abort()
+            transports.abort(self._wire)
             return
         # asyncio notices that, and closes the socket. If it were closed here, the next socket could
         # get the same descriptor while asyncio still uses it for the handshake, which goes on after
