@@ -3,7 +3,7 @@ Parts that would be useful without Kopf: a client of Kubernetes, and the structu
 
 The packages are layers, from the top to the bottom. Each package may import only those below it:
 
-* `clients`: requests to the API server; and `serving`: HTTP servers.
+* `clients`: requests to the API server; `logins`: credentials for them; `serving`: HTTP servers.
 * `configs`: the settings, and the storages of the progress and the last-handled state.
 * `structs`: the data: bodies, patches, diffs, resources, credentials.
 * `aiokits`: additions to asyncio.

@@ -242,11 +242,11 @@ class Handling:
         return None
 
     def _has_moved(self) -> bool:
-        """Whether a write was answered with a state that others have changed or deleted."""
+        """Whether a write was answered with what others have changed, deleted, or handled."""
         raw = self.saver.raw
-        return raw is not self._known and (
+        return self.saver.is_overtaken or (raw is not self._known and (
             decisions.is_deleting(raw) != self.view.deleting
-            or self.saver.build_essence(raw) != self.saver.expected)
+            or self.saver.build_essence(raw) != self.saver.expected))
 
     def _is_foreign(self, raw: bodies.RawBody) -> bool:
         """
@@ -626,8 +626,7 @@ class Handling:
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
         self._switch.check_paused()
-        if self.item.gone or self.saver.is_overtaken or self._has_moved() or (
-                self._find_interruption() is not None):
+        if self.item.gone or self._find_interruption() is not None or self._has_moved():
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()
 

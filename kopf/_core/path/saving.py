@@ -125,7 +125,7 @@ class Saver:
 
     @property
     def is_overtaken(self) -> bool:
-        """Whether a PATCH that was begun while a handler was running has met another operator."""
+        """Whether a PATCH that was begun while a handler was running has met newer records."""
         task = self._task
         return task is not None and task.done() and not task.cancelled() and isinstance(
             task.exception(), application.OvertakenError)

@@ -7,9 +7,7 @@ The table is in ``responses.md``; ``python -m tests._cogs.clients.responses`` ma
 kept.
 """
 import asyncio
-import itertools
 import pathlib
-import re
 
 import h11
 
@@ -24,6 +22,7 @@ from tests._cogs.serving.corpus import (
     LENGTHS,
     decode,
     split,
+    write_table,
 )
 
 TABLE = pathlib.Path(__file__).with_name('responses.md')
@@ -161,25 +160,7 @@ def judge(response):
     return '!' if response is None else '+'
 
 
-def read_table():
-    """The verdicts and the reasons by messages."""
-    rows = re.findall(r'^\| (.+?) \| (.) \| (.) \| ?(.*?) ?\|$',
-                      TABLE.read_text() if TABLE.exists() else '', re.MULTILINE)
-    return {name: (verdicts, why) for name, *verdicts, why in rows}
-
-
-def main():
-    known = read_table()
-    ours = read_responses()
-    lines = ['| message | ours | h11 | why |', '| --- ' * 4 + '|']
-    for name, raw in RESPONSES.items():
-        verdicts = f'{judge(ours[name])} | {judge(read_by_the_book(raw))}'
-        why = known.get(name, ((), ''))[1]
-        lines.append(f'| {name} | {verdicts} | {why} |')
-    intro = itertools.takewhile(lambda line: not line.startswith('|'),
-                                TABLE.read_text().splitlines() if TABLE.exists() else [])
-    TABLE.write_text('\n'.join([*intro, *lines]) + '\n')
-
-
 if __name__ == '__main__':
-    main()
+    ours = read_responses()
+    write_table(TABLE, 'message', {
+        name: map(judge, (ours[name], read_by_the_book(raw))) for name, raw in RESPONSES.items()})

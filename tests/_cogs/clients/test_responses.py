@@ -1,14 +1,10 @@
 import pytest
 
-from tests._cogs.clients.responses import (
-    RESPONSES,
-    judge,
-    read_by_the_book,
-    read_responses,
-    read_table,
-)
+from tests._cogs.clients import responses
+from tests._cogs.clients.responses import RESPONSES, judge, read_by_the_book, read_responses
+from tests._cogs.serving.corpus import read_table
 
-TABLE = read_table()
+TABLE = read_table(responses.TABLE)
 PARAMS = pytest.mark.parametrize('name', RESPONSES)
 
 

@@ -318,24 +318,25 @@ def judge(result):
     return f'{len(messages)}{end}'
 
 
-def read_table():
-    """The verdicts and the reasons by requests."""
-    rows = re.findall(r'^\| (.+?) \| (..) \| (..) \| ?(.*?) ?\|$',
-                      TABLE.read_text() if TABLE.exists() else '', re.MULTILINE)
+def read_table(path=TABLE):
+    """The verdicts and the reasons by messages."""
+    rows = re.findall(r'^\| (.+?) \| (..?) \| (..?) \| ?(.*?) ?\|$',
+                      path.read_text() if path.exists() else '', re.MULTILINE)
     return {name: (verdicts, why) for name, *verdicts, why in rows}
 
 
-def main():
-    known = read_table()
-    lines = ['| request | ours | h11 | why |', '| --- ' * 4 + '|']
-    for name, raw in REQUESTS.items():
-        verdicts = ' | '.join(map(judge, read_all(raw)))
+def write_table(path, what, found):
+    """Write the verdicts, ours and that of h11, by messages; the introduction and reasons stay."""
+    known = read_table(path)
+    lines = [f'| {what} | ours | h11 | why |', '| --- ' * 4 + '|']
+    for name, verdicts in found.items():
         why = known.get(name, ((), ''))[1]
-        lines.append(f'| {name} | {verdicts} | {why} |')
+        lines.append(f"| {name} | {' | '.join(verdicts)} | {why} |")
     intro = itertools.takewhile(lambda line: not line.startswith('|'),
-                                TABLE.read_text().splitlines() if TABLE.exists() else [])
-    TABLE.write_text('\n'.join([*intro, *lines]) + '\n')
+                                path.read_text().splitlines() if path.exists() else [])
+    path.write_text('\n'.join([*intro, *lines]) + '\n')
 
 
 if __name__ == '__main__':
-    main()
+    write_table(TABLE, 'request', {
+        name: map(judge, read_all(raw)) for name, raw in REQUESTS.items()})

@@ -1,5 +1,5 @@
 """
-Observation of the cluster: which resources and which namespaces there are now.
+Discovery: which resources and which namespaces there are now.
 
 The resources come from the discovery of the API server. When to repeat the discovery is known from
 watching the CRDs. The API server serves the resource of a new CRD only some moments after the CRD
