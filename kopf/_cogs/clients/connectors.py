@@ -68,6 +68,10 @@ class Attempt:
         if content is not None and not content.is_eof() and content.exception() is None:
             content.set_exception(TransferError("the response is not understood"))
 
+    def end(self) -> None:
+        """Forget what the request refers to: its connection can be idle for long."""
+        self._permit = self._content = None
+
     def abort(self) -> None:
         """Drop the connection, unless it is used for another request by now."""
         if self._guard is not None and self._guard.attempt is self:
@@ -106,6 +110,8 @@ class Guard(asyncio.Protocol):
         self.attempt, self.is_silent, self.idle_since = attempt, True, None
 
     def rest(self) -> None:
+        if self.attempt is not None:
+            self.attempt.end()
         self.idle_since = asyncio.get_running_loop().time()
 
     def is_usable(self, oldest: float) -> bool:

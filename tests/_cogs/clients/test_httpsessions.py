@@ -1,9 +1,12 @@
 import asyncio
 import contextlib
+import gc
 import gzip
 import os
 import socket
 import ssl
+import sys
+import weakref
 
 import aiohttp
 import pytest
@@ -105,6 +108,26 @@ async def test_requests_are_sent_as_http_has_it():
     assert 'Accept: application/json' in lines
     assert body == b'{"a": 1}'
     assert (response.status, response.body) == (200, b'ok')
+
+
+@pytest.mark.parametrize('answer', [OK, [CHUNKED, b'2\r\nok\r\n0\r\n\r\n']])
+async def test_an_idle_connection_keeps_nothing_of_its_last_request(answer):
+    """It can be idle for hours, and a permit refers to the object that was written."""
+    class Permit:
+        def __call__(self):
+            pass
+
+    permit, body = Permit(), str(answer).encode()
+    unused, known = weakref.ref(permit), sys.getrefcount(body)
+    async with serve(answer) as (_, wire):
+        response = await wire.exchange('PATCH', '/', headers={}, body=body, permit=permit)
+        del permit
+        await asyncio.sleep(0)
+        gc.collect()
+        assert len(get_open(wire)) == 1
+        assert unused() is None
+        assert sys.getrefcount(body) == known
+        assert gc.get_referrers(response.body) == [response]
 
 
 async def test_headers_of_responses_are_found_in_any_case():
