@@ -85,10 +85,11 @@ class Sessions:
     async def close(self) -> None:
         """Close all connections, also those in use. Requests fail after that."""
         self._is_closed = True
-        for session in (self._regular, self._streaming):
-            if connector := _get_connector(session):
-                connector.abort_all()
-            await session.close()
+        async with contextlib.AsyncExitStack() as stack:  # both, even if one is cancelled
+            for session in (self._regular, self._streaming):
+                if connector := _get_connector(session):
+                    connector.abort_all()
+                stack.push_async_callback(session.close)
 
     def reset(self) -> None:
         """

@@ -2,11 +2,12 @@
 Pools: the connections of a client, one for each of its current credentials.
 """
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kopf._cogs.clients import connections, vaults
+from kopf._cogs.clients import connections, errors, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 
@@ -36,6 +37,7 @@ class Pool:
         """By the identities (``id()``) of the credentials."""
         self._opened: set[connections.Connection] = set()
         self._instruments: list[Callable[[connections.Connection], None]] = []
+        self._is_closed = False
 
     def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
         """Call the function with each connection once: with the present and the future ones."""
@@ -49,11 +51,13 @@ class Pool:
         return next((connection.shown for connection in self._current.values()), '')
 
     async def close(self) -> None:
-        """Close all connections, also those in use."""
+        """Close all connections, also those in use. There are no new ones after that."""
+        self._is_closed = True
         self._current = {}
-        opened, self._opened = self._opened, set()
-        for connection in opened:
-            await connection.close()
+        async with contextlib.AsyncExitStack() as stack:  # all, even if one is cancelled
+            for connection in self._opened:
+                stack.push_async_callback(connection.close)
+            self._opened = set()
 
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
@@ -65,6 +69,7 @@ class Pool:
         Get a connection with any of the credentials with the highest priority; make it if needed.
 
         :raises LoginError: if there are no usable credentials.
+        :raises errors.APIConnectionError: if the pool is closed.
         """
         while True:
             connection = self._get_current()
@@ -97,6 +102,8 @@ class Pool:
             known = self._current.get(id(origin))
             if known is not None and not known.outdated:
                 return
+            if self._is_closed:
+                raise errors.APIConnectionError("the connections are closed")
             try:
                 connection = connections.Connection(
                     origin, trust_env=self._settings.networking.trust_env)

@@ -226,9 +226,12 @@ class Operator:
                 logger.warning(
                     "Daemons go on in threads, which cannot be cancelled. Other operators do not "
                     "take over before the peering record or the Lease of this one expires.")
-            await aiotasks.gather(
-                self._stop_posting(deadline), self._role.leave(deadline, is_released=is_released))
-            await self._client.close()
+            try:
+                await aiotasks.gather(
+                    self._stop_posting(deadline),
+                    self._role.leave(deadline, is_released=is_released))
+            finally:  # also if the shutdown is interrupted
+                await self._client.close()
 
     def _take_role(
             self, admission: admitting.Admission, hub: Hub,

@@ -516,6 +516,17 @@ async def test_ready_made_sessions_are_used_as_they_are_and_closed(server, setti
     assert session.closed
 
 
+async def test_no_connections_are_made_after_closing(server, settings):
+    server.script(say({}))
+    client = api.Client(
+        credentials=credentials.ConnectionInfo(server=server.url), settings=settings)
+    await client.close()
+    with pytest.raises(errors.APIConnectionError, match='closed'):
+        await client.request('GET', '/', retry=False)
+    assert not server.requests
+    assert not client._pool._opened
+
+
 # The environment.
 
 

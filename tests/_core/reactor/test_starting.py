@@ -2,6 +2,7 @@ import asyncio
 import signal
 import threading
 
+import aiohttp
 import pytest
 
 import kopf
@@ -144,3 +145,26 @@ async def test_outside_of_the_main_thread_signals_are_not_handled_and_it_is_said
     thread.join()
     assert handlers == [before]
     assert "OS signals are ignored: running not in the main thread." in caplog.messages
+
+
+# The end.
+
+
+@pytest.mark.looptime(False)
+async def test_connections_are_closed_however_often_the_shutdown_is_cancelled():
+    registry, session = kopf.OperatorRegistry(), aiohttp.ClientSession()
+
+    @kopf.on.login(registry=registry)
+    async def login(**_):
+        return kopf.AiohttpSession(server='http://127.0.0.1:1', aiohttp_session=session)
+
+    present = asyncio.all_tasks()
+    running = asyncio.create_task(kopf.operator(
+        registry=registry, clusterwide=True, peering_name='default'))
+    await asyncio.sleep(0.1)
+    while tasks := asyncio.all_tasks() - present:
+        for task in tasks:
+            task.cancel()
+        await asyncio.sleep(0)
+    assert running.done()
+    assert session.closed
