@@ -176,16 +176,23 @@ class Target(NamedTuple):
                 "The API denies that the object is there, though it lists the object.", status=404)
         return newest
 
-    async def read_again(self, raw: bodies.RawBody) -> bodies.RawBody | None:
+    async def read_again(
+            self, raw: bodies.RawBody, *, after: errors.APIError | None = None,
+    ) -> bodies.RawBody | None:
         """
         Get the newest state of the object; None if it is gone.
 
-        An object of the same name but of another uid is another object.
+        An object of the same name but of another uid is another object. The errors also tell of the
+        earlier attempts of the write ``after`` which the object is read.
         """
         meta = raw['metadata']
-        found = await listing.find_object(
-            self.client, settings=self.client.settings, resource=self.resource,
-            namespace=_namespace_of(raw), name=meta['name'])
+        try:
+            found = await listing.find_object(
+                self.client, settings=self.client.settings, resource=self.resource,
+                namespace=_namespace_of(raw), name=meta['name'])
+        except errors.APIError as e:
+            e.earlier = e.earlier or (None if after is None else after.earlier)
+            raise
         is_same = found is not None and found['metadata'].get('uid') == meta.get('uid')
         return found if is_same else None
 
@@ -258,8 +265,8 @@ async def _merge(
                 newest, payload, subresource='status' if alone else None,
                 permit=None if key == 'resourceVersion' else target.pass_unfenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
-            earlier = earlier or e.earlier
-            expected, newest = newest, await target.read_again(newest)
+            e.earlier = earlier = e.earlier or earlier
+            expected, newest = newest, await target.read_again(newest, after=e)
             if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None
             if isinstance(e, errors.APIUnprocessableError):
@@ -349,7 +356,7 @@ async def exchange(
         return await target.send(
             raw, [*tests, *ops], subresource=subresource, permit=permit), True
     except (errors.APIConflictError, errors.APIUnprocessableError) as e:
-        newest = await target.read_again(raw)
+        newest = await target.read_again(raw, after=e)
         if newest is None or _is_newer(newest, raw):
             target.logger.debug("Not patched: the object has changed meanwhile.")
             return newest, False
@@ -357,7 +364,7 @@ async def exchange(
             raise errors.APIConflictError(
                 f"the object has changed since the version "
                 f"{raw['metadata'].get('resourceVersion')}, but the API server shows no "
-                f"newer one", status=409) from e
+                f"newer one", status=409, earlier=e.earlier) from e
         raise
 
 

@@ -1,15 +1,24 @@
+import json
+import logging
+from types import SimpleNamespace
+
 import pytest
 
+from kopf import OperatorSettings
+from kopf._cogs.clients import errors
 from kopf._cogs.structs.patches import Patch
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions.application import (
     VERSION,
     PatchError,
+    Target,
+    apply,
     describe_inconsistencies,
     find_inconsistencies,
     guard_finalizer,
     is_in_place,
 )
+from kopf._core.actions.observers import NOBODY
 
 ALWAYS = [('metadata', 'uid'), ('metadata', 'finalizers')]
 
@@ -91,3 +100,42 @@ def test_core_resources_are_described_by_their_version():
     remaining = find_inconsistencies({'status': {'a': 1}}, {})
     text = describe_inconsistencies(remaining, Resource('', 'v1', 'pods', kind='Pod'))
     assert "the schema of pods in v1 lacks" in text
+
+
+LOST = errors.APIConnectionError("there was no response")
+SHOWN = {'metadata': {'name': 'obj', 'uid': 'u', 'resourceVersion': '1'}}
+NEWER = {'metadata': {**SHOWN['metadata'], 'resourceVersion': '2'}}
+
+
+def conflict(**kwargs):
+    return errors.APIConflictError("no", status=409, **kwargs)
+
+
+def make_target(writes, reads):
+    """A target whose requests have these results, one after another."""
+    async def request(*_, **__):
+        raise writes.pop(0)
+
+    async def fetch(*_, **__):
+        found = reads.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return json.dumps({'metadata': {'resourceVersion': '9'}, 'items': [found]}).encode()
+
+    client = SimpleNamespace(
+        request=request, fetch=fetch, settings=OperatorSettings(), unselectable=set())
+    return Target(client, RESOURCE, logging.getLogger(), NOBODY)
+
+
+@pytest.mark.parametrize('patch', [
+    Patch({'spec': {'f': 1}}), Patch(fns=[lambda body: body.update(spec={})]),
+], ids=['merged', 'transformed'])
+@pytest.mark.parametrize(('writes', 'reads'), [
+    ([conflict(earlier=LOST)], [conflict()]),
+    ([conflict(earlier=LOST)], [SHOWN]),
+    ([conflict(earlier=LOST), conflict()], [NEWER, NEWER]),
+], ids=['unread', 'behind', 'behind-again'])
+async def test_conflicts_tell_that_an_earlier_attempt_could_be_applied(patch, writes, reads):
+    with pytest.raises(errors.APIConflictError) as caught:
+        await apply(make_target(list(writes), list(reads)), SHOWN, patch)
+    assert caught.value.earlier is LOST
