@@ -430,7 +430,7 @@ class Guarantees:
         if uid in self.missed.get(writer, ()):
             for call in self.calls[uid]:
                 call.is_obscured |= call.process is not writer
-        self._note_persisted(old, new, uid)
+        self._note_persisted(old, new, uid, writer)
 
     def _check_identity(self, new: Any, uid: str) -> None:
         for key, value in (new.get('status') or {}).items():
@@ -468,12 +468,13 @@ class Guarantees:
                 call.id == 'deletion' and call.finished for call in self.calls[uid]):
             raise Violation('deletions are handled', f"{uid} is released unhandled")
 
-    def _note_persisted(self, old: Any, new: Any, uid: str) -> None:
+    def _note_persisted(self, old: Any, new: Any, uid: str, writer: Any) -> None:
         progress = get_progress(new)
         is_closed = get_handled(old) != get_handled(new)
         latest: dict[str, Call] = {}
         for call in self.calls[uid]:
-            if call.ended is not None and (call.persisted or not self.is_lost(call)):
+            if call.ended is not None and (
+                    call.persisted or call.process is writer or not self.is_lost(call)):
                 latest[call.id] = call
         for id, call in latest.items():
             record = progress.get(id.replace('/', '.'), {})
