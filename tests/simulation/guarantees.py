@@ -373,7 +373,9 @@ class Guarantees:
             return  # it does not know of later attempts
         if last is None or last.reason != call.reason or last.ended is None:
             return
-        if self.is_stale(last) and not self.is_stale(call):
+        is_unwritten = call.id.replace('/', '.') not in get_progress(body)
+        if self.is_stale(last) and (not self.is_stale(call) or (
+                is_unwritten and call.version > last.version)):
             return  # what was done for an outdated state is not written
         if last.outcome == 'retry' and call.retry == last.retry + 1 and (
                 now < last.ended + last.delay - TOLERANCE):
