@@ -73,7 +73,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (3100152, "an API server that is behind does not show what others write meanwhile, either"),
     (3100910, "what is done for an older state is not stored when another closes the cycle"),
     (3101198, "a record of an earlier process does not show that a later call has ended"),
-    (24, "what is done for an older state is not written over a newer one, which is old by now, too"),
+    (24, "what is done for an older state is not written over a newer one, which is old, too"),
     (4100100, "what a process has done for an older state is stored if it writes that itself"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from kopf._cogs.clients import api, errors, listing, patching
 from kopf._cogs.structs import bodies, dicts, diffs, nesting, patches, references
-from kopf._core.actions import observers
+from kopf._core.actions import claims, observers
 
 VERSION: Sequence[dicts.FieldPath] = [('metadata', 'resourceVersion')]
 """The field that tells whether anything in the object has changed."""
@@ -69,8 +69,8 @@ class Fence(NamedTuple):
     """
     is_up: Callable[[], bool]
     """Whether others could have handled the object since the known state."""
-    is_overtaken: Callable[[bodies.RawBody, bodies.RawBody], bool]
-    """Whether another operator has handled the object between the two states."""
+    judge: Callable[[bodies.RawBody, bodies.RawBody], claims.Verdict]
+    """Judge the second state, for what is claimed on the first one."""
     confirm: Callable[[], None]
     """Note that nobody has handled the object until the newest state, which was just read."""
 
@@ -104,7 +104,7 @@ class Target(NamedTuple):
         """
         if self.fence is None or not self.fence.is_up():
             return
-        if self.fence.is_overtaken(expected, actual):
+        if self.fence.judge(expected, actual) is claims.Verdict.OVERTAKEN:
             raise OvertakenError(actual)
         if _is_newer(actual, expected):
             self.fence.confirm()
@@ -115,8 +115,8 @@ class Target(NamedTuple):
         """Whether the newest state has the patch, as the records of this operator prove."""
         patched: Any = patches.merge(expected, patch)
         return _is_reflected(patch, actual) and self.fence is not None and (
-            self.fence.is_overtaken(expected, actual)
-            and not self.fence.is_overtaken(patched, actual))
+            self.fence.judge(expected, actual) is claims.Verdict.OVERTAKEN
+            and self.fence.judge(patched, actual) is not claims.Verdict.OVERTAKEN)
 
     def announce(self, patch: Mapping[str, Any] | patches.JSONPatch) -> None:
         """Log the patch, without the values of Secrets."""

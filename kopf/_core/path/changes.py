@@ -19,6 +19,7 @@ from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import (
     application,
     brakes,
+    claims,
     cycles,
     decisions,
     essences,
@@ -103,7 +104,7 @@ class Handling:
         """Look at a newer state; return whether the object has changed, by others or by patches."""
         former = self.view
         self.look(raw)
-        return self.view.essence != former.essence or self.view.deleting != former.deleting
+        return claims.is_changed(former, self.view)
 
     def prepare(self) -> decisions.Step:
         """
@@ -135,9 +136,11 @@ class Handling:
         :raises ValueError: if the object has unreadable records of the framework.
         """
         env, item = self.env, self.item
-        if not self._end_if_closed(raw) and item.cycle is not None and (
-                self.saver.is_behind(raw, self._known)):
-            item.proceed(self.saver.begin_anew(item.cycle, raw))
+        match self.saver.judge(raw, self._known):
+            case claims.Verdict.CLOSED:
+                self._end()
+            case claims.Verdict.OVERTAKEN:
+                item.proceed(self.saver.begin_anew(item.get_cycle(), raw))
         item.keep(raw)
         item.inbox.begin()
         self._known = raw
@@ -166,7 +169,8 @@ class Handling:
     def give_way(self, overtaken: application.OvertakenError) -> None:
         """Go on from what another operator has left, as nothing can be written over that."""
         item, newest = self.item, overtaken.newest
-        if self.is_stopped and self._end_if_closed(newest):
+        if self.is_stopped and self.saver.judge(newest) is claims.Verdict.CLOSED:
+            self._end()
             self.saver.take(newest)  # the list after a pause can be older than this state
         else:
             self.saver.give_way(overtaken)
@@ -177,29 +181,17 @@ class Handling:
         else:
             item.inbox.put(newest)
 
-    def _end_if_closed(self, raw: bodies.RawBody) -> bool:
-        """
-        End the cycle if this state shows that it is closed; return whether that was so.
-
-        The response to the closing PATCH was lost: otherwise, the cycle would have ended with it.
-        """
-        item, settings = self.item, self.env.settings
-        commit = None if item.cycle is None else item.cycle.commit
-        if commit is None:
-            return False
-        body = bodies.Body(raw)
-        if not recording.is_committed(
-                commit, old=decisions.fetch_old(body, settings), body=body, settings=settings):
-            return False
-        item.proceed(None)
-        if commit.resumes:
-            item.resume()
-        return True
+    def _end(self) -> None:
+        """End the cycle, which is closed on the object."""
+        conclusion = self.item.get_cycle().commit
+        self.item.proceed(None)
+        if conclusion is not None and conclusion.resumes:
+            self.item.resume()
 
     def _absorb(self) -> None:
         """Continue from a newer state if its essence is the same."""
         pending = self.item.inbox.pending
-        if pending is not None and not self._is_foreign(pending):
+        if pending is not None and self._judge(pending) is claims.Verdict.SAME:
             self._known = pending
             self.saver.go_on_from(pending)
             self.item.inbox.absorb()
@@ -237,29 +229,23 @@ class Handling:
         if self.is_stopped:
             return decisions.Interruption.STOPPED
         pending = self.item.inbox.pending
-        if pending is not None and pending is not self._known and self._is_foreign(pending):
+        if pending is not None and pending is not self._known and (
+                self._judge(pending) is not claims.Verdict.SAME):
             return decisions.Interruption.CHANGED
         return None
 
     def _has_moved(self) -> bool:
         """Whether a write was answered with what others have changed, deleted, or handled."""
         raw = self.saver.raw
-        return self.saver.is_overtaken or (raw is not self._known and (
-            decisions.is_deleting(raw) != self.view.deleting
-            or self.saver.build_essence(raw) != self.saver.expected))
+        return self.saver.is_overtaken or (
+            raw is not self._known
+            and self._judge(raw, self.saver.expected) is not claims.Verdict.SAME)
 
-    def _is_foreign(self, raw: bodies.RawBody) -> bool:
-        """
-        Whether others have changed the essence of the object, have deleted or handled it, or have
-        added or removed the finalizer.
-
-        Others have handled the object if this process has begun with a state that was outdated:
-        e.g. the last PATCH of a killed process has come late, or an API server was behind.
-        """
-        return (
-            decisions.is_blocked(raw, self.env.settings.persistence.finalizer) != self.view.blocked
-            or self._is_changed(raw, self.view.essence)
-            or self.saver.is_behind(raw, self._known))
+    def _judge(
+            self, raw: bodies.RawBody, expected: bodies.BodyEssence | None = None,
+    ) -> claims.Verdict:
+        """Judge a newer state than the one that was looked at."""
+        return self.saver.judge(raw, self._known, view=self.view, expected=expected)
 
     # Deciding.
 
@@ -359,6 +345,7 @@ class Handling:
         """Close the cycle: store the last-handled state, and remove the progress."""
         item, view, settings = self.item, self.view, self.env.settings
         cycle, conclusion = item.cycle, step.conclusion
+        build_essence = self.saver.ledger.build_essence
         assert cycle is not None
         divergent = conclusion.divergent
         is_too_large = recording.is_too_large(conclusion, body=view.body)
@@ -385,8 +372,8 @@ class Handling:
             merged: Any = self.saver.raw
             for result in results:
                 merged = patches.merge(merged, result)
-            conclusion = conclusion._replace(base=essences.advance(
-                conclusion.base, results, self.saver.build_essence(merged)))
+            conclusion = conclusion._replace(
+                base=essences.advance(conclusion.base, results, build_essence(merged)))
         conclusion = conclusion._replace(
             resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
         is_there = recording.is_committed(
@@ -395,7 +382,7 @@ class Handling:
         handler_ids = [handler.id for handler in self.handlers.changing]
         newest = await self.saver.close(handler_ids, conclusion=conclusion, old=view.old)
         if results and newest is not None:
-            stored = essences.advance(conclusion.base, results, self.saver.build_essence(newest))
+            stored = essences.advance(conclusion.base, results, build_essence(newest))
             if stored != conclusion.base:  # e.g. the server has pruned unknown fields
                 conclusion = conclusion._replace(base=stored)
                 item.proceed(self.item.get_cycle().committing(conclusion))
@@ -408,7 +395,8 @@ class Handling:
             reason=causes.Reason.UPDATE, stored=True, divergent=divergent))
         if conclusion.resumes:
             item.resume()
-        if divergent is not None or self._is_changed(newest, conclusion.base):
+        if divergent is not None or (
+                self._judge(newest, conclusion.base) is not claims.Verdict.SAME):
             self._brake(cycle.contributions, conclusion.base, newest)
             return newest
         item.slow_down(None)
@@ -421,7 +409,7 @@ class Handling:
             base: bodies.BodyEssence, newest: bodies.RawBody,
     ) -> None:
         """Slow down the next cycle if only the last patches of this one have caused it."""
-        essence = self.saver.build_essence(newest)
+        essence = self.saver.ledger.build_essence(newest)
         fields = brakes.find_own(
             diffs.diff(base, essence), [item.patch for item in contributions])
         brake = brakes.press(
@@ -444,13 +432,6 @@ class Handling:
             return self.reason == causes.Reason.RESUME
         return all(handler.id in cycle.states and cycle.states[handler.id].finished
                    for handler in resuming)
-
-    def _is_changed(self, raw: bodies.RawBody, essence: bodies.BodyEssence) -> bool:
-        """Whether the essence differs from what this operator has written."""
-        if raw is self.view.raw:
-            return essence != self.view.essence
-        return decisions.is_deleting(raw) != self.view.deleting or (
-            essence != self.saver.build_essence(raw))
 
     async def _release(self, step: decisions.Release) -> bodies.RawBody | None:
         """Remove the finalizer: all deletion handlers have finished."""

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import brakes, cycles, throttlers
+from kopf._core.actions import brakes, claims, cycles, throttlers
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
@@ -64,23 +64,6 @@ for _phase, _successors in TRANSITIONS.items():
     _phase.successors = tuple(_successors)  # not a set: the hashes of enumeration members are slow
 
 AT_WORK = (Phase.WORKING, Phase.CALLING)
-
-
-class Trust(enum.Enum):
-    """
-    Whether the known state of an object can be older than what the previous process has written.
-
-    It can, if the API server is behind, or if the last PATCH of that process has come late.
-    """
-
-    NONE = enum.auto()
-    """It can: the API has not answered a PATCH for the cycle of the object yet."""
-
-    ATTEMPTED = enum.auto()
-    """It can, or newer records are of this process: the result of its PATCH is not known."""
-
-    CONFIRMED = enum.auto()
-    """It cannot: the API has shown the newest state, e.g. in response to a PATCH."""
 
 
 class Source(Protocol):
@@ -139,7 +122,7 @@ class Item:
         """Whether the object no longer exists, or is no longer served."""
         self.vanished = False
         """Whether the object is gone by a response, though the watch does not show that yet."""
-        self.trust = Trust.NONE
+        self.trust = claims.Trust.NONE
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None
@@ -274,18 +257,18 @@ class Item:
         that is a conflict with an earlier attempt, whose response was lost.
         """
         former = self.trust
-        if former is Trust.NONE:
-            self.trust = Trust.ATTEMPTED
+        if former is claims.Trust.NONE:
+            self.trust = claims.Trust.ATTEMPTED
         try:
             yield
         except errors.APIConflictError as e:
-            if self.trust is Trust.ATTEMPTED and e.earlier is None:
+            if self.trust is claims.Trust.ATTEMPTED and e.earlier is None:
                 self.trust = former
             raise
 
     def confirm(self) -> None:
         """Note that the API has shown the newest state."""
-        self.trust = Trust.CONFIRMED
+        self.trust = claims.Trust.CONFIRMED
 
     def take_over(self, raw: bodies.RawBody) -> None:
         """Take the response to a write of a daemon or a timer, and queue the item."""
@@ -364,7 +347,7 @@ class Item:
         """Get the throttler, after an error."""
         self.throttler = self.throttler or throttlers.Throttler()
         # It is not kept if newer states are shown to event handlers meanwhile.
-        self.throttler.note_basis(self.recall() if self.trust is Trust.NONE else None)
+        self.throttler.note_basis(self.recall() if self.trust is claims.Trust.NONE else None)
         return self.throttler
 
     def recover(self) -> None:

@@ -13,10 +13,10 @@ from typing import Any, cast
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, ids, patches
 from kopf._core.actions import (
     application,
+    claims,
     cycles,
     decisions,
     essences,
@@ -72,6 +72,7 @@ class Saver:
         """The newest state that is known from the server."""
         self.expected: bodies.BodyEssence | None = None
         """The essence of the object after the latest write, unless others have changed it."""
+        self.ledger = claims.Ledger(env.settings, item.handlers)
         self._attempts: list[bodies.RawBody] = []
         """What the writes make of the object that have failed since the latest success."""
         self._timer: asyncio.TimerHandle | None = None
@@ -82,20 +83,37 @@ class Saver:
         env, item = self.env, self.item
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
-            application.Fence(self._is_doubtful, self._is_overtaken, item.confirm))
+            application.Fence(self._is_doubtful, self._judge_met, item.confirm))
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""
-        return self.item.trust is not objects.Trust.CONFIRMED or self.is_shared()
+        return self.item.trust is not claims.Trust.CONFIRMED or self.is_shared()
 
-    def _is_overtaken(self, known: bodies.RawBody, newest: bodies.RawBody) -> bool:
-        """
-        Whether another operator has handled the object between these states.
+    def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
+        """Judge a state that a write to the known one has met."""
+        return claims.judge(claims.Claim(known, self._attempts), newest, ledger=self.ledger)
 
-        The records can also be those of an own write that was applied despite its error.
+    def judge(
+            self,
+            raw: bodies.RawBody,
+            known: bodies.RawBody | None = None,
+            *,
+            view: decisions.View | None = None,
+            expected: bodies.BodyEssence | None = None,
+    ) -> claims.Verdict:
         """
-        return all(is_overtaken(self.item, self.settings, state, newest)
-                   for state in [known, *self._attempts])
+        Judge a newer state than the known one; by default, than that of the cycle.
+
+        Until the API has answered a PATCH, the known state can be so old that the previous process
+        has handled newer ones.
+        """
+        item = self.item
+        is_exclusive = item.cycle is None or item.trust is not claims.Trust.NONE
+        if known is None and not is_exclusive:
+            known = item.basis
+        return claims.judge(claims.Claim(
+            known, conclusion=None if item.cycle is None else item.cycle.commit,
+            view=view, expected=expected, is_exclusive=is_exclusive), raw, ledger=self.ledger)
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""
@@ -150,12 +168,12 @@ class Saver:
     async def _save(self) -> bodies.RawBody | None:
         cycle = self.item.get_cycle().recorded()
         self.item.proceed(cycle)
-        merged: Mapping[str, Any] = self.raw
+        merged: Any = self.raw
         effects: list[patches.Patch] = []
         for contribution in cycle.contributions:
             effects.append(self._get_effect(merged, contribution.patch))
             merged = patches.merge(merged, effects[-1])
-        expected = self.expected = self.build_essence(merged)
+        expected = self.expected = self.ledger.build_essence(merged)
 
         def make_own(body: bodies.Body) -> patches.Patch:
             progress = recording.make_progress(
@@ -331,7 +349,7 @@ class Saver:
 
         They must not be sent again: e.g. a function that increments a field would do so twice.
         """
-        stored = None if newest is None or not effect else self.build_essence(newest)
+        stored = None if newest is None or not effect else self.ledger.build_essence(newest)
         self.item.proceed(self.item.get_cycle().sent(members, effect=effect, stored=stored))
 
     def _get_effect(self, raw: Mapping[str, Any], patch: patches.Patch) -> patches.Patch:
@@ -361,17 +379,6 @@ class Saver:
         self.item.accept(newest)
         self.item.confirm()
 
-    def is_behind(self, raw: bodies.RawBody, known: bodies.RawBody | None = None) -> bool:
-        """
-        Whether the known state was so old that the previous process has handled newer ones.
-
-        Without ``known``, this is the state on which the cycle is based.
-        """
-        if self.item.trust is not objects.Trust.NONE:
-            return False
-        known = known if known is not None else self.item.basis
-        return known is not None and is_overtaken(self.item, self.settings, known, raw)
-
     def give_way(self, overtaken: application.OvertakenError) -> None:
         """Go on from what another operator has left, as nothing can be written over that."""
         self.logger.info(f"{overtaken} What this operator has done is not written.")
@@ -389,7 +396,7 @@ class Saver:
         now = self.env.clock.now()
         restored = recording.restore(
             self.item.handlers.changing, body=bodies.Body(raw), settings=self.settings, now=now)
-        newest = self.build_essence(raw)
+        newest = self.ledger.build_essence(raw)
         outdated = {handler_id: seen for handler_id, seen in cycle.unsaved.items()
                     if seen is not None and seen != newest}
         if not outdated:
@@ -400,33 +407,6 @@ class Saver:
             lambda known, seen: essences.rebase(seen, known, newest), outdated.values())
         return cycles.Cycle(
             reason=causes.Reason.UPDATE, unsaved=outdated, stored=True, divergent=divergent)
-
-    def build_essence(self, raw: Any) -> bodies.BodyEssence:
-        return decisions.build_essence(
-            bodies.Body(raw), settings=self.settings,
-            extra_fields=self.item.handlers.extra_fields)
-
-
-def is_overtaken(
-        item: objects.Item,
-        settings: configuration.OperatorSettings,
-        known: bodies.RawBody,
-        newest: bodies.RawBody,
-) -> bool:
-    """Whether another operator has handled the object between these states: by its records."""
-    try:
-        return _get_records(item, settings, known) != _get_records(item, settings, newest)
-    except Exception:  # e.g. a damaged annotation: the next reconciliation meets it, too
-        return True
-
-
-def _get_records(
-        item: objects.Item, settings: configuration.OperatorSettings, raw: bodies.RawBody,
-) -> object:
-    persistence, body = settings.persistence, bodies.Body(raw)
-    return persistence.diffbase_storage.fetch(body=body), [
-        persistence.progress_storage.fetch(key=handler.id, body=body)
-        for handler in item.handlers.changing]
 
 
 def _merge(raw: bodies.RawBody, patch: patches.Patch) -> bodies.RawBody:

@@ -15,7 +15,7 @@ from typing import Any
 from kopf._cogs.aiokits import timeouts, wakeups
 from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, dicts, patches, references
-from kopf._core.actions import application, decisions, execution, loggers, observers
+from kopf._core.actions import application, claims, decisions, execution, loggers, observers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.hub import Hub
@@ -277,9 +277,8 @@ class Processor:
 
     def _is_different(self, item: objects.Item, a: bodies.RawBody, b: bodies.RawBody) -> bool:
         """Whether the states differ in more than in the records of handlers."""
-        essence, other = (decisions.build_essence(
-            bodies.Body(raw), settings=self.env.settings,
-            extra_fields=item.handlers.extra_fields) for raw in (a, b))
+        essence, other = map(
+            claims.Ledger(self.env.settings, item.handlers).build_essence, (a, b))
         return essence != other or a.get('status') != b.get('status')
 
     def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
@@ -330,8 +329,10 @@ class Processor:
         if item.cycle is None or item.is_at_work:
             return
         self._let_go(item)
-        known = item.recall()
-        if known is None or saving.is_overtaken(item, self.env.settings, known, raw):
+        if claims.judge(
+                claims.Claim(item.recall()), raw,
+                ledger=claims.Ledger(self.env.settings, item.handlers),
+        ) is claims.Verdict.OVERTAKEN:
             item.proceed(None)
 
     def _accompany(self, item: objects.Item, raw: bodies.RawBody) -> bool:
@@ -387,7 +388,7 @@ class Processor:
         try:
             async with timeouts.timeout_at(deadline):
                 try:
-                    if saver.is_behind(raw):  # e.g. the response to a timer has shown that
+                    if saver.judge(raw) is claims.Verdict.OVERTAKEN:  # by a timer's response
                         raise application.OvertakenError(raw)
                     await self._save_or_close(item, saver, raw)
                 except application.OvertakenError as e:
