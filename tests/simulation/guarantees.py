@@ -64,6 +64,9 @@ TRIPS = 8
 WRITES = 4
 """How often an outcome is reviewed until it is stored: two PATCHes, which an exit begins anew."""
 
+REFUSAL = 9.5
+"""How long (seconds) the attempts of refused writes can take, with the throttling after them."""
+
 
 class Violation(Exception):
     """A guarantee does not hold."""
@@ -125,7 +128,9 @@ class Guarantees:
         self.writing = trips + max((
             step.args['seconds'] for step in plan.steps
             if step.action == 'fault' and step.args['action'] in ('slow', 'delay')), default=0.0)
-        """How long (seconds) the writing of an outcome can take if the API is only slow."""
+        """How long (seconds) the writing of an outcome can take."""
+        if any(step.action == 'exhaust' for step in plan.steps):
+            self.writing += REFUSAL
         reviews = len(plan.features & {'sync mutating', 'sync validating'})
         self.writing += reviews * WRITES * (max(REVIEW_TIMES) + max(threads.DELAYS))
         self.period = plan.flush_delay + 0.1 + trips
@@ -137,6 +142,9 @@ class Guarantees:
         self.names: dict[str, str] = {}
         self.calls: collections.defaultdict[str, list[Call]] = collections.defaultdict(list)
         self.running: collections.defaultdict[str, list[Call]] = collections.defaultdict(list)
+        self.written: collections.defaultdict[str, list[tuple[int, Any]]] = (
+            collections.defaultdict(list))
+        """The versions of each object that operators have written, and by which process."""
         self.shown: dict[Any, dict[str, tuple[str | None, str]]] = collections.defaultdict(dict)
         """What the event handlers of each process were shown last: the type and the version."""
         self.edited: dict[str, float] = {}
@@ -373,10 +381,12 @@ class Guarantees:
             return  # it does not know of later attempts
         if last is None or last.reason != call.reason or last.ended is None:
             return
-        is_unwritten = call.id.replace('/', '.') not in get_progress(body)
-        if self.is_stale(last) and (not self.is_stale(call) or (
-                is_unwritten and call.version > last.version)):
+        if self.is_stale(last) and not self.is_stale(call):
             return  # what was done for an outdated state is not written
+        if last.process is call.process and any(
+                last.version < version <= call.version and writer is not call.process
+                for version, writer in self.written[call.uid]):
+            return  # nor what was done when another operator had written newer records
         if last.outcome == 'retry' and call.retry == last.retry + 1 and (
                 now < last.ended + last.delay - TOLERANCE):
             raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
@@ -426,6 +436,7 @@ class Guarantees:
                 missed[uid] = math.inf if type == 'DELETED' else int(meta['resourceVersion'])
         if writer is None or old is None:
             return
+        self.written[uid].append((int(meta['resourceVersion']), writer))
         self._check_identity(new, uid)
         self._check_foreign(old, new)
         self._check_release(type, old, new, uid)
@@ -533,7 +544,8 @@ class Guarantees:
 
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
-        for known in (self.calls, self.running, self.names, self.edited, *self.shown.values()):
+        for known in (self.calls, self.running, self.names, self.edited, self.written,
+                      *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]
         for key in [key for key in self.companions if key[1] not in self.objects]:

@@ -52,6 +52,9 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (965567, "finished sub-handlers are called again, as another one has seen an older state"),
     (3000254, "the next sub-handler is called, though a PATCH has met newer records meanwhile"),
     (2000018, "a conflict with an own PATCH, whose response was lost, is taken for another's"),
+    (4101275, "a state is lost that has come before a conflict was answered with an older one"),
+    (4102777, "event handlers are shown the end with an older state than they were shown before"),
+    (4102810, "a sub-handler is called though the last response has shown no finalizer"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault
@@ -63,6 +66,8 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (960506, "a handler sees a change again if another one has missed the return from it"),
     (965523, "a number that was refused once can be set while nobody refuses it"),
     (2000955, "two PATCHes that slow webhooks review take longer than the exit"),
+    (4002010, "what is done for older records is lost if another operator has written newer ones"),
+    (4002387, "what is done while writes are refused is not written if the exit comes soon"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
     assert worlds.run(plans.make(seed)).violation is None, truth
@@ -74,6 +79,9 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (3100910, "what is done for an older state is not stored when another closes the cycle"),
     (3101198, "a record of an earlier process does not show that a later call has ended"),
     (24, "what is done for an older state is not written over a newer one, which is old, too"),
+    (4101329, "a new leader that was blind begins with older records than the former one has left"),
+    (4101766, "what is applied for a namesake of the owner is collected: that owner is absent"),
+    (4102755, "the delay of an attempt ends if another operator has written newer records"),
     (4100100, "what a process has done for an older state is stored if it writes that itself"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):

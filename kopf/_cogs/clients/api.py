@@ -298,7 +298,7 @@ class Client:
                 self._log_retry(logger or self.logger, which, method, path, error)
                 await asyncio.sleep(pause)
             except errors.APIError as error:
-                error.earlier = error.earlier or failure
+                error.follow(failure)
                 raise
 
     @contextlib.asynccontextmanager

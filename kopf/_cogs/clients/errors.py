@@ -54,6 +54,10 @@ class APIError(Exception):
         self.shown: str | None = None
         """What is shown instead of the message, if that can have values of a Secret."""
 
+    def follow(self, earlier: 'APIError | None') -> None:
+        """Note the failure of an earlier attempt, unless one is known."""
+        self.earlier = self.earlier or earlier
+
     def __str__(self) -> str:
         return self.shown or self.message or f"HTTP {self.status}"
 

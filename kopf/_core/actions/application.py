@@ -191,7 +191,7 @@ class Target(NamedTuple):
                 self.client, settings=self.client.settings, resource=self.resource,
                 namespace=_namespace_of(raw), name=meta['name'])
         except errors.APIError as e:
-            e.earlier = e.earlier or (None if after is None else after.earlier)
+            e.follow(None if after is None else after.earlier)
             raise
         is_same = found is not None and found['metadata'].get('uid') == meta.get('uid')
         return found if is_same else None
@@ -265,7 +265,8 @@ async def _merge(
                 newest, payload, subresource='status' if alone else None,
                 permit=None if key == 'resourceVersion' else target.pass_unfenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
-            e.earlier = earlier = e.earlier or earlier
+            e.follow(earlier)
+            earlier = e.earlier
             expected, newest = newest, await target.read_again(newest, after=e)
             if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None

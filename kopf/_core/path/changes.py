@@ -615,7 +615,8 @@ class Handling:
         """Write between two sub-handlers; the next ones see the state that the server returns."""
         with _retrying_outside():
             newest = await self.saver.save()
-        if newest is None:
+        if newest is None or (
+                self._judge(newest, self.saver.expected) is not claims.Verdict.SAME):
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(
             newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields)

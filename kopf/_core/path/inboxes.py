@@ -162,8 +162,11 @@ class Inbox:
         return True
 
     def put(self, raw: bodies.RawBody) -> None:
-        """Set the state with which the next reconciliation begins."""
-        self._pending = raw
+        """Set the state with which the next handling begins, unless a newer one is waiting."""
+        pending = self.pending
+        if pending is None or not bodies.is_newer(
+                bodies.parse_version(pending), bodies.parse_version(raw)):
+            self._pending = raw
 
     def remind(self) -> None:
         """Let the next reconciliation begin with the kept state, unless a newer one arrives."""

@@ -208,7 +208,10 @@ class Processor:
                 if raw is not None and item.noticed:
                     self._get_logger(raw).debug("Deleted, really deleted, and we are notified.")
                 return
-            if raw is None or item.vanished:
+            if raw is None:
+                return
+            if item.vanished:
+                item.keep(raw)  # the end is reported with the newest state
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:

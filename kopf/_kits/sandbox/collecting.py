@@ -52,7 +52,7 @@ class Collector:
 
     def hear(self, change: Change) -> None:
         item = (change.resource, change.new.key)
-        self._index(item, change)
+        has_new_owners = self._index(item, change)
         if change.type == 'DELETED':
             for dependent in self._dependents.get(change.new.uid, ()):
                 self._enqueue('check', dependent)
@@ -63,7 +63,7 @@ class Collector:
             if change.resource != CRDS:
                 self._enqueue_definition(change.resource)
             return
-        if item in self._owners and change.type == 'ADDED':
+        if has_new_owners:  # they can be absent
             self._enqueue('check', item)
         if b'"deletionTimestamp"' not in change.new.raw:
             return
@@ -118,7 +118,8 @@ class Collector:
         if entry is not None and b'"deletionTimestamp"' in entry.raw:
             self._enqueue('definition', (CRDS, key))
 
-    def _index(self, item: Item, change: Change) -> None:
+    def _index(self, item: Item, change: Change) -> bool:
+        """Note the owners of the object; return whether there are new ones."""
         old = self._owners.pop(item, ())
         new: tuple[str, ...] = ()
         if change.type != 'DELETED' and b'"ownerReferences":[' in change.new.raw:
@@ -135,6 +136,7 @@ class Collector:
                 self._enqueue('held', owner)
         for uid in new:
             self._dependents[uid][item] = None
+        return not set(new) <= set(old)
 
     # Owners and dependents.
 

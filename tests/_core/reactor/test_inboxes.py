@@ -131,6 +131,16 @@ def test_an_echo_is_expected_if_versions_are_not_comparable(inbox, known, versio
     assert inbox.get_patience(3.0) == (10.0 if expected else None)
 
 
+@pytest.mark.parametrize(('waiting', 'version', 'expected'), [
+    (None, 2, 2), (1, 2, 2), (2, 2, 2), (3, 2, 3), ('a', 2, 'a')])
+def test_a_state_to_begin_with_replaces_no_newer_one(inbox, waiting, version, expected):
+    if waiting is not None:
+        inbox.offer(make(waiting), now=0)
+    inbox.put(make(version))
+    assert inbox.take() == make(expected)
+
+
+
 def test_the_echo_of_an_own_write_is_no_news_and_ends_the_waiting(inbox):
     offer(inbox, 'a')
     inbox.take()

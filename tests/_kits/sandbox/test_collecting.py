@@ -49,6 +49,14 @@ async def test_dependents_of_several_owners_stay_with_the_others(sandbox):
     assert [ref['name'] for ref in refs] == ['two']
 
 
+async def test_dependents_that_get_an_absent_owner_go(sandbox):
+    owner = await sandbox.create(cm('owner'))
+    await sandbox.create(cm('child', metadata=owned(owner)))
+    owner['metadata']['uid'] = 'of-a-former-one'
+    await sandbox.patch('cm', 'child', {'metadata': owned(owner)})
+    await gone(sandbox, 'cm', 'child')
+
+
 async def test_orphans_stay(sandbox):
     owner = await sandbox.create(cm('owner'))
     await sandbox.create(cm('child', metadata=owned(owner)))
