@@ -64,7 +64,7 @@ TRIPS = 8
 WRITES = 4
 """How often an outcome is reviewed until it is stored: two PATCHes, which an exit begins anew."""
 
-REFUSAL = 9.5
+REFUSAL = 20.0
 """How long (seconds) the attempts of refused writes can take, with the throttling after them."""
 
 
@@ -109,6 +109,10 @@ def _has_ended(record: Any, *, since: float) -> bool:
         read_time(record['stopped']) >= since - TOLERANCE)
 
 
+def _is_blocked(raw: Any) -> bool:
+    return FINALIZER in (raw['metadata'].get('finalizers') or ())
+
+
 def without_own(essence: Any) -> Any:
     """Without what the handlers themselves have patched."""
     return essence and {**essence, 'spec': {
@@ -145,6 +149,8 @@ class Guarantees:
         self.written: collections.defaultdict[str, list[tuple[int, Any]]] = (
             collections.defaultdict(list))
         """The versions of each object that operators have written, and by which process."""
+        self.stripped: dict[str, float] = {}
+        """When others have removed the finalizer: a thread can have been on its way."""
         self.shown: dict[Any, dict[str, tuple[str | None, str]]] = collections.defaultdict(dict)
         """What the event handlers of each process were shown last: the type and the version."""
         self.edited: dict[str, float] = {}
@@ -242,7 +248,8 @@ class Guarantees:
             return
         if self.needs_finalizer(body, call.process) and call.id not in ('children', 'timer') and (
                 FINALIZER not in (body['metadata'].get('finalizers') or ())) and (
-                call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')):
+                call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')) and (
+                now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS)):
             raise Violation('finalizer first', f"{call} begins without the finalizer")
         if call.kind == 'change' and call.id != 'children':
             self._check_repetition(call, body)
@@ -308,8 +315,8 @@ class Guarantees:
                 if self.is_calm and earlier.ended is not None and (
                         earlier.ended + self.period < earlier.process.gone_at):
                     raise Violation('not repeated', f"{call} begins again, it was not stored")
-                is_told = earlier.process.has_left_work and earlier.ended is not None and (
-                    earlier.ended + self.writing > earlier.process.gone_at)
+                is_told = earlier.ended is not None and (
+                    earlier.ended + self.writing > earlier.process.left_work_at)
                 if not earlier.process.killed and not is_told:
                     raise Violation('not repeated', f"{call} begins again after a regular stop")
 
@@ -334,6 +341,8 @@ class Guarantees:
             if last.outcome == 'retry' and now < last.ended + last.delay - TOLERANCE:
                 raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
             expected = {'retry': last.retry + 1, 'interrupted': last.retry}.get(last.outcome, 0)
+            if call.retry == last.retry and last.ended <= call.process.deposed_at:
+                return  # the attempt is repeated, as its patch was not written
         if call.retry != expected:
             raise Violation('retries', f"{call} is the attempt {expected}")
 
@@ -434,6 +443,8 @@ class Guarantees:
         for process, missed in self.missed.items():
             if process is not writer and not process.lag.is_over:
                 missed[uid] = math.inf if type == 'DELETED' else int(meta['resourceVersion'])
+        if old is not None and writer is None and _is_blocked(old) and not _is_blocked(new):
+            self.stripped[uid] = now
         if writer is None or old is None:
             return
         self.written[uid].append((int(meta['resourceVersion']), writer))
@@ -544,7 +555,7 @@ class Guarantees:
 
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
-        for known in (self.calls, self.running, self.names, self.edited, self.written,
+        for known in (self.calls, self.running, self.names, self.edited, self.written, self.stripped,
                       *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]
@@ -569,6 +580,11 @@ class Guarantees:
                 self._check_process(process, indices.get(process))
         self._check_children()
 
+    def _find_done(self, uid: str, id: str) -> list[Call]:
+        """Find the calls that have finished, but for what was lost with a process."""
+        return [call for call in self.calls[uid] if call.id == id and call.finished
+                and (call.persisted or not (call.process.killed or self.is_lost(call)))]
+
     def _check_object(self, uid: str, raw: Any, working: Any) -> None:
         meta = raw['metadata']
         name = meta['name']
@@ -586,9 +602,7 @@ class Guarantees:
         for id in CHANGING:
             if id.split('/')[0] not in self.features:
                 continue
-            # What was lost with a process, nobody knows: the object can have returned.
-            done = [call for call in self.calls[uid] if call.id == id and call.finished
-                    and (call.persisted or not (call.process.killed or self.is_lost(call)))]
+            done = self._find_done(uid, id)
             if not done or without_own(done[-1].new) != without_own(get_essence(raw)):
                 seen = done[-1].new if done else None
                 raise Violation('all is handled', f"{id} of {name} has seen {seen} last")
@@ -598,9 +612,10 @@ class Guarantees:
             if status.get('n') != raw['spec']['n']:
                 raise Violation('timers', f"the timer of {name} has seen {status} last")
         if 'main' in self.features:
-            done = [call for call in self.calls[uid] if call.id == 'main' and call.finished]
+            done = [call for call in self._find_done(uid, 'main')
+                    if call.persisted or not self.is_stale(call)]
             result = (raw.get('status') or {}).get('main')
-            if done[-1].outcome == 'done' and (result or {}).get('n') != raw['spec']['n']:
+            if done and done[-1].outcome == 'done' and (result or {}).get('n') != raw['spec']['n']:
                 raise Violation('results', f"the result of main of {name} is {result}")
         if 'field' in self.features and raw['spec'].get('f') is not None:
             done = [call for call in self.calls[uid] if call.id == 'field/spec.f' and call.finished]

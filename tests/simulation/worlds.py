@@ -11,6 +11,7 @@ import gc
 import hashlib
 import itertools
 import logging
+import math
 import random
 import threading
 import traceback
@@ -202,8 +203,10 @@ class Life(threads.Host):
         """Whether the indices are promised to be full: all lists worked at the start."""
         self.is_deposed = False
         """Whether it has lost its Lease, and does not lead again yet."""
-        self.has_left_work = False
-        """Whether it has said that there was no time to write everything before its exit."""
+        self.deposed_at = -math.inf
+        """When it has lost its Lease at last."""
+        self.left_work_at = math.inf
+        """When it has said that there was no time to write everything before its exit."""
         self.lag: Lag | None = None
         """How far the API server is behind that serves its lists and watches."""
         self.has_caught_up = True
@@ -377,11 +380,12 @@ class World:
             process.is_indexed = False
         if text.startswith("Lost the Lease"):
             process.is_deposed = True
+            process.deposed_at = process.loop.time()
             self.guarantees.depose(process)
         elif text.startswith("Leading:"):
             process.is_deposed = False
         if text.startswith("What is done could not be written before the exit"):
-            process.has_left_work = True
+            process.left_work_at = min(process.left_work_at, process.loop.time())
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and record.levelno >= logging.ERROR and (
                 not isinstance(error, EXPECTED)):

@@ -202,9 +202,10 @@ class Informer:
         is_new_state = item.offer(body)
         if is_new_state:
             item.show(body, packed)
-        if self.handlers.watching:
+        is_unseen = self.handlers.watching and item.inbox.is_unseen(body)
+        if is_unseen:  # a watch can begin before the newest states of a long list
             self._record(item, type, body, packed)
-        if self.handlers.watching or is_new_state:
+        if is_unseen or is_new_state:
             self.schedule(item, packed=packed if is_new_state else None)
 
     def skipped(
