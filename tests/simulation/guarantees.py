@@ -249,7 +249,10 @@ class Guarantees:
         if self.needs_finalizer(body, call.process) and call.id not in ('children', 'timer') and (
                 FINALIZER not in (body['metadata'].get('finalizers') or ())) and (
                 call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')) and (
-                now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS)):
+                now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS)) and not (
+                # It has begun for an older state, and the newest one is not looked at yet.
+                call.kind == 'daemon' and call.retry and call.uid in self.missed.get(
+                    call.process, ())):
             raise Violation('finalizer first', f"{call} begins without the finalizer")
         if call.kind == 'change' and call.id != 'children':
             self._check_repetition(call, body)
@@ -555,8 +558,8 @@ class Guarantees:
 
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
-        for known in (self.calls, self.running, self.names, self.edited, self.written, self.stripped,
-                      *self.shown.values()):
+        for known in (self.calls, self.running, self.names, self.edited, self.written,
+                      self.stripped, *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]
         for key in [key for key in self.companions if key[1] not in self.objects]:
@@ -583,7 +586,10 @@ class Guarantees:
     def _find_done(self, uid: str, id: str) -> list[Call]:
         """Find the calls that have finished, but for what was lost with a process."""
         return [call for call in self.calls[uid] if call.id == id and call.finished
-                and (call.persisted or not (call.process.killed or self.is_lost(call)))]
+                and (call.persisted or not (
+                    call.process.killed or self.is_lost(call)
+                    or (call.process.left_work_at < math.inf and call.ended is not None
+                        and call.ended + self.writing > call.process.left_work_at)))]
 
     def _check_object(self, uid: str, raw: Any, working: Any) -> None:
         meta = raw['metadata']

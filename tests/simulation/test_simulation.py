@@ -55,6 +55,7 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (4101275, "a state is lost that has come before a conflict was answered with an older one"),
     (4102777, "event handlers are shown the end with an older state than they were shown before"),
     (4102810, "a sub-handler is called though the last response has shown no finalizer"),
+    (4104811, "newer records of sub-handlers are not noticed if their parent has the same one"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed, is_stale=True)).violation is None, fault
@@ -79,6 +80,9 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (3100910, "what is done for an older state is not stored when another closes the cycle"),
     (3101198, "a record of an earlier process does not show that a later call has ended"),
     (24, "what is done for an older state is not written over a newer one, which is old, too"),
+    (5100508, "a daemon goes on without the finalizer until the newest state is looked at"),
+    (5100651, "what could not be written before an exit is lost, and nobody knows of it"),
+    (5102513, "a finalizer of others is removed when webhooks work again"),
     (4101329, "a new leader that was blind begins with older records than the former one has left"),
     (4101766, "what is applied for a namesake of the owner is collected: that owner is absent"),
     (4102755, "the delay of an attempt ends if another operator has written newer records"),

@@ -706,7 +706,7 @@ class World:
                         name, lambda known: [key for key in known if key != 'example.com/other'])
                     break
                 except statuses.APIError as e:
-                    if e.code not in (409, 500):  # 500: nobody serves the webhooks now
+                    if e.code == 404:
                         break
                 await asyncio.sleep(1)
 

@@ -113,8 +113,12 @@ class Connection:
 
     async def retire(self) -> None:
         """Close the client when the requests under way have ended; there must be no new ones."""
-        self._retired = True
+        self.prepare_end()
         await self.release()
+
+    def prepare_end(self) -> None:
+        """Let the client be closed as soon as there are no users any more."""
+        self._retired = True
 
     async def release(self) -> None:
         """Close the client if this connection is retired and has no users."""

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from kopf._cogs.clients import connections, errors, vaults
+from kopf._cogs.clients import connections, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
 
@@ -51,7 +51,12 @@ class Pool:
         return next((connection.shown for connection in self._current.values()), '')
 
     async def close(self) -> None:
-        """Close all connections, also those in use. There are no new ones after that."""
+        """
+        Close all connections, also those in use.
+
+        What is still to be requested, e.g. by a handler that ends after the operator, gets a
+        connection that is closed after its requests.
+        """
         self._is_closed = True
         self._current = {}
         async with contextlib.AsyncExitStack() as stack:  # all, even if one is cancelled
@@ -69,7 +74,6 @@ class Pool:
         Get a connection with any of the credentials with the highest priority; make it if needed.
 
         :raises LoginError: if there are no usable credentials.
-        :raises errors.APIConnectionError: if the pool is closed.
         """
         while True:
             connection = self._get_current()
@@ -84,7 +88,7 @@ class Pool:
     def _get_current(self) -> connections.Connection | None:
         origin = self._vault.select()
         connection = self._current.get(id(origin)) if origin is not None else None
-        if connection is None:
+        if connection is None or connection.closed:
             return None
         connection.follow_files()
         return None if connection.outdated else connection
@@ -100,10 +104,10 @@ class Pool:
                     raise failure from None
                 raise
             known = self._current.get(id(origin))
+            if known is not None and known.closed:
+                known = None
             if known is not None and not known.outdated:
                 return
-            if self._is_closed:
-                raise errors.APIConnectionError("the connections are closed")
             try:
                 connection = connections.Connection(
                     origin, trust_env=self._settings.networking.trust_env)
@@ -117,6 +121,8 @@ class Pool:
                 continue
             for instrument in self._instruments:
                 instrument(connection)
+            if self._is_closed:
+                connection.prepare_end()
             self._opened.add(connection)
             for former in list(self._current.values()):
                 if former is known or not self._vault.holds(former.origin):

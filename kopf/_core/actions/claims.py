@@ -15,23 +15,6 @@ from kopf._core.actions import cycles, decisions, recording
 from kopf._core.intents import registries
 
 
-class Trust(enum.Enum):
-    """
-    Whether the known state of an object can be older than what the previous process has written.
-
-    It can, if the API server is behind, or if the last PATCH of that process has come late.
-    """
-
-    NONE = enum.auto()
-    """It can: the API has not answered a PATCH for the cycle of the object yet."""
-
-    ATTEMPTED = enum.auto()
-    """It can, or newer records are of this process: the result of its PATCH is not known."""
-
-    CONFIRMED = enum.auto()
-    """It cannot: the API has shown the newest state, e.g. in response to a PATCH."""
-
-
 class Verdict(enum.Enum):
     """What a newer state means. If several are true, the last of them counts."""
 
@@ -59,11 +42,11 @@ class Ledger(NamedTuple):
 
     def read(self, raw: bodies.RawBody) -> object | None:
         """Read what operators have recorded of their handling; None if a record is damaged."""
-        persistence, body = self.settings.persistence, bodies.Body(raw)
+        body = bodies.Body(raw)
         try:
-            return persistence.diffbase_storage.fetch(body=body), [
-                persistence.progress_storage.fetch(key=handler.id, body=body)
-                for handler in self.handlers.changing]
+            return self.settings.persistence.diffbase_storage.fetch(body=body), recording.fetch_all(
+                [handler.id for handler in self.handlers.changing], body=body,
+                settings=self.settings)
         except Exception:  # the storages can be those of the author
             return None
 

@@ -84,6 +84,24 @@ def fetch_state(
     return progression.HandlerState.from_record(record, now=now) if record else None
 
 
+def fetch_all(
+        handler_ids: Iterable[ids.HandlerId],
+        *,
+        body: bodies.Body,
+        settings: configuration.OperatorSettings,
+) -> Mapping[ids.HandlerId, object]:
+    """Read the records of the handlers and of their sub-handlers, as they are."""
+    found: dict[ids.HandlerId, object] = {}
+    queue = [*handler_ids]
+    while queue:
+        handler_id = queue.pop()
+        if handler_id not in found:
+            record = settings.persistence.progress_storage.fetch(key=handler_id, body=body)
+            found[handler_id] = record
+            queue.extend(ids.HandlerId(ref) for ref in _get_subrefs(record or {}))
+    return found
+
+
 def restore(
         declared: Iterable[handlers.ChangingHandler],
         *,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import brakes, claims, cycles, throttlers
+from kopf._core.actions import brakes, cycles, throttlers
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
@@ -104,9 +104,9 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        'brake', 'companions', 'cycle', 'due', 'gone', 'inbox', 'initial', 'last_list', 'memo',
-        'name', 'noticed', 'phase', 'reconcilers', 'source', 'throttler', 'trust', 'uid',
-        'vanished')
+        'attempts', 'brake', 'companions', 'cycle', 'due', 'gone', 'inbox', 'initial',
+        'is_confirmed', 'last_list', 'memo', 'name', 'noticed', 'phase', 'reconcilers', 'source',
+        'throttler', 'uid', 'vanished')
 
     def __init__(self, source: Source, uid: str, *, initial: bool) -> None:
         self.source = source
@@ -122,7 +122,15 @@ class Item:
         """Whether the object no longer exists, or is no longer served."""
         self.vanished = False
         """Whether the object is gone by a response, though the watch does not show that yet."""
-        self.trust = claims.Trust.NONE
+        self.is_confirmed = False
+        """
+        Whether the API has shown the newest state, e.g. in response to a PATCH.
+
+        Until then, the known state can be older than what the previous process has written: if the
+        API server is behind, or if the last PATCH of that process has come late.
+        """
+        self.attempts: tuple[bodies.RawBody, ...] = ()
+        """What those writes make of the object whose results are not known."""
         self.last_list = 0
         """The number of the last list of the informer that has shown the object."""
         self.name: tuple[str | None, str] | None = None
@@ -251,24 +259,26 @@ class Item:
         return is_newest
 
     @contextlib.contextmanager
-    def attempting(self) -> Iterator[None]:
+    def attempting(self, *made: bodies.RawBody) -> Iterator[None]:
         """
-        Note that a PATCH is sent in this block. If there is a conflict, its result is known, unless
-        that is a conflict with an earlier attempt, whose response was lost.
+        Note that a PATCH is sent in this block, and what its parts make of the object.
+
+        If the PATCH succeeds, or if there is a conflict, its result is known, unless that is a
+        conflict with an earlier attempt, whose response was lost.
         """
-        former = self.trust
-        if former is claims.Trust.NONE:
-            self.trust = claims.Trust.ATTEMPTED
+        former = self.attempts
+        self.attempts = (*former, *made)
         try:
             yield
         except errors.APIConflictError as e:
-            if self.trust is claims.Trust.ATTEMPTED and e.earlier is None:
-                self.trust = former
+            if e.earlier is None:
+                self.attempts = former
             raise
+        self.attempts = ()
 
     def confirm(self) -> None:
         """Note that the API has shown the newest state."""
-        self.trust = claims.Trust.CONFIRMED
+        self.is_confirmed = True
 
     def take_over(self, raw: bodies.RawBody) -> None:
         """Take the response to a write of a daemon or a timer, and queue the item."""
@@ -347,7 +357,7 @@ class Item:
         """Get the throttler, after an error."""
         self.throttler = self.throttler or throttlers.Throttler()
         # It is not kept if newer states are shown to event handlers meanwhile.
-        self.throttler.note_basis(self.recall() if self.trust is claims.Trust.NONE else None)
+        self.throttler.note_basis(None if self.is_confirmed else self.recall())
         return self.throttler
 
     def recover(self) -> None:

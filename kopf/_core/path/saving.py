@@ -73,8 +73,6 @@ class Saver:
         self.expected: bodies.BodyEssence | None = None
         """The essence of the object after the latest write, unless others have changed it."""
         self.ledger = claims.Ledger(env.settings, item.handlers)
-        self._attempts: list[bodies.RawBody] = []
-        """What the writes make of the object that have failed since the latest success."""
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[bodies.RawBody | None] | None = None
 
@@ -87,11 +85,11 @@ class Saver:
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""
-        return self.item.trust is not claims.Trust.CONFIRMED or self.is_shared()
+        return not self.item.is_confirmed or self.is_shared()
 
     def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
         """Judge a state that a write to the known one has met."""
-        return claims.judge(claims.Claim(known, self._attempts), newest, ledger=self.ledger)
+        return claims.judge(claims.Claim(known, self.item.attempts), newest, ledger=self.ledger)
 
     def judge(
             self,
@@ -108,11 +106,11 @@ class Saver:
         has handled newer ones.
         """
         item = self.item
-        is_exclusive = item.cycle is None or item.trust is not claims.Trust.NONE
+        is_exclusive = item.cycle is None or item.is_confirmed
         if known is None and not is_exclusive:
             known = item.basis
         return claims.judge(claims.Claim(
-            known, conclusion=None if item.cycle is None else item.cycle.commit,
+            known, item.attempts, conclusion=None if item.cycle is None else item.cycle.commit,
             view=view, expected=expected, is_exclusive=is_exclusive), raw, ledger=self.ledger)
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
@@ -271,12 +269,12 @@ class Saver:
     ) -> tuple[bodies.RawBody | None, bool]:
         ops = patches.make_json_patch(self.raw, wanted)
         target, is_exact = self.target, guards is application.VERSION
-        with self.item.attempting():
+        with self.item.attempting(wanted):
             newest, applied = await application.exchange(
                 target, self.raw, ops, guards=guards,
                 permit=None if is_exact else self._verify_unshared)
-        if newest is not None and not (applied and is_exact):
-            target.verify(wanted if applied else self.raw, newest)
+            if newest is not None and not (applied and is_exact):
+                target.verify(wanted if applied else self.raw, newest)
         self._accept(newest)
         return newest, applied
 
@@ -309,11 +307,13 @@ class Saver:
     async def _apply(
             self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
     ) -> bodies.RawBody | None:
-        self._attempts.append(_merge(raw, batch))
-        with self.item.attempting():
+        made: Any = _merge(_merge(raw, batch), own)
+        known: Any = raw
+        parts: Any = [made, *({**a, 'status': b.get('status')} for a, b in [
+            (made, known), (known, made)])]
+        with self.item.attempting(*parts):
             newest = await application.apply(
                 self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
-        self._attempts.clear()
         self._accept(newest)
         return newest
 

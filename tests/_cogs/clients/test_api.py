@@ -516,15 +516,15 @@ async def test_ready_made_sessions_are_used_as_they_are_and_closed(server, setti
     assert session.closed
 
 
-async def test_no_connections_are_made_after_closing(server, settings):
-    server.script(say({}))
+async def test_connections_that_are_made_after_closing_are_closed_after_their_requests(
+        server, settings):
+    server.script(say({}), say({}))
     client = api.Client(
         credentials=credentials.ConnectionInfo(server=server.url), settings=settings)
     await client.close()
-    with pytest.raises(errors.APIConnectionError, match='closed'):
-        await client.request('GET', '/', retry=False)
-    assert not server.requests
-    assert not client._pool._opened
+    for number in range(2):
+        await asyncio.gather(client.request('GET', '/'), client.request('GET', '/'))
+        assert [connection.closed for connection in client._pool._opened] == [True] * (number + 1)
 
 
 # The environment.

@@ -44,6 +44,7 @@ KNOWN = merge(store(
     {'spec': {'f': 0}}), {'spec': {'f': 1, 'g': 1}})
 HANDLINGS = {
     'begun': lambda raw: record(raw, 'a'),
+    'begun below': lambda raw: record(record(raw, 'a', subrefs=['a/x']), 'a/x'),
     'continued': lambda raw: record(raw, 'b', retries=3),
     'closed': lambda raw: store(raw, BASE),
     'damaged': lambda raw: annotate(raw, HANDLED, '{'),
@@ -114,6 +115,13 @@ def test_without_a_known_state_others_can_have_handled_the_object(trifles, handl
     newest = edit(KNOWN, [*trifles, *handlings])
     assert judge(Claim(None), newest, ledger=LEDGER) is Verdict.OVERTAKEN
     assert judge(Claim(None, is_exclusive=True), newest, ledger=LEDGER) is Verdict.SAME
+
+
+def test_sub_handlers_have_records_too():
+    known = record(KNOWN, 'a', subrefs=['a/x'])
+    newest = record(known, 'a/x')
+    assert judge(Claim(known), newest, ledger=LEDGER) is Verdict.OVERTAKEN
+    assert judge(Claim(known, made=[newest]), newest, ledger=LEDGER) is Verdict.SAME
 
 
 def test_a_state_is_not_overtaken_by_itself_though_its_records_are_damaged():
