@@ -267,7 +267,7 @@ class Item:
         conflict with an earlier attempt, whose response was lost.
         """
         former = self.attempts
-        self.attempts = (*former, *made)
+        self.attempts = (*former, *(state for state in made if state not in former))
         try:
             yield
         except errors.APIConflictError as e:

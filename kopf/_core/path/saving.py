@@ -307,15 +307,22 @@ class Saver:
     async def _apply(
             self, raw: bodies.RawBody, batch: patches.Patch, own: patches.Patch,
     ) -> bodies.RawBody | None:
-        made: Any = _merge(_merge(raw, batch), own)
-        known: Any = raw
-        parts: Any = [made, *({**a, 'status': b.get('status')} for a, b in [
-            (made, known), (known, made)])]
-        with self.item.attempting(*parts):
+        with self.item.attempting(*self._foresee(raw, batch, own)):
             newest = await application.apply(
                 self.target, raw, batch, commit_in_status='status' in own and 'metadata' not in own)
         self._accept(newest)
         return newest
+
+    def _foresee(
+            self, raw: Any, batch: patches.Patch, own: patches.Patch,
+    ) -> Sequence[bodies.RawBody]:
+        """Find what a PATCH makes of the object: as a whole, and by each of its requests alone."""
+        made: Any = _merge(raw, batch)
+        if batch.fns:  # they carry the framework's fields
+            made = _merge(made, own)
+        if 'status' not in made or 'status' not in self.item.resource.subresources:
+            return [made]
+        return [made, *({**a, 'status': b.get('status')} for a, b in [(made, raw), (raw, made)])]
 
     async def _send_separately(self) -> bodies.RawBody | None:
         """
