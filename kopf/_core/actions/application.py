@@ -71,6 +71,7 @@ class Fence(NamedTuple):
     """Whether others could have handled the object since the known state."""
     judge: Callable[[bodies.RawBody, bodies.RawBody], claims.Verdict]
     """Judge the second state, for what is claimed on the first one."""
+    ledger: claims.Ledger
     confirm: Callable[[], None]
     """Note that nobody has handled the object until the newest state, which was just read."""
 
@@ -114,9 +115,8 @@ class Target(NamedTuple):
     ) -> bool:
         """Whether the newest state has the patch, as the records of this operator prove."""
         patched: Any = patches.merge(expected, patch)
-        return _is_reflected(patch, actual) and self.fence is not None and (
-            self.fence.judge(expected, actual) is claims.Verdict.OVERTAKEN
-            and self.fence.judge(patched, actual) is not claims.Verdict.OVERTAKEN)
+        return _is_reflected(patch, actual) and self.fence is not None and claims.is_written(
+            expected, patched, actual, ledger=self.fence.ledger)
 
     def announce(self, patch: Mapping[str, Any] | patches.JSONPatch) -> None:
         """Log the patch, without the values of Secrets."""

@@ -83,6 +83,14 @@ def judge(
     return Verdict.SAME
 
 
+def is_written(
+        known: bodies.RawBody, written: bodies.RawBody, newest: bodies.RawBody, *, ledger: Ledger,
+) -> bool:
+    """Whether the newest records prove that a write to the known state was applied."""
+    records = ledger.read(newest)
+    return records is not None and records == ledger.read(written) != ledger.read(known)
+
+
 def _is_closed(
         conclusion: cycles.Conclusion, newest: bodies.RawBody, ledger: Ledger,
 ) -> bool:

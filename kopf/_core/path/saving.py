@@ -81,7 +81,7 @@ class Saver:
         env, item = self.env, self.item
         return application.Target(
             env.client, item.resource, self.logger, env.observer,
-            application.Fence(self._is_doubtful, self._judge_met, item.confirm))
+            application.Fence(self._is_doubtful, self._judge_met, self.ledger, item.confirm))
 
     def _is_doubtful(self) -> bool:
         """Whether another process could have handled the object since the known state."""

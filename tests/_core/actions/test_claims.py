@@ -11,7 +11,7 @@ import kopf
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch, merge
 from kopf._core.actions import decisions
-from kopf._core.actions.claims import Claim, Ledger, Verdict, is_changed, judge
+from kopf._core.actions.claims import Claim, Ledger, Verdict, is_changed, is_written, judge
 from kopf._core.actions.cycles import Conclusion
 from kopf._core.intents.registries import ResourceHandlers
 from tests._core.actions.lives import DELETED, FINALIZER, HANDLED, make_handler
@@ -154,3 +154,12 @@ def test_a_cycle_is_not_closed_by_another_conclusion():
     (['spec'], True), (['deletion'], True), (['finalizer'], False), (['status', 'begun'], False)])
 def test_handlers_see_a_change_of_the_essence_or_a_deletion(edits, expected):
     assert is_changed(look(KNOWN), look(edit(KNOWN, edits))) is expected
+
+
+@pytest.mark.parametrize(('written', 'newest', 'expected'), [
+    (['begun'], ['begun'], True), (['begun'], ['begun', 'spec'], True), (['begun'], [], False),
+    (['begun'], ['continued'], False), (['spec'], ['spec'], False),
+    (['damaged'], ['damaged'], False)])
+def test_new_records_prove_that_a_write_was_applied(written, newest, expected):
+    assert is_written(
+        KNOWN, edit(KNOWN, written), edit(KNOWN, newest), ledger=LEDGER) is expected
