@@ -1,9 +1,10 @@
 """
 Claims: what a newer state of an object means for what is known of the object.
 
-Whether this operator can go on from what it knows, is asked at each look at an object, between its
-handlers, before a write to a newer state, and after a pause. `judge` is the only answer. All
-functions are pure: no I/O, no clock.
+Whether this operator can go on from what it knows is asked at each look at an object, between its
+handlers, before a write to a newer state, and after a pause. The answer is that of `judge`, by the
+records and the essence; the inbox has dropped older versions before. All functions are pure: no
+I/O, no clock.
 """
 import enum
 from collections.abc import Sequence
@@ -67,13 +68,8 @@ class Claim(NamedTuple):
     """Whether nobody else can have handled the object since the known state."""
 
 
-def judge(
-        claim: Claim,
-        newest: bodies.RawBody,
-        *,
-        ledger: Ledger,
-) -> Verdict:
-    """Judge a newer state."""
+def judge(claim: Claim, newest: bodies.RawBody, *, ledger: Ledger) -> Verdict:
+    """Judge a newer state, for what is claimed of the known one."""
     if claim.conclusion is not None and _is_closed(claim.conclusion, newest, ledger):
         return Verdict.CLOSED
     if not claim.is_exclusive and not _is_recorded(claim, newest, ledger):

@@ -89,16 +89,26 @@ def fetch_all(
         *,
         body: bodies.Body,
         settings: configuration.OperatorSettings,
+        states: Mapping[ids.HandlerId, progression.HandlerState] = {},
 ) -> Mapping[ids.HandlerId, object]:
-    """Read the records of the handlers and of their sub-handlers, as they are."""
+    """
+    Read the records of the handlers and of all of their sub-handlers, as they are.
+
+    The records of handlers with known ``states`` are not read: they are None. If a previous process
+    has called the sub-handlers of a finished handler, only the records on the object name them.
+    """
     found: dict[ids.HandlerId, object] = {}
-    queue = [*handler_ids]
+    queue = [*handler_ids, *states]
     while queue:
         handler_id = queue.pop()
-        if handler_id not in found:
+        if handler_id in found:
+            continue
+        record, state = None, states.get(handler_id)
+        if state is None:
             record = settings.persistence.progress_storage.fetch(key=handler_id, body=body)
-            found[handler_id] = record
-            queue.extend(ids.HandlerId(ref) for ref in _get_subrefs(record or {}))
+        found[handler_id] = record
+        queue.extend(map(
+            ids.HandlerId, _get_subrefs(record or {}) if state is None else state.subrefs))
     return found
 
 
@@ -268,7 +278,8 @@ def make_closing(
     if (encoded is not None or cycle.stored) and encoded != storage.fetch_cycle(body=body):
         storage.store_cycle(body=body, patch=patch, value=encoded)
     if cycle.stored:
-        for handler_id in _find_family(cycle, handler_ids, body=body, settings=settings):
+        for handler_id in fetch_all(
+                handler_ids, body=body, settings=settings, states=cycle.states):
             storage.purge(key=handler_id, body=body, patch=patch)
         if storage.touched(body=body) is not None:
             storage.touch(body=body, patch=patch, value=None)
@@ -345,32 +356,3 @@ def _encode_divergent(conclusion: cycles.Conclusion) -> str | None:
 
 def _fingerprint(essence: bodies.BodyEssence | None) -> str:
     return compaction.digest(essence)[-16:]
-
-
-def _find_family(
-        cycle: cycles.Cycle,
-        handler_ids: Iterable[ids.HandlerId],
-        *,
-        body: bodies.Body,
-        settings: configuration.OperatorSettings,
-) -> set[ids.HandlerId]:
-    """
-    Find all handlers with all of their sub-handlers.
-
-    If a previous process has called the sub-handlers of a finished handler, only the records on
-    the object name them.
-    """
-    storage = settings.persistence.progress_storage
-    found: set[ids.HandlerId] = set()
-    queue = [*handler_ids, *cycle.states]
-    while queue:
-        handler_id = queue.pop()
-        if handler_id not in found:
-            found.add(handler_id)
-            state = cycle.states.get(handler_id)
-            if state is not None:
-                queue.extend(state.subrefs)
-            else:
-                record = storage.fetch(key=handler_id, body=body)
-                queue.extend(record.get('subrefs') or () if record else ())
-    return found
