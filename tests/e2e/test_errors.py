@@ -501,7 +501,7 @@ async def test_a_patch_that_cannot_be_made_does_not_hold_the_deletion_up(
     assert all(message.startswith("Handler 'bad' failed permanently: ") for message in messages)
 
 
-async def test_what_the_api_prunes_is_said(kube, make_kind, embedded, caplog):
+async def test_what_the_api_prunes_is_said(kube, make_kind, journal, embedded, caplog):
     kind = await make_kind(schema=STRICT_SCHEMA, status=True)
 
     @kopf.on.create(*kind.selector, id='fn')
@@ -513,6 +513,7 @@ async def test_what_the_api_prunes_is_said(kube, make_kind, embedded, caplog):
     await kube.create(kind, 'x', spec={})
     obj = await wait_handled(kube, kind, 'x')
     assert obj['status'] == {'kept': 'value'}
+    await journal.wait_until(lambda: get_messages(caplog, 'WARNING'))  # after the response
     message, = [record.getMessage() for record in caplog.records if 'status.fn' in record.msg]
     assert message == (
         f"Patching failed with inconsistencies: not stored: status.fn. Usually, the schema of "
@@ -521,7 +522,7 @@ async def test_what_the_api_prunes_is_said(kube, make_kind, embedded, caplog):
 
 
 async def test_what_the_api_prunes_of_transformed_objects_is_said(
-        kube, make_kind, embedded, caplog):
+        kube, make_kind, journal, embedded, caplog):
     kind = await make_kind(schema=STRICT_SCHEMA, status=True)
 
     @kopf.on.create(*kind.selector, id='fn')
@@ -534,6 +535,7 @@ async def test_what_the_api_prunes_of_transformed_objects_is_said(
     await kube.create(kind, 'x', spec={})
     obj = await wait_handled(kube, kind, 'x')
     assert obj['status'] == {'kept': 'value'}
+    await journal.wait_until(lambda: get_messages(caplog, 'WARNING'))  # after the response
     message, = get_messages(caplog, 'WARNING')
     assert message.startswith("Patching failed with inconsistencies: not stored: status.made.")
 
