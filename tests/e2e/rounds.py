@@ -95,11 +95,16 @@ def find_repeats(calls):
         (call.name, call.n) in seen or seen.add((call.name, call.n)))]
 
 
+QUICK = 0.5
+"""Whether the API answers: a change takes this long at most, in seconds."""
+
+
 class Load:
-    """Changes the objects, one after another, all the time."""
+    """Changes the objects, one after another, all the time; so it is a witness of the API, too."""
 
     def __init__(self, kube, kind):
         self.newest = {}
+        self._changes = []
         self._kube = kube
         self._kind = kind
 
@@ -107,6 +112,11 @@ class Load:
         for i in range(OBJECTS):
             await self._kube.create(self._kind, f'obj{i}', spec={'n': 0})
             self.newest[f'obj{i}'] = 0
+
+    def measure_stalls(self, begin, end):
+        """For how many seconds of that time the API answered nobody, or this machine stalled."""
+        return sum(max(0, min(after, end) - max(before + QUICK, begin))
+                   for before, after in self._changes)
 
     def choose(self, n):
         return list(self.newest)[n % len(self.newest)]
@@ -127,7 +137,9 @@ class Load:
             if ended.is_set():
                 return
             name = self.choose(n)
+            begun = time.time()
             await self._change(name, n)
+            self._changes.append((begun, time.time()))
             self.newest[name] = n
             await asyncio.sleep(0.04)
 
