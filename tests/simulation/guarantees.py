@@ -207,9 +207,13 @@ class Guarantees:
         last = previous[-1] if previous else None
         if last is None or (last.process is call.process and last.finished and last.ended == now):
             raise Violation('limits', f"{call} has timed out instead of an outcome")
-        # An older state has an older record, and what was done for it is not always written.
+        # An older state has an older record, and what was done for it is not always written. If it
+        # is, the newest state has the record of a call that was about an older one.
         current = [other for other in previous if not self.is_stale(other)]
-        started = min(other.started for other in (last, *current[-1:]))
+        record = get_progress(body).get(call.id.replace('/', '.'))
+        recorded = [other for other in previous if record is not None
+                    and abs(other.started - read_time(record['started'])) <= TOLERANCE]
+        started = min(other.started for other in (last, *current[-1:], *recorded))
         if now < started + timeout - TOLERANCE and not self.is_stale(call):
             raise Violation('limits', f"{call} has timed out early")
         call.handled = get_handled(body)

@@ -87,6 +87,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (4101766, "what is applied for a namesake of the owner is collected: that owner is absent"),
     (4102755, "the delay of an attempt ends if another operator has written newer records"),
     (4100100, "what a process has done for an older state is stored if it writes that itself"),
+    (7100489, "the time of a handler counts from its record, which was written for an older state"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):
     plan = plans.make(seed, is_stale=True)
