@@ -155,6 +155,9 @@ class Guarantees:
         """What the event handlers of each process were shown last: the type and the version."""
         self.edited: dict[str, float] = {}
         """When the essence was changed last by others."""
+        self.states: collections.defaultdict[str, list[tuple[float, Any]]] = (
+            collections.defaultdict(list))
+        """The essences that each object has had, since when."""
         self.children: dict[str, Any] = {}
         self.resumed: dict[Any, set[str]] = {}
         self.others: set[str] = set()
@@ -253,7 +256,9 @@ class Guarantees:
         if self.needs_finalizer(body, call.process) and call.id not in ('children', 'timer') and (
                 FINALIZER not in (body['metadata'].get('finalizers') or ())) and (
                 call.kind == 'daemon' or not body['metadata'].get('deletionTimestamp')) and (
-                now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS)) and not (
+                now > self.stripped.get(call.uid, -math.inf) + max(threads.DELAYS) + (
+                    # A daemon goes on until the write under way has ended, and all is looked at.
+                    self.writing if call.kind == 'daemon' and call.retry else 0.0)) and not (
                 # It has begun for an older state, and the newest one is not looked at yet.
                 call.kind == 'daemon' and call.retry and call.uid in self.missed.get(
                     call.process, ())):
@@ -447,6 +452,7 @@ class Guarantees:
             self._forget_unstored(uid)
         if old is None or (get_essence(old) != get_essence(new) and writer is None):
             self.edited[uid] = now
+        self.states[uid].append((now, get_essence(new)))
         for process, missed in self.missed.items():
             if process is not writer and not process.lag.is_over:
                 missed[uid] = math.inf if type == 'DELETED' else int(meta['resourceVersion'])
@@ -516,7 +522,7 @@ class Guarantees:
                 call.persisted = True
                 self.unstored.pop((uid, id), None)
         if is_closed:
-            self._note_reopened(get_handled(new), uid)
+            self._note_reopened(get_handled(old), get_handled(new), uid)
         if not progress:
             self._forget_unstored(uid)  # the cycle is closed
         shown = (new.get('status') or {}).get('timer')
@@ -524,17 +530,20 @@ class Guarantees:
             if call.uid == uid and call.patch == shown:
                 del self.patches[key]
 
-    def _note_reopened(self, handled: Any, uid: str) -> None:
+    def _note_reopened(self, former: Any, handled: Any, uid: str) -> None:
         """
         Note for which handlers the last-handled state is not the one that they have seen.
 
         All handlers share it. So, if they have seen different states, because others have edited
-        the object meanwhile, those that are ahead see the same change again with the others.
+        the object meanwhile, those that are ahead see the same change again with the others. They
+        also do so if it was the one that they have seen, and the object has had another one since.
         """
         latest = {call.id: call for call in self.calls[uid] if call.finished}
         for call in latest.values():
-            call.is_reopened |= without_own(handled) != without_own(call.new) and any(
-                without_own(other.new) != without_own(call.new) for other in latest.values())
+            has_left = former == call.new and call.ended is not None and any(
+                since > call.ended and essence == handled for since, essence in self.states[uid])
+            call.is_reopened |= without_own(handled) != without_own(call.new) and (has_left or any(
+                without_own(other.new) != without_own(call.new) for other in latest.values()))
 
     def _check_outcome(self, call: Call, old: Any, record: Any) -> None:
         """Check that an outcome is stored as it was, when it is."""
@@ -562,7 +571,7 @@ class Guarantees:
 
     def forget_gone(self) -> None:
         """Forget the objects that do not exist any more, so that a long run takes no memory."""
-        for known in (self.calls, self.running, self.names, self.edited, self.written,
+        for known in (self.calls, self.running, self.names, self.edited, self.states, self.written,
                       self.stripped, *self.shown.values()):
             for uid in known.keys() - self.objects.keys():
                 del known[uid]

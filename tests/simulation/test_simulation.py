@@ -68,6 +68,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (965523, "a number that was refused once can be set while nobody refuses it"),
     (2000955, "two PATCHes that slow webhooks review take longer than the exit"),
     (4002010, "what is done for older records is lost if another operator has written newer ones"),
+    (7008438, "a daemon goes on without the finalizer while a write for its object is under way"),
     (4002387, "what is done while writes are refused is not written if the exit comes soon"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
@@ -87,6 +88,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (4101766, "what is applied for a namesake of the owner is collected: that owner is absent"),
     (4102755, "the delay of an attempt ends if another operator has written newer records"),
     (4100100, "what a process has done for an older state is stored if it writes that itself"),
+    (7106538, "a handler sees a change again if the object has had another state since the last"),
     (7100489, "the time of a handler counts from its record, which was written for an older state"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):
