@@ -59,8 +59,8 @@ FAULTS = (
     Fault('two passes at once', '_core.path.queueing:WorkQueue.add',
           "item.phase is not Phase.RESTING", "item.phase is Phase.QUEUED", ONE),
     Fault('what is indexed is queued again', '_core.path.queueing:WorkQueue._release',
-          "    item.source.schedule(item) if", "    if item.phase is Phase.QUEUED:\n"
-          "        item.enter(Phase.RESTING)\n"
+          "    item.source.schedule(item) if", "    if item.is_at_work:\n"
+          "        item.phase = Phase.RESTING\n"
           "    item.source.schedule(item) if", ONE),
     Fault('a wake-up is lost', '_cogs.aiokits.wakeups:Wakeups._wake_up',
           "        if self._heap:\n", "        if False:\n", SEEN),

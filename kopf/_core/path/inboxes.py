@@ -5,13 +5,18 @@ An inbox keeps the newest state, not a queue of states. For event handlers, the 
 the raw events, in their order. There can be many thousands of inboxes, so an inbox at rest has only
 a few references.
 """
+import asyncio
 import collections
 import json
 
+from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies
 
 MAX_EVENTS = 1000
 """How many unseen raw events of one object are kept. A later event replaces the last of them."""
+
+PACKING_STEP = 100
+"""How many states are packed in one iteration of the event loop."""
 
 
 class Inbox:
@@ -297,3 +302,48 @@ def _pack(raw: bodies.RawBody) -> bytes:
 def _unpack(packed: bytes) -> bodies.RawBody:
     event: bodies.RawEvent = json.loads(packed.decode())
     return event['object']
+
+
+class Packer:
+    """
+    Packs the kept states after a rest of at least ``settings.queueing.idle_timeout``.
+
+    One timer is enough for all inboxes: they are packed after their second tick at rest.
+    """
+
+    def __init__(self, settings: configuration.OperatorSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._warm: set[Inbox] = set()
+        self._cooling: set[Inbox] = set()
+        self._cold: list[Inbox] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_closed = False
+
+    def add(self, inbox: Inbox) -> None:
+        """Pack the state later that the inbox keeps."""
+        self._warm.add(inbox)
+        if self._timer is None and not self._is_closed:
+            self._schedule(self._settings.queueing.idle_timeout)
+
+    def close(self) -> None:
+        """Pack nothing any more."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _schedule(self, delay: float) -> None:
+        self._timer = asyncio.get_running_loop().call_later(delay, self._pack)
+
+    def _pack(self) -> None:
+        self._timer = None
+        if not self._cold:
+            self._cold = list(self._cooling - self._warm)
+            self._cooling, self._warm = self._warm, set()
+        for inbox in self._cold[-PACKING_STEP:]:
+            inbox.pack()
+        del self._cold[-PACKING_STEP:]
+        if self._cold:
+            self._schedule(0)
+        elif self._cooling or self._warm:
+            self._schedule(self._settings.queueing.idle_timeout)

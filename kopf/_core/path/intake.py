@@ -331,7 +331,7 @@ class Informer:
         return self._queue.gate.is_indexing(item)
 
     def pack_later(self, item: objects.Item) -> None:
-        self._queue.pack_later(item)
+        self._queue.packer.add(item.inbox)
 
     def end_of(self, item: objects.Item) -> None:
         """Forget the item, whose end is reported, and release its namesake."""

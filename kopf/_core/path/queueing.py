@@ -2,22 +2,16 @@
 The work queue: which objects are processed, and when.
 
 An object is processed by at most one worker at a time. The worker begins with the newest state.
-Live changes precede the backlog: the objects of the first lists. The backlog is started only while
-there is spare capacity, and so are live changes of objects that are only reconciled. Otherwise,
-thousands of objects would take all memory and connections, and live changes would wait. In an
-overload, when very many writes wait already, live changes are deferred, too, in their order; but
-not those of objects with handlers of raw events. If there is never any capacity, a few of those
-that wait are processed nevertheless, so that they do not starve.
+Which object is next, is decided by `priorities`.
 """
 import asyncio
-import collections
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
 from kopf._core.actions import observers
-from kopf._core.path import gates, switches, turns
+from kopf._core.path import gates, inboxes, priorities, switches, turns
 from kopf._core.path.objects import Item, Phase
 
 logger = logging.getLogger(__name__)
@@ -36,13 +30,10 @@ PATIENT_PAUSE = 0.02
 """How long (seconds) they wait before the next check for spare capacity, if nothing ends before."""
 
 PATIENT_MINIMUM = 4
-"""How many of those that wait for capacity are processed at once even if there is none."""
+"""How many of those that can wait are processed at once even if there is no capacity."""
 
 LONG_QUEUE = 2000
 """How many objects wait with their states as they are; the states of further ones are packed."""
-
-PACKING_STEP = 100
-"""How many resting objects are packed in one iteration of the event loop."""
 
 LAST_ATTEMPT = 1.0
 """
@@ -112,22 +103,12 @@ class WorkQueue:
         self._observer = observer
         self.gate = gates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
-        self._live: collections.deque[Item] = collections.deque()
-        self._deferred: collections.deque[Item] = collections.deque()
-        """Live changes that wait for the end of an overload, and those that came after them."""
-        self._patient: collections.deque[Item] = collections.deque()
-        """Live changes that wait for spare capacity."""
-        self._backlog: collections.OrderedDict[Item, None] = collections.OrderedDict()
-        self._overtaken = 0
-        """How many live changes were started since the last one that waits for spare capacity."""
+        self._waiting = priorities.PriorityQueue()
         self._lenient: set[Item] = set()
-        """The items at work that have waited for capacity."""
+        """The items at work that could wait for capacity."""
         self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
-        self._packing: asyncio.TimerHandle | None = None
-        self._warm: set[Item] = set()
-        self._cooling: set[Item] = set()
-        self._cold: list[Item] = []
+        self.packer = inboxes.Packer(settings)
 
     @property
     def at_work(self) -> Collection[Item]:
@@ -152,9 +133,8 @@ class WorkQueue:
         """
         if item.phase is not Phase.RESTING or self.gate.is_indexing(item) or (
                 self.switch.is_stopping):
-            if urgent and item in self._backlog:
-                del self._backlog[item]
-                self._find_queue(item).append(item)
+            if urgent and self._waiting.promote(
+                    item, is_overloaded=self._processor.is_overloaded()):
                 self.pump()
             elif self.gate.is_closed_for(item):
                 item.postpone(packed)
@@ -168,14 +148,9 @@ class WorkQueue:
         if self.gate.detain(item, urgent=urgent):
             item.postpone(packed)
             return
-        if urgent:
-            queue = self._find_queue(item)
-            queue.append(item)
-            is_long = len(queue) > LONG_QUEUE
-        else:
-            self._backlog[item] = None
-            is_long = len(self._backlog) > LONG_QUEUE
-        if is_long:
+        length = self._waiting.put(
+            item, urgent=urgent, is_overloaded=self._processor.is_overloaded())
+        if length > LONG_QUEUE:
             item.postpone(packed)
         self.pump()
 
@@ -185,13 +160,6 @@ class WorkQueue:
 
     def _tell(self, item: Item, passage: observers.Passage) -> None:
         self._observer.passage(item.source.resource, item, passage)
-
-    def _find_queue(self, item: Item) -> collections.deque[Item]:
-        """Find the queue for a live change of the item."""
-        if item.is_patient:
-            return self._patient
-        is_deferred = item.is_deferrable and (self._deferred or self._processor.is_overloaded())
-        return self._deferred if is_deferred else self._live
 
     def _release(self, item: Item, urgent: bool) -> None:
         """
@@ -207,16 +175,13 @@ class WorkQueue:
 
         The items of gone objects stay in the queue, so that deletions are still reported.
         """
-        queued = [*self._live, *self._deferred, *self._patient, *self._backlog]
-        for item in queued:
-            if not item.gone:
+        for item in self._waiting.clear():
+            if item.gone:
+                self._waiting.put(item, urgent=True, is_overloaded=False)
+            else:
                 item.enter(Phase.RESTING)
                 item.inbox.remind()
                 self.drop(item)
-        self._live = collections.deque(item for item in queued if item.gone)
-        self._deferred.clear()
-        self._patient.clear()
-        self._backlog.clear()
 
     def defer(self, item: Item, packed: bytes | None = None) -> None:
         """
@@ -226,7 +191,7 @@ class WorkQueue:
             self._processor.reconsider(item, item.inbox.pending)
             item.inbox.defer(packed)
             if not item.inbox.is_packed:
-                self.pack_later(item)
+                self.packer.add(item.inbox)
 
     def interrupt(self) -> None:
         """
@@ -264,58 +229,48 @@ class WorkQueue:
 
     def pump(self) -> None:
         """Start what is queued, as far as there is room for more workers."""
-        limit = self.settings.queueing.worker_limit
-        while self._live and not self.switch.is_paused and self._crew.has_room(limit):
-            if self._overtaken >= PATIENT_STEP and (self._patient or self._backlog):
-                self._start_patient()
-            else:
-                self._overtaken += 1
-                self._start(self._live.popleft())
-        if self._is_anyone_waiting and (
+        while self._start_next(priorities.Capacity.NONE) is not None:
+            pass
+        if self._waiting and self._may_start and (
                 self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
             if self._pumping is not None:
                 self._pumping.cancel()
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump_waiting)
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump_patient)
 
-    @property
-    def _is_anyone_waiting(self) -> bool:
-        return bool(self._deferred or self._patient or self._backlog)
-
-    def _pump_waiting(self) -> None:
+    def _pump_patient(self) -> None:
         """Start what waits for capacity: some objects at once, until there is none."""
         self._pumping = None
         loop = asyncio.get_running_loop()
-        limit = self.settings.queueing.worker_limit
         started, until = 0, loop.time() + PATIENT_TIME
         while started < PATIENT_STEP and loop.time() <= until:
-            if not self._is_anyone_waiting or self.switch.is_stopping or (
-                    self.switch.is_paused or not self._crew.has_room(limit)):
+            is_working = self._start_next(self._find_capacity())
+            if is_working is None:
+                if self._waiting and self._may_start:
+                    self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
                 return
-            is_minimum = len(self._lenient) < PATIENT_MINIMUM
-            if self._deferred and (is_minimum or not self._processor.is_overloaded()):
-                started += self._start_lenient(self._deferred.popleft())
-            elif (self._patient or self._backlog) and not self._live and (
-                    is_minimum or not self._processor.is_congested()):
-                started += self._start_patient()
-            else:
-                self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_waiting)
-                return
-        self._pumping = loop.call_soon(self._pump_waiting)
+            started += is_working
+        self._pumping = loop.call_soon(self._pump_patient)
 
-    def _start_patient(self) -> bool:
-        """
-        Start the next one of those that wait for spare capacity; return whether it has a worker.
+    @property
+    def _may_start(self) -> bool:
+        return not self.switch.is_paused and self._crew.has_room(
+            self.settings.queueing.worker_limit)
 
-        There must be one.
-        """
-        self._overtaken = 0
-        return self._start_lenient(
-            self._patient.popleft() if self._patient else self._backlog.popitem(last=False)[0])
+    def _find_capacity(self) -> priorities.Capacity:
+        if len(self._lenient) < PATIENT_MINIMUM or not self._processor.is_congested():
+            return priorities.Capacity.SPARE  # if there is never any, they must not starve
+        is_overloaded = self._processor.is_overloaded()
+        return priorities.Capacity.NONE if is_overloaded else priorities.Capacity.SOME
 
-    def _start_lenient(self, item: Item) -> bool:
+    def _start_next(self, capacity: priorities.Capacity) -> bool | None:
+        """Start the next item; return whether it has a worker, or None if nothing is started."""
+        picked = self._waiting.pick(capacity) if self._may_start else None
+        if picked is None:
+            return None
+        item, rank = picked
         self._start(item)
         is_working = item in self._workers
-        if is_working:
+        if is_working and rank is not priorities.Rank.LIVE:
             self._lenient.add(item)
         return is_working
 
@@ -358,30 +313,9 @@ class WorkQueue:
         item.identify(None)
         item.enter(Phase.RESTING)
         if not item.inbox.is_packed:
-            self.pack_later(item)
+            self.packer.add(item.inbox)
         if item.inbox.has_news and not self.switch.is_stopping:
             item.source.schedule(item)
-
-    def pack_later(self, item: Item) -> None:
-        """Pack the kept state after a rest of at least ``settings.queueing.idle_timeout``."""
-        self._warm.add(item)
-        if self._packing is None:
-            self._packing = asyncio.get_running_loop().call_later(
-                self.settings.queueing.idle_timeout, self._pack)
-
-    def _pack(self) -> None:
-        loop = asyncio.get_running_loop()
-        if not self._cold:
-            self._cold = list(self._cooling - self._warm)
-            self._cooling, self._warm = self._warm, set()
-        for item in self._cold[-PACKING_STEP:]:
-            item.inbox.pack()
-        del self._cold[-PACKING_STEP:]
-        self._packing = None
-        if self._cold:
-            self._packing = loop.call_later(0, self._pack)
-        elif (self._cooling or self._warm) and not self.switch.is_stopping:
-            self._packing = loop.call_later(self.settings.queueing.idle_timeout, self._pack)
 
     async def stop(
             self, deadline: float, items: Iterable[Item], *, patience: float | None = None,
@@ -397,13 +331,10 @@ class WorkQueue:
         """
         self.switch.stop(deadline)
         self.alarms.close()
-        self._live.clear()
-        self._deferred.clear()
-        self._patient.clear()
-        self._backlog.clear()
-        for handle in (self._pumping, self._packing):
-            if handle is not None:
-                handle.cancel()
+        self._waiting.clear()
+        self.packer.close()
+        if self._pumping is not None:
+            self._pumping.cancel()
         for item in items:
             if item.cycle is not None and item.cycle.dirty and not item.is_at_work:
                 self._workers[item] = asyncio.get_running_loop().create_task(self._run_saving(item))
