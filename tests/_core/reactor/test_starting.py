@@ -153,18 +153,27 @@ async def test_outside_of_the_main_thread_signals_are_not_handled_and_it_is_said
 @pytest.mark.looptime(False)
 async def test_connections_are_closed_however_often_the_shutdown_is_cancelled():
     registry, session = kopf.OperatorRegistry(), aiohttp.ClientSession()
+    requested = asyncio.Event()
+
+    class Silent(asyncio.Protocol):
+        def data_received(self, data):
+            requested.set()
+
+    server = await asyncio.get_running_loop().create_server(Silent, '127.0.0.1', 0)
+    port = server.sockets[0].getsockname()[1]
 
     @kopf.on.login(registry=registry)
     async def login(**_):
-        return kopf.AiohttpSession(server='http://127.0.0.1:1', aiohttp_session=session)
+        return kopf.AiohttpSession(server=f'http://127.0.0.1:{port}', aiohttp_session=session)
 
     present = asyncio.all_tasks()
     running = asyncio.create_task(kopf.operator(
         registry=registry, clusterwide=True, peering_name='default'))
-    await asyncio.sleep(0.1)
+    await requested.wait()
     while tasks := asyncio.all_tasks() - present:
         for task in tasks:
             task.cancel()
         await asyncio.sleep(0)
     assert running.done()
     assert session.closed
+    server.close()
