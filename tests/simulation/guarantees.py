@@ -353,8 +353,6 @@ class Guarantees:
             if last.outcome == 'retry' and now < last.ended + last.delay - TOLERANCE:
                 raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
             expected = {'retry': last.retry + 1, 'interrupted': last.retry}.get(last.outcome, 0)
-            if call.retry == last.retry and last.ended <= call.process.deposed_at:
-                return  # the attempt is repeated, as its patch was not written
         if call.retry != expected:
             raise Violation('retries', f"{call} is the attempt {expected}")
 

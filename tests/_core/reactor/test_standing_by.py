@@ -316,6 +316,66 @@ async def test_timers_are_interrupted_and_called_again(registry, calls):
 
 
 @testing.virtual_time
+@pytest.mark.parametrize('iterations', range(10))
+async def test_timers_are_called_however_soon_they_are_interrupted(registry, calls, iterations):
+    @kopf.timer('kopfexamples', interval=7, registry=registry)
+    async def tick(**_):
+        calls.append('tick')
+
+    api = Api()
+    api.latency = 0
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    while not operator.informer:
+        await asyncio.sleep(0.001)
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    calls.clear()
+    operator.take_over()
+    await asyncio.sleep(10)
+    assert calls
+    await operator.stop()
+
+
+@testing.virtual_time
+@pytest.mark.parametrize('error, timeout, expected', [
+    (None, 50, [(0, 0), (0, 100), (0, 107)]),
+    (kopf.TemporaryError("later", delay=200), 300, [(0, 0), (1, 200), (0, 207)]),
+    (kopf.PermanentError("never"), 300, [(0, 0)]),
+])
+async def test_an_attempt_of_a_timer_counts_though_its_patch_is_cut_off(
+        registry, calls, error, timeout, expected):
+    @kopf.timer('kopfexamples', interval=7, timeout=timeout, registry=registry)
+    async def tick(retry, patch, **_):
+        calls.append((retry, round(asyncio.get_running_loop().time() - begin)))
+        if len(calls) == 1:
+            patch.status['seen'] = True
+            if error is not None:
+                raise error
+
+    api = Api()
+    api.create()
+    operator = Operator(api, registry)
+    operator.start()
+    await asyncio.sleep(0.001)
+    begin = asyncio.get_running_loop().time()
+    while not calls:
+        await asyncio.sleep(0.001)
+    api.latency = 1000
+    await asyncio.sleep(1)
+    operator.stand_by()
+    api.latency = 0
+    await asyncio.sleep(99)
+    operator.take_over()
+    await asyncio.sleep(110)
+    assert calls[:3] == expected
+    await operator.stop()
+
+
+@testing.virtual_time
 async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry, calls):
     @kopf.timer('kopfexamples', interval=7, registry=registry)
     async def tick(**_):

@@ -48,7 +48,7 @@ class Spawner(Protocol):
     """Why all companions are being stopped, i.e. the operator exits; None if it does not."""
     alive: 'set[Companion]'
     """The companions that have begun and not ended."""
-    tasks: set[asyncio.Task[None]]
+    tasks: set[asyncio.Task[Any]]
     """The tasks of the running companions, also of abandoned ones."""
 
     @property
@@ -116,7 +116,7 @@ class Companion:
         self.handler = handler
         self.state: progression.HandlerState | None = None
         self.stopper = stopping.DaemonStopper()
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[float | None] | None = None
         self.due: float | None = None
         """The monotonic time to wake up; None unless the companion sleeps."""
         self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
@@ -186,19 +186,16 @@ class Companion:
     def begin(self) -> None:
         """Call the handler, unless the companion has been stopped or begun in the meantime."""
         if self.task is None and not self.stopper.is_set():
-            self.task = asyncio.get_running_loop().create_task(self._run())
+            self.task = asyncio.get_running_loop().create_task(self._attempt())
+            self.task.add_done_callback(self._settle)
             self.spawner.tasks.add(self.task)
 
-    async def _run(self) -> None:
-        task = self.task
-        self.spawner.client.enter_term()
+    def _settle(self, task: 'asyncio.Task[float | None]') -> None:
+        """End, or sleep until the next attempt. The task can be cancelled before its first step."""
         until: float | None = None
         try:
-            until = await self._attempt()
-        except asyncio.CancelledError:  # only Kopf cancels this task
-            until = self._get_repetition()
+            until = self._get_repetition() if task.cancelled() else task.result()
         finally:
-            assert task is not None
             self.task = None
             self.spawner.tasks.discard(task)
             self.companions.rest()
@@ -212,6 +209,7 @@ class Companion:
     async def _attempt(self) -> float | None:
         """Make one attempt; return the time of the next one, or None if there will be no more."""
         spawner, handler = self.spawner, self.handler
+        spawner.client.enter_term()
         cause = self.companions.make_cause(self.companions.get_body())
         now = spawner.clock.now()
         state = self.state = self.state or progression.HandlerState.new(now=now)
@@ -223,26 +221,25 @@ class Companion:
                 handler, cause, context=spawner.context, state=state,
                 extras={'stopped': waiter}, executor=self._executor)
         finally:
-            if outcome is not None and outcome.result is not None:
-                dicts.ensure(cause.patch, ('status', handler.id), outcome.result)
+            if outcome is not None:
+                self.state = state.after(outcome, now=spawner.clock.now())
+                if outcome.result is not None:
+                    dicts.ensure(cause.patch, ('status', handler.id), outcome.result)
             is_saved = await self._save(cause.patch, cause.logger)
             self._patch = None
-        return self._judge(outcome, cause, invoked=now.mono) if is_saved else None
+        return self._judge(invoked=now.mono) if is_saved else None
 
     @property
     def _executor(self) -> Executor | None:
         """The executor that calls the synchronous handler; None for the one of all handlers."""
         return None
 
-    def _judge(
-            self, outcome: progression.Outcome, cause: causes.SpawningCause, *, invoked: float,
-    ) -> float | None:
-        """Find the time of the next attempt after this outcome; None if there will be no more."""
+    def _judge(self, *, invoked: float) -> float | None:
+        """Find the time of the next attempt after this one; None if there will be no more."""
         assert self.state is not None
-        if not outcome.final:
-            self.state = self.state.after(outcome, now=self.spawner.clock.now())
-            return progression.space(self.state.due, invoked=invoked)
-        return None
+        if self.state.finished:
+            return None
+        return progression.space(self.state.due, invoked=invoked)
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:
         """

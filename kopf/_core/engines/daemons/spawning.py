@@ -55,7 +55,7 @@ class Spawner:
         self.stopping: stopping.DaemonStoppingReason | None = None
         self.paused = False
         self.alive: set[Companion] = set()
-        self.tasks: set[asyncio.Task[None]] = set()
+        self.tasks: set[asyncio.Task[Any]] = set()
         self.wakeups = wakeups.Wakeups()
         self._due: collections.deque[Companion] = collections.deque()
         self._pumping: asyncio.Handle | None = None

@@ -8,7 +8,7 @@ import math
 from kopf._cogs.aiokits import clocks
 from kopf._core.actions import progression
 from kopf._core.engines.daemons.companions import Companion, Companions
-from kopf._core.intents import causes, handlers
+from kopf._core.intents import handlers
 
 
 class Timer(Companion):
@@ -38,7 +38,13 @@ class Timer(Companion):
 
     def _get_repetition(self) -> float | None:
         is_repeated, self._is_interrupted = self._is_interrupted, False
-        return self.spawner.clock.mono() if is_repeated else None
+        state, now = self.state, self.spawner.clock.mono()
+        if not is_repeated or (state is not None and state.failure):
+            return None
+        if state is None or state.success:  # its patch was cut off, so the next call is a new one
+            self.state = None
+            return now
+        return max(now, state.due)
 
     def resume(self) -> None:
         self._is_paused = False
@@ -63,11 +69,10 @@ class Timer(Companion):
             self._is_waiting = False
             self._sleep(get_quiet(self.handler, changed=self.companions.changed))
 
-    def _judge(
-            self, outcome: progression.Outcome, cause: causes.SpawningCause, *, invoked: float,
-    ) -> float | None:
-        if not outcome.final or outcome.exception is not None:
-            return super()._judge(outcome, cause, invoked=invoked)
+    def _judge(self, *, invoked: float) -> float | None:
+        assert self.state is not None
+        if not self.state.success:
+            return super()._judge(invoked=invoked)
         self.state = None
         ended = self.spawner.clock.mono()
         until = get_next(self.handler, invoked=invoked, ended=ended)
