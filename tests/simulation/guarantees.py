@@ -432,9 +432,9 @@ class Guarantees:
                 not stored['metadata'].get('deletionTimestamp')):
             self.unstored[call.uid, call.id] = call
 
-    def depose(self, process: Any) -> None:
-        """Forget the patches of a former leader: it writes nothing any more."""
-        for key in [key for key in self.patches if key[0] is process]:
+    def depose(self, process: Any, uid: str | None = None) -> None:
+        """Forget the patches of a former leader, maybe of one object: it writes none of them."""
+        for key in [key for key in self.patches if key[0] is process and uid in (None, key[1])]:
             del self.patches[key]
 
     def commit(self, type: str, old: Any, new: Any, writer: Any, now: float) -> None:

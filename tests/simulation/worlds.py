@@ -384,6 +384,10 @@ class World:
             self.guarantees.depose(process)
         elif text.startswith("Leading:"):
             process.is_deposed = False
+        elif process.deposed_at > -math.inf and text.startswith("The patch of Timer") and (
+                text.endswith("hold its Lease any more.")):
+            # Its thread has begun or ended in a later term than the one in which it was called.
+            self.guarantees.depose(process, record.k8s_ref['uid'])
         if text.startswith("What is done could not be written before the exit"):
             process.left_work_at = min(process.left_work_at, process.loop.time())
         error = record.exc_info[1] if record.exc_info else None

@@ -89,7 +89,7 @@ class Guard(asyncio.Protocol):
             self,
             transport: asyncio.Transport,
             protocol: asyncio.Protocol,
-            registry: 'set[Guard]',
+            registry: 'dict[Guard, None]',
     ) -> None:
         super().__init__()
         self.transport = transport
@@ -104,7 +104,7 @@ class Guard(asyncio.Protocol):
         self.eof_received = protocol.eof_received  # type: ignore[method-assign]
         self.pause_writing = protocol.pause_writing  # type: ignore[method-assign]
         self.resume_writing = protocol.resume_writing  # type: ignore[method-assign]
-        registry.add(self)
+        registry[self] = None
 
     def begin(self, attempt: Attempt) -> None:
         self.attempt, self.is_silent, self.idle_since = attempt, True, None
@@ -129,7 +129,7 @@ class Guard(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
-        self._registry.discard(self)
+        self._registry.pop(self, None)
         self._protocol.connection_lost(exc)
         if self.attempt is not None:
             self.attempt.lose()
@@ -147,7 +147,7 @@ class Connector(aiohttp.TCPConnector):
             use_dns_cache=False, resolver=aiohttp.ThreadedResolver(),
             socket_factory=sockets.make_socket)
         self._keepalive = keepalive or 0.0
-        self._guards: set[Guard] = set()
+        self._guards: dict[Guard, None] = {}
 
     async def connect(
             self,

@@ -35,7 +35,7 @@ class Pool:
         self._opening = asyncio.Lock()
         self._current: dict[int, connections.Connection] = {}
         """By the identities (``id()``) of the credentials."""
-        self._opened: set[connections.Connection] = set()
+        self._opened: dict[connections.Connection, None] = {}
         self._instruments: list[Callable[[connections.Connection], None]] = []
         self._is_closed = False
 
@@ -62,7 +62,7 @@ class Pool:
         async with contextlib.AsyncExitStack() as stack:  # all, even if one is cancelled
             for connection in self._opened:
                 stack.push_async_callback(connection.close)
-            self._opened = set()
+            self._opened = {}
 
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
@@ -123,7 +123,7 @@ class Pool:
                 instrument(connection)
             if self._is_closed:
                 connection.prepare_end()
-            self._opened.add(connection)
+            self._opened[connection] = None
             for former in list(self._current.values()):
                 if former is known or not self._vault.holds(former.origin):
                     await self._drop(former)
@@ -149,4 +149,4 @@ class Pool:
         if self._current.get(id(connection.origin)) is connection:
             del self._current[id(connection.origin)]
         await connection.retire()
-        self._opened = {opened for opened in self._opened if not opened.closed}
+        self._opened = {opened: None for opened in self._opened if not opened.closed}
