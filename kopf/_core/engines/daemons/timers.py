@@ -33,8 +33,7 @@ class Timer(Companion):
 
     def interrupt(self) -> None:
         if self.task is not None and self.handler.is_async:
-            self._is_interrupted = True
-            self.task.cancel()
+            self._is_interrupted = self.task.cancel()
 
     def _get_repetition(self) -> float | None:
         is_repeated, self._is_interrupted = self._is_interrupted, False
