@@ -41,6 +41,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (980093, "the shutdown waits for a hanging write which was sent while a sub-handler ran"),
     (664, "newer records are written over at exit, though the response to a timer has shown them"),
     (4000207, "outcomes are dropped, as the object could not be read after a conflict with them"),
+    (7301967, "a former leader reports the end of an object, as a write for that object has hung"),
     (7008996, "a timer whose patch was cut off by a lost Lease has timed out when it leads again"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):

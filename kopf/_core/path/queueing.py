@@ -288,8 +288,9 @@ class WorkQueue:
             await work()
             while item.gone and item.inbox.has_news and not self.switch.is_stopping:
                 again = self._processor.begin(item)  # the object has gone during the work
-                if again is not None:
-                    await again()
+                if again is None:
+                    break
+                await again()
             if self.switch.is_stopping:
                 await self._save(item)
         except asyncio.CancelledError:

@@ -90,7 +90,7 @@ class Processor:
             item.inbox.take()
             return None
         first = item.inbox.peek()
-        if first is None or (self._switch.check_paused() and not item.gone):
+        if first is None or not self._switch.admits(is_gone=item.gone):
             if first is None:
                 item.inbox.begin()
             else:
@@ -194,11 +194,11 @@ class Processor:
         """
         inbox, rounds = item.inbox, 0
         while True:
-            while inbox.has_events and (item.gone or not self._switch.check_paused()):
+            while inbox.has_events and self._switch.admits(is_gone=item.gone):
                 event = inbox.take_event()
                 assert event is not None
                 await self._watch(item, event)
-            if not item.gone and self._switch.is_paused:
+            if not self._switch.admits(is_gone=item.gone):
                 inbox.remind()
                 return
             is_news = inbox.has_pending

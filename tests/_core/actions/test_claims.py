@@ -163,3 +163,10 @@ def test_handlers_see_a_change_of_the_essence_or_a_deletion(edits, expected):
 def test_new_records_prove_that_a_write_was_applied(written, newest, expected):
     assert is_written(
         KNOWN, edit(KNOWN, written), edit(KNOWN, newest), ledger=LEDGER) is expected
+
+
+def test_fields_that_handlers_have_selected_matter_though_they_are_of_the_status():
+    ledger = Ledger(SETTINGS, ResourceHandlers(extra_fields=(('status', 'x'),)))
+    view = decisions.look(KNOWN, settings=SETTINGS, extra_fields=ledger.handlers.extra_fields)
+    newest = edit(KNOWN, ['status'])
+    assert judge(Claim(KNOWN, view=view), newest, ledger=ledger) is Verdict.CHANGED

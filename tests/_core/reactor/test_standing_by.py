@@ -94,6 +94,33 @@ async def test_object_that_is_gone_is_forgotten_by_a_standby(registry, calls):
 
 
 @testing.virtual_time
+async def test_the_end_is_left_to_the_next_leader_if_a_write_hangs_meanwhile(registry, calls):
+    @kopf.on.event('kopfexamples', registry=registry)
+    async def see(type, **_):
+        calls.append(type)
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def create(patch, **_):
+        patch.status['seen'] = True
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    while not calls:
+        await asyncio.sleep(0.001)
+    api.latency = 50
+    await asyncio.sleep(1)
+    api.delete()
+    await asyncio.sleep(1)
+    operator.stand_by()
+    await asyncio.sleep(100)
+    assert calls == ['ADDED']
+    assert not list(operator.queue.at_work)
+    await operator.stop()
+
+
+@testing.virtual_time
 async def test_event_handlers_are_shown_the_newest_state_once(registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)
     async def handle(type, spec, **_):
