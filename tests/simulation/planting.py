@@ -38,23 +38,23 @@ def planted(fault: Fault) -> Iterator[None]:
     for parent in parents:
         owner = getattr(owner, parent)
     known = inspect.getattr_static(owner, name)
-    setattr(owner, name, _change(fault, module, known))
+    setattr(owner, name, _change(fault, module, owner, known))
     try:
         yield
     finally:
         setattr(owner, name, known)
 
 
-def _change(fault: Fault, module: Any, known: Any) -> Any:
+def _change(fault: Fault, module: Any, owner: Any, known: Any) -> Any:
     fn = known.fget if isinstance(known, property) else known
     source = textwrap.dedent(inspect.getsource(inspect.unwrap(fn)))
     if source.count(fault.old) != 1:
         raise ValueError(
             f"The fault {fault.name!r} cannot be planted: {fault.where} has {fault.old!r} "
             f"{source.count(fault.old)} times. Adapt it to the changed function.")
+    text = textwrap.indent(source.replace(fault.old, fault.new), '    ')
+    text = f"def make(__class__):\n{text}\n    return {fn.__name__}"  # for super()
     namespace: dict[str, Any] = {}
-    code = compile(source.replace(fault.old, fault.new), f'<{fault.name}>', 'exec', flags=0,
-                   dont_inherit=True)
-    exec(code, module.__dict__, namespace)
-    [changed] = namespace.values()
-    return changed
+    exec(compile(text, f'<{fault.name}>', 'exec', flags=0, dont_inherit=True),
+         module.__dict__, namespace)
+    return namespace['make'](owner)

@@ -101,7 +101,7 @@ def count_tasks():
     """The tasks of the operator, but for those of daemons."""
     files = [getattr(task.get_coro(), 'cr_code').co_filename for task in asyncio.all_tasks()]
     return sum('/_core/' in file or '/_cogs/' in file for file in files
-               if not file.endswith('companions.py'))
+               if '/engines/daemons/' not in file)
 
 
 def find_lines():
