@@ -28,7 +28,7 @@ from kopf._cogs.clients import api, errors, outposts, vaults
 from kopf._cogs.structs import credentials
 from kopf._core.actions import execution, invocation
 from kopf._core.engines import indexing
-from kopf._core.engines.daemons import companions, spawning
+from kopf._core.engines.daemons import companions
 from kopf._core.intents import causes, handlererrors, stopping
 from kopf._core.path import queueing
 from kopf._core.reactor import running
@@ -121,7 +121,7 @@ def _seeded(seed: int) -> Iterator[None]:
         f'{self.companions.host.uid} {self.handler.id}'.encode())
     try:
         with mock.patch.object(stopping, 'threading', threads), mock.patch.object(
-                spawning.threads, 'ThreadPerCall', threads.make_unlimited), mock.patch.object(
+                companions.threads, 'ThreadPerCall', threads.make_unlimited), mock.patch.object(
                 api.Client, 'congested', property(_is_congested)), mock.patch.object(
                 api.Client, 'overloaded', property(
                     lambda client: seed % 3 == 0 and _is_congested(client))), mock.patch.object(

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import brakes, cycles, throttlers
-from kopf._core.engines.daemons import spawning
+from kopf._core.engines.daemons.companions import Companions
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
 from kopf._core.path import inboxes
@@ -141,7 +141,7 @@ class Item:
         """What slows the handlers down, if they change the object by themselves."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
-        self.companions: spawning.Companions | None = None
+        self.companions: Companions | None = None
         """The daemons and timers of the object, if there are any."""
         self.reconcilers: Reconcilers | None = None
         """The reconciling handlers of the object, if there are any."""
@@ -345,7 +345,7 @@ class Item:
         """Set what slows the handlers down, or None if nothing does."""
         self.brake = brake
 
-    def accompany(self, companions: spawning.Companions | None) -> None:
+    def accompany(self, companions: Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""
         self.companions = companions
 

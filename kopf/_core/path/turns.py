@@ -18,6 +18,7 @@ from kopf._cogs.structs import bodies, dicts, patches, references
 from kopf._core.actions import application, claims, decisions, execution, loggers, observers
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
+from kopf._core.engines.daemons.companions import Companions, Spawner
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import causes, handlers, stopping
@@ -65,7 +66,7 @@ class Processor:
         self._fills = fills
         self._await_indexing = await_indexing
         self._only_indexing = only_indexing
-        self.spawner = spawning.Spawner(
+        self.spawner = Spawner(
             client=env.client, context=env,
             get_memo=functools.partial(changes.get_memo, env),
             confirm=switch.check_paused)
@@ -351,14 +352,14 @@ class Processor:
         if companions is None:
             if not served.spawning:
                 return False
-            companions = spawning.Companions(self.spawner, item, item.resource, raw)
+            companions = Companions(self.spawner, item, item.resource, raw)
             item.accompany(companions)
         if decisions.is_deleting(raw):
             companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
             return companions.alive
         selected = companions.select(served.spawning, raw)
         if not selected or decisions.is_blocked(raw, self.env.settings.persistence.finalizer):
-            companions.adjust(selected)
+            spawning.adjust(companions, selected)
         if not selected and companions.forgettable:
             item.accompany(None)
             return False

@@ -1,27 +1,43 @@
 """
-Companions: what daemons and timers have in common.
+Companions: what daemons and timers have in common, and what they share.
 
 A companion that has ended on its own or has failed permanently is not started again for its object.
 A companion that has to stop goes through the stages of stopping: the ``stopped`` flag is set, then
 the task is cancelled (threads cannot be), and finally the companion is abandoned.
 """
 import asyncio
+import collections
 import contextlib
+import contextvars
 import logging
 import warnings
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator
 from concurrent.futures import Executor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-from kopf._cogs.aiokits import clocks
-from kopf._cogs.aiokits.wakeups import Wakeups
+from kopf._cogs.aiokits import threads, timeouts, wakeups
 from kopf._cogs.clients import api
 from kopf._cogs.clients import errors as apierrors
-from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, patches, references
-from kopf._core.actions import application, execution, progression, throttlers
+from kopf._core.actions import application, execution, loggers, progression, throttlers
 from kopf._core.intents import causes, handlers, stopping
 
+T = TypeVar('T')
+
 Reason = stopping.DaemonStoppingReason
+
+STARTS_PER_ITERATION = 16
+"""
+How many companions are started per iteration of the event loop.
+
+There can be thousands of them at once, e.g. when the operator starts; the loop must not be blocked.
+"""
+
+LAST_WRITING = 1.0
+"""How long (seconds) a companion can write its patch at exit, however late it ends."""
+
+NONE: frozenset[object] = frozenset()
+"""The same for all objects, as there can be many thousands."""
 
 
 class Host(Protocol):
@@ -37,66 +53,283 @@ class Host(Protocol):
         """Reconcile the object again, as soon as possible."""
 
 
-class Spawner(Protocol):
-    """What all companions of an operator share."""
-    client: api.Client
-    context: execution.Context
-    settings: configuration.OperatorSettings
-    clock: clocks.Clock
-    wakeups: Wakeups
-    stopping: Reason | None
-    """Why all companions are being stopped, i.e. the operator exits; None if it does not."""
-    alive: 'set[Companion]'
-    """The companions that have begun and not ended."""
-    tasks: set[asyncio.Task[Any]]
-    """The tasks of the running companions, also of abandoned ones."""
+class Spawner:
+    """The companions of all objects of an operator."""
+
+    def __init__(
+            self,
+            *,
+            client: api.Client,
+            context: execution.Context,
+            get_memo: Callable[[Any], Any],
+            confirm: Callable[[], object] = lambda: None,
+    ) -> None:
+        """
+        ``get_memo`` returns the memo of an object by its `Host`. ``confirm`` is called before
+        handlers are; it pauses the operator if that is overdue by the clock.
+        """
+        super().__init__()
+        self.get_memo = get_memo
+        self._confirm = confirm
+        self.client = client
+        self.context = context
+        self.settings = context.settings
+        self.clock = context.clock
+        self.stopping: Reason | None = None
+        """Why all companions are being stopped, i.e. the operator exits; None if it does not."""
+        self.paused = False
+        self.alive: set[Companion] = set()
+        """The companions that have begun and not ended."""
+        self.wakeups = wakeups.Wakeups()
+        self.tasks: dict[asyncio.Task[Any], Companion] = {}
+        """The tasks of the running companions, also of abandoned ones."""
+        self._due: collections.deque[Companion] = collections.deque()
+        self._pumping: asyncio.Handle | None = None
+        self._flushing: asyncio.TimerHandle | None = None
+        self._deadline: float | None = None
+        self._writings: dict[timeouts.Timeout, Companion] = {}
+        self._threads = threads.ThreadPerCall('kopf-daemon')
 
     @property
     def daemons_executor(self) -> Any:
-        """The executor that calls synchronous daemons."""
+        """
+        The executor that calls synchronous daemons.
 
-    def writing(self, companion: 'Companion') -> contextlib.AbstractAsyncContextManager[None]:
-        """Make a context manager for the writes of a companion: it limits their time at exit."""
-
-    def give_up(self, companion: 'Companion') -> None:
-        """End the writes of the companion, which is abandoned."""
+        By default, each daemon has a thread of its own: in a pool with a limited number of threads,
+        long-running daemons would block all other handlers. If ``settings.execution.executor`` is
+        set, it is used for daemons, too.
+        """
+        own = self.settings.execution
+        return self._threads if own.has_default_executor else own.executor
 
     def start(self, companion: 'Companion') -> None:
         """Begin the companion in one of the next iterations of the event loop, in this order."""
+        self._due.append(companion)
+        if self._pumping is None:
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
-    def note_running(self, daemon: 'Companion') -> None:
-        """Call ``flush`` of the companion periodically from now on."""
+    def _pump(self) -> None:
+        self._pumping = None
+        self._confirm()
+        for _ in range(min(STARTS_PER_ITERATION, len(self._due))):
+            self._due.popleft().begin()
+        if self._due:
+            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
-    def note_ended(self, daemon: 'Companion') -> None:
-        """Stop calling ``flush`` of the companion."""
+    def run(
+            self, companion: 'Companion', work: Coroutine[Any, Any, T],
+            context: contextvars.Context | None,
+    ) -> asyncio.Task[T]:
+        """Do the work of the companion in a task."""
+        task = asyncio.get_running_loop().create_task(work, context=context)
+        self.tasks[task] = companion
+        task.add_done_callback(self.tasks.pop)
+        return task
+
+    def arm(self) -> None:
+        """Flush the patches of what runs after ``settings.persistence.flush_delay``."""
+        if self._flushing is None:
+            delay = max(0.1, self.settings.persistence.flush_delay)
+            self._flushing = asyncio.get_running_loop().call_later(delay, self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = None
+        for companion in {*self.tasks.values()}:
+            companion.flush()
+
+    def pause(self) -> None:
+        """Stop all daemons, and let all timers wait, while the operator is paused."""
+        self.paused = True
+        for companion in list(self.alive):
+            companion.pause()
+
+    async def rest(self) -> None:
+        """Wait until no handlers of companions run, except for those of abandoned companions."""
+        while running := {companion: companion.task for companion in self.alive
+                          if companion.task is not None}:
+            await asyncio.wait([
+                companion.ended if companion.stopper.is_set() else task
+                for companion, task in running.items()])
+
+    def stand_by(self) -> None:
+        """The same as `pause`, but timers are interrupted; it can be called again."""
+        self.pause()
+        for companion in list(self.alive):
+            companion.interrupt()
+
+    def resume(self) -> None:
+        """End the pause. The companions of an object go on after its next reconciliation."""
+        self.paused = False
+
+    @contextlib.asynccontextmanager
+    async def writing(self, companion: 'Companion') -> AsyncIterator[None]:
+        """
+        Limit the time of the block when the operator exits: of a write, or of a pause before it.
+
+        :raises TimeoutError: if the block has not ended in time, or if the companion is abandoned.
+        """
+        until = self._deadline
+        if until is not None:
+            until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
+        async with timeouts.timeout_at(until) as limit:
+            self._writings[limit] = companion
+            try:
+                yield
+            finally:
+                del self._writings[limit]
+
+    def give_up(self, companion: 'Companion') -> None:
+        """End the writes of the companion, which is abandoned."""
+        for limit, owner in self._writings.items():
+            if owner is companion and not limit.expired():
+                limit.reschedule(asyncio.get_running_loop().time())
+
+    async def stop(self, reason: Reason, deadline: float) -> None:
+        """
+        Stop all companions, by their stages of stopping.
+
+        The deadline is a time of the event loop. Companions without a ``cancellation_timeout`` are
+        cancelled at the deadline. Writes are given up before the deadline.
+
+        Threads cannot be cancelled. This method returns without them; Python waits for them at
+        exit.
+        """
+        self.stopping, self._deadline = reason, deadline - LAST_WRITING
+        for limit, companion in self._writings.items():
+            if companion in self.alive:
+                limit.reschedule(self._deadline)
+        for companion in list(self.alive):
+            companion.stop(reason)
+        if self._flushing is not None:
+            self._flushing.cancel()
+        await self._wait_for([item for item in self.alive if item.has_limit], None)
+        left = deadline - asyncio.get_running_loop().time()
+        await self._wait_for(self.alive, max(0.0, left))
+        for companion in self.alive:
+            companion.stopper.set(Reason.DAEMON_CANCELLED)
+        for task in self.tasks:
+            task.cancel()
+        if self.tasks:
+            await asyncio.wait(self.tasks, timeout=LAST_WRITING)
+        self.wakeups.close()
+
+    async def _wait_for(self, companions: Iterable['Companion'], timeout: float | None) -> None:
+        futures = [companion.ended for companion in companions]
+        if futures:
+            await asyncio.wait(futures, timeout=timeout)
 
 
-class Companions(Protocol):
-    """What all companions of one object share."""
-    host: Host
-    resource: references.Resource
-    changed: float
-    """The monotonic time of the latest change of the object, or of its first sight."""
+class Companions:
+    """
+    The companions of one object, and the live view of the object that they share.
+
+    There is an instance for each object that has companions. So, an instance takes little memory:
+    everything that can be made on demand is made on demand.
+    """
+    __slots__ = (
+        '_done', '_identity', '_live', 'changed', 'host', 'members', 'resource', 'spawner')
+
+    def __init__(
+            self,
+            spawner: Spawner,
+            host: Host,
+            resource: references.Resource,
+            raw: bodies.RawBody,
+    ) -> None:
+        self.spawner = spawner
+        meta = raw['metadata']
+        self._identity = meta.get('uid'), meta['name'], meta.get('namespace')
+        self.host = host
+        self.resource = resource
+        self.changed = spawner.clock.mono()
+        """The monotonic time of the latest change of the object, or of its first sight."""
+        self.members: tuple[Companion, ...] = ()
+        """The companions that run, sleep, or are being stopped."""
+        self._done = NONE
+        self._live: bodies.LiveBody | None = None
 
     @property
-    def spawner(self) -> Spawner:
-        """What the companions of all objects share."""
+    def logger(self) -> loggers.ObjectLogger:
+        """The logger of the object. It refers to the object's name, and does not keep its state."""
+        uid, name, namespace = self._identity
+        known: Any = {
+            'apiVersion': self.resource.api_version, 'kind': self.resource.kind,
+            'metadata': {'name': name, 'namespace': namespace, 'uid': uid}}
+        return loggers.ObjectLogger(body=bodies.Body(known), settings=self.spawner.settings)
 
     @property
-    def logger(self) -> logging.LoggerAdapter[Any]:
-        """The logger of the object."""
+    def alive(self) -> bool:
+        """Whether any companion runs, sleeps, or is being stopped."""
+        return bool(self.members)
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether there are no companions, and none that have ended and must not start again."""
+        return not self.members and not self._done
+
+    def select(
+            self, declared: Iterable[handlers.SpawningHandler], raw: bodies.RawBody,
+    ) -> Collection[handlers.SpawningHandler]:
+        """
+        Select the handlers that match the object in this state, except for those that are done.
+        """
+        cause = self.make_cause(bodies.Body(raw))
+        selected: dict[object, handlers.SpawningHandler] = {}
+        for handler in declared:
+            if handler.key not in self._done and execution.is_matching(handler, cause):
+                selected.setdefault(handler.key, handler)
+        return list(selected.values())
+
+    def add(self, companion: 'Companion') -> None:
+        """Begin one more companion."""
+        self.members += (companion,)
+        companion.spawn()
+
+    def stop(self, reason: Reason) -> None:
+        if self._live is not None:
+            self._live.load()  # they can read the object until they end; the item can forget it now
+        for companion in self.members:
+            companion.stop(reason)
+
+    def show(self, raw: bodies.RawBody) -> None:
+        """Take a new state of the object."""
+        self.changed = self.spawner.clock.mono()
+        if self._live is not None:
+            self._live._replace_with(raw)
+        for companion in self.members:
+            companion.note_change()
 
     def get_body(self) -> bodies.Body:
-        """A body that always shows the newest state of the object."""
+        """A body that always shows the newest state; all running companions share it."""
+        if self._live is None:
+            self._live = bodies.LiveBody(self.host.recall)
+        return self._live
 
     def make_cause(self, body: bodies.Body) -> causes.SpawningCause:
-        """Make the cause, of which the kwargs of the handler are taken."""
-
-    def rest(self) -> None:
-        """Note that a handler has returned."""
+        return causes.SpawningCause(
+            logger=self.logger,
+            identity=self._identity,
+            memo=self.spawner.get_memo(self.host),
+            indices=self.spawner.context.indices,
+            resource=self.resource,
+            body=body,
+            patch=patches.Patch(body=body),
+        )
 
     def forget(self, companion: 'Companion', *, done: bool) -> None:
         """Remove the companion, which has ended. If ``done``, it must not be started again."""
+        self.members = tuple(other for other in self.members if other is not companion)
+        if done:
+            self._done |= {companion.handler.key}
+        self.rest()
+        self.host.wake_up()
+
+    def rest(self) -> None:
+        """
+        Note that a handler has returned. When none runs, the live body is not needed any more.
+        """
+        if not any(companion.task is not None for companion in self.members):
+            self._live = None
 
 
 class Companion:
@@ -106,7 +339,7 @@ class Companion:
     A companion ends exactly once. An abandoned companion has ended, though its task or thread runs.
     """
     __slots__ = (
-        '_ended', '_patch', '_throttler', '_timer', 'companions', 'due', 'handler', 'state',
+        '_context', '_ended', '_patch', '_timer', 'companions', 'due', 'handler', 'state',
         'stopper', 'task')
 
     def __init__(
@@ -119,10 +352,11 @@ class Companion:
         self.task: asyncio.Task[float | None] | None = None
         self.due: float | None = None
         """The monotonic time to wake up; None unless the companion sleeps."""
-        self._timer: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
         """The next stage of stopping."""
         self._patch: patches.Patch | None = None
-        self._throttler: throttlers.Throttler | None = None
+        self._context: contextvars.Context | None = None
+        """The context of the task: the patch belongs to the same term."""
         self._ended: asyncio.Future[None] | None = None
 
     @property
@@ -186,9 +420,9 @@ class Companion:
     def begin(self) -> None:
         """Call the handler, unless the companion has been stopped or begun in the meantime."""
         if self.task is None and not self.stopper.is_set():
-            self.task = asyncio.get_running_loop().create_task(self._attempt())
+            self._context = contextvars.copy_context()
+            self.task = self.spawner.run(self, self._attempt(), self._context)
             self.task.add_done_callback(self._settle)
-            self.spawner.tasks.add(self.task)
 
     def _settle(self, task: 'asyncio.Task[float | None]') -> None:
         """End, or sleep until the next attempt. The task can be cancelled before its first step."""
@@ -196,8 +430,7 @@ class Companion:
         try:
             until = self._get_repetition() if task.cancelled() else task.result()
         finally:
-            self.task = None
-            self.spawner.tasks.discard(task)
+            self.task = self._context = None
             self.companions.rest()
             if self.stopper.is_set():
                 self._end(done=False)
@@ -249,6 +482,7 @@ class Companion:
         permanently. When the operator exits, or when the companion is abandoned, the retries end:
         the patch is lost, and the log says so.
         """
+        throttler: throttlers.Throttler | None = None
         while patch:
             if self.is_abandoned():  # its object can belong to the next companion, or to others
                 patch.clear()
@@ -273,18 +507,21 @@ class Companion:
                 logger.error(f"{self.handler!r} failed permanently: its patch is refused: {e}")
                 return False
             except (apierrors.APIError, TimeoutError) as e:
-                if not await self._back_off(e, logger):
+                throttler = throttler or throttlers.Throttler()
+                if not await self._back_off(e, throttler, logger):
                     return True
                 merged = patches.combine(taken, patches.Patch(patch))
                 patch.update(merged if merged is not None else {**taken, **patch})
                 patch.fns[:0] = taken.fns
                 continue
-            self._throttler = None
+            throttler = None
             if newest is not None:
                 self.companions.host.take_over(newest)
         return True
 
-    async def _back_off(self, e: Exception, logger: Any) -> bool:
+    async def _back_off(
+            self, e: Exception, throttler: throttlers.Throttler, logger: Any,
+    ) -> bool:
         """
         Wait after an error of the API; return false if there will be no next try.
 
@@ -292,10 +529,9 @@ class Companion:
         """
         if self.is_abandoned():
             return True
-        self._throttler = self._throttler or throttlers.Throttler()
-        delay = self._throttler.next_delay(self.spawner.settings.queueing.error_delays)
+        delay = throttler.next_delay(self.spawner.settings.queueing.error_delays)
         if delay is not None and self.spawner.stopping is None:
-            self._throttler.tell(e, delay, logger)
+            throttler.tell(e, delay, logger)
             try:
                 async with self.spawner.writing(self):
                     await asyncio.sleep(delay)
@@ -320,63 +556,46 @@ class Companion:
     def resume(self) -> None:
         """Go on after the pause. It is called once the object has been listed again."""
 
-    def stop(self, reason: stopping.DaemonStoppingReason) -> None:
+    def stop(self, reason: Reason) -> None:
         """Begin to stop, or add one more reason to it. A sleeping companion ends at once."""
         was_set = self.stopper.is_set()
         self.stopper.set(reason)
         if self.task is None:
             self._cancel_timer()
-            asyncio.get_running_loop().call_soon(self._end_once)
+            asyncio.get_running_loop().call_soon(self._end, False)
         elif not was_set:
-            self._linger(self.spawner.settings.background.instant_exit_zero_time_cycles or 0)
+            self._advance(self._go_through_stages())
 
-    def _end_once(self) -> None:
-        if self.task is None and self in self.spawner.alive:
-            self._end(done=False)
+    def _advance(self, stages: Iterator[float]) -> None:
+        """Go on to the next stage of stopping."""
+        delay = next(stages, None)
+        if delay is not None:
+            self._timer = asyncio.get_running_loop().call_later(delay, self._advance, stages)
 
-    def _linger(self, iterations: int) -> None:
-        """
-        Wait briefly before the next stage: most daemons return soon after the flag is set.
-
-        Depending on the settings, wait for ``instant_exit_timeout`` (seconds), or for the given
-        number of iterations of the event loop.
-        """
-        loop = asyncio.get_running_loop()
-        timeout = self.spawner.settings.background.instant_exit_timeout
-        if timeout is not None:
-            self._timer = loop.call_later(timeout, self._escalate)
-        elif iterations > 0:
-            self._timer = loop.call_soon(self._linger, iterations - 1)
-        else:
-            self._escalate()
-
-    def _escalate(self) -> None:
-        backoff, _, _ = self.get_cancellation()
+    def _go_through_stages(self) -> Iterator[float]:
+        """Go through the stages of stopping; yield the delay (seconds) before each next one."""
+        background = self.spawner.settings.background
+        if background.instant_exit_timeout is not None:
+            yield background.instant_exit_timeout
+        else:  # most daemons return soon after the flag is set
+            for _ in range(background.instant_exit_zero_time_cycles or 0):
+                yield 0
+        backoff, timeout, polling = self.get_cancellation()
         if backoff is not None and backoff > 0:
             self.stopper.set(Reason.DAEMON_SIGNALLED)
             self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit gracefully.")
-            self._timer = asyncio.get_running_loop().call_later(backoff, self._force)
-        else:
-            self._force()
-
-    def _force(self) -> None:
-        _, timeout, _ = self.get_cancellation()
-        if timeout is None:
-            self._poll()
-            return
+            yield backoff
+        while timeout is None:
+            delay = background.cancellation_polling if polling is None else polling
+            self._log(logging.DEBUG, f"{self.handler!r} is still exiting. The next check is in "
+                                     f"{delay} seconds.")
+            yield delay
         self._log(logging.DEBUG, f"{self.handler!r} is signalled to exit by force.")
         self.stopper.set(Reason.DAEMON_CANCELLED)
         if self.handler.is_async and self.task is not None:
             self.task.cancel()
-        self._timer = asyncio.get_running_loop().call_later(timeout, self._abandon)
-
-    def _poll(self) -> None:
-        _, _, polling = self.get_cancellation()
-        if polling is None:
-            polling = self.spawner.settings.background.cancellation_polling
-        self._log(logging.DEBUG, f"{self.handler!r} is still exiting. The next check is in "
-                                 f"{polling} seconds.")
-        self._timer = asyncio.get_running_loop().call_later(polling, self._poll)
+        yield timeout
+        self._abandon()
 
     def _abandon(self) -> None:
         self.stopper.set(Reason.DAEMON_ABANDONED)

@@ -2,7 +2,6 @@
 Daemons: handlers that run in the background until they return or are stopped.
 """
 import asyncio
-import contextvars
 from typing import Any
 
 from kopf._cogs.structs import patches
@@ -12,15 +11,13 @@ from kopf._core.intents import handlers
 
 class Daemon(Companion):
     """A companion that is called once, and again only if it fails."""
-    __slots__ = ('_context', '_flushing', '_is_refused')
+    __slots__ = ('_flushing', '_is_refused')
     handler: handlers.DaemonHandler
 
     def __init__(
             self, companions: Companions, handler: handlers.SpawningHandler,
     ) -> None:
         super().__init__(companions, handler)
-        self._context: contextvars.Context | None = None
-        """The context of the handler, while it runs: its patch belongs to the same term."""
         self._flushing: asyncio.Task[None] | None = None
         self._is_refused = False
 
@@ -35,20 +32,13 @@ class Daemon(Companion):
         return self.spawner.daemons_executor
 
     async def _attempt(self) -> float | None:
-        self._context = contextvars.copy_context()
-        self.spawner.note_running(self)
-        try:
-            return await super()._attempt()
-        finally:
-            self._context = None
-            self.spawner.note_ended(self)
+        self.spawner.arm()
+        return await super()._attempt()
 
     def flush(self) -> None:
+        self.spawner.arm()
         if self._patch and self._flushing is None:
-            self._flushing = asyncio.get_running_loop().create_task(
-                self._flush(self._patch), context=self._context)
-            self.spawner.tasks.add(self._flushing)
-            self._flushing.add_done_callback(self.spawner.tasks.discard)
+            self._flushing = self.spawner.run(self, self._flush(self._patch), self._context)
 
     async def _flush(self, patch: patches.Patch) -> None:
         try:
