@@ -113,14 +113,12 @@ async def _attempt(
 ) -> progression.Outcome:
     settings, clock, logger = context.settings, context.clock, cause.logger
     policy, name = POLICIES[type(handler)], repr(handler)
-    age = 0.0
-    if state is None:
-        state = progression.HandlerState.new(now=clock.now())
-    else:
-        age = state.age(clock.mono())
+    now = clock.now()
+    state = state or progression.HandlerState.new(now=now)
+    age = state.age(now.mono)
     left = None if handler.timeout is None else handler.timeout - age
     if left is not None and left <= 0:
-        return _give_up(_make_timeout_error(handler, age), logger)
+        return _time_out(handler, age, logger)
     if handler.retries is not None and state.retries >= handler.retries:
         return _give_up(handlererrors.HandlerRetriesError(
             f"{name} has exceeded {handler.retries} retries."), logger)
@@ -156,8 +154,7 @@ async def _attempt(
         if isinstance(e, interrupts.TimedOutError) and not is_over:
             raise  # the timeout is that of the parent of this sub-handler
         if is_over:
-            age = state.age(clock.mono())
-            outcome = _give_up(_make_timeout_error(handler, age), logger)
+            outcome = _time_out(handler, state.age(clock.mono()), logger)
         else:
             outcome = judge(
                 tracebacks.trim(e), handler, state=state, settings=settings, logger=logger)
@@ -227,8 +224,8 @@ def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) 
         return False
 
 
-def fail(handler: handlers.Handler, exception: Exception, logger: Any) -> progression.Outcome:
-    """Make the outcome of a handler that fails permanently by an error outside of its function."""
+def fail(handler: handlers.Handler, exception: BaseException, logger: Any) -> progression.Outcome:
+    """Make the outcome of a handler that fails permanently, and log it without a traceback."""
     text = _describe(exception)
     logger.error(f"{handler!r} failed permanently: {text}")
     return progression.Outcome(final=True, exception=exception, message=text)
@@ -251,12 +248,10 @@ def judge(
     mode = handler.errors if handler.errors is not None else (
         POLICIES[type(handler)].default_errors)
     is_last = handler.retries is not None and state.retries + 1 >= handler.retries
-    backoff = get_backoff(handler, settings, state.retries)
     text = _describe(e)
 
     if isinstance(e, handlererrors.PermanentError):
-        logger.error(f"{handler!r} failed permanently: {text}")
-        return progression.Outcome(final=True, exception=e, message=text)
+        return fail(handler, e, logger)
 
     if isinstance(e, handlererrors.TemporaryError):
         if is_last:
@@ -268,26 +263,24 @@ def judge(
         logger.error(f"{handler!r} failed temporarily: {text}{end}")
         return progression.Outcome(final=False, delay=e.delay, exception=e, message=text)
 
-    exc_info = None if e.__traceback__ is None else (type(e), e, e.__traceback__)
+    outcome = progression.Outcome(final=True, exception=e, message=text)
     if mode == handlererrors.ErrorsMode.IGNORED:
-        logger.error(f"{handler!r} failed with an exception and will ignore it: {text}",
-                     exc_info=exc_info)
-        return progression.Outcome(final=True)
-
-    if mode == handlererrors.ErrorsMode.PERMANENT:
-        logger.error(f"{handler!r} failed with an exception and will stop now: {text}",
-                     exc_info=exc_info)
-        return progression.Outcome(final=True, exception=e, message=text)
-
-    if is_last:
+        message = f"{handler!r} failed with an exception and will ignore it: {text}"
+        outcome = progression.Outcome(final=True)
+    elif mode == handlererrors.ErrorsMode.PERMANENT:
+        message = f"{handler!r} failed with an exception and will stop now: {text}"
+    elif is_last:
         message = (f"{handler!r} failed with an exception and will stop now (it would exceed "
                    f"{handler.retries} retries on the next attempt): {text}")
-        logger.error(message, exc_info=exc_info)
-        return progression.Outcome(final=True, exception=e, message=message)
-
-    logger.error(f"{handler!r} failed with an exception and will try again in "
-                 f"{_count_seconds(backoff)}: {text}", exc_info=exc_info)
-    return progression.Outcome(final=False, delay=backoff, exception=e, message=text)
+        outcome = outcome._replace(message=message)
+    else:
+        backoff = get_backoff(handler, settings, state.retries)
+        message = (f"{handler!r} failed with an exception and will try again in "
+                   f"{_count_seconds(backoff)}: {text}")
+        outcome = outcome._replace(final=False, delay=backoff)
+    is_raised = e.__traceback__ is not None
+    logger.error(message, exc_info=(type(e), e, e.__traceback__) if is_raised else None)
+    return outcome
 
 
 def get_backoff(
@@ -302,9 +295,10 @@ def get_backoff(
     return settings.execution.default_backoff
 
 
-def _make_timeout_error(handler: handlers.Handler, age: float) -> handlererrors.HandlerTimeoutError:
+def _time_out(handler: handlers.Handler, age: float, logger: Any) -> progression.Outcome:
     runtime = datetime.timedelta(seconds=age)
-    return handlererrors.HandlerTimeoutError(f"{handler!r} has timed out after {runtime}.")
+    return _give_up(handlererrors.HandlerTimeoutError(
+        f"{handler!r} has timed out after {runtime}."), logger)
 
 
 def _give_up(e: handlererrors.PermanentError, logger: Any) -> progression.Outcome:
