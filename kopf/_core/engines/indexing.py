@@ -170,52 +170,33 @@ class OperatorIndexers(dict[str, OperatorIndex]):
         present: set[str] = set()
         declared = tuple(declared)
         for handler in declared:
+            key = uid, handler
             if not execution.is_matching(handler, cause):
-                self._failures.pop((uid, handler), None)
-            elif handler.key not in called:
-                called.add(handler.key)
-                state = await self._index(handler, cause, uid, context, is_gone)
+                self._failures.pop(key, None)
+                continue
+            if handler.key in called:
+                continue
+            called.add(handler.key)
+            now = context.clock.now()
+            state = self._failures.get(key) or progression.HandlerState.new(now=now)
+            if state.is_due(now.mono):
+                outcome = await execution.execute(handler, cause, context=context, state=state)
                 if is_gone():
                     return None
-                if state is None:
+                state = state.after(outcome, now=context.clock.now())
+                if state.success:
+                    self._failures.pop(key, None)
                     present.add(handler.id)
-                elif not state.finished:
-                    due.append(state.due)
+                    if outcome.result is not None:
+                        self[handler.id].replace(uid, _get_values(outcome.result))
+                else:
+                    self._failures[key] = state
+            if not state.finished:
+                due.append(state.due)
         for handler in declared:
             if handler.id not in present:
                 self[handler.id].discard(uid)
         return min(due, default=None)
-
-    async def _index(
-            self,
-            handler: handlers.IndexingHandler,
-            cause: causes.IndexingCause,
-            uid: Uid,
-            context: execution.Context,
-            is_gone: Callable[[], bool],
-    ) -> progression.HandlerState | None:
-        """
-        Call one handler, unless it has failed permanently or its retry is not due yet.
-
-        Returns None if the handler has succeeded, else the state of the failed handler.
-        """
-        key = uid, handler
-        state = self._failures.get(key)
-        now = context.clock.now()
-        if state is None:
-            state = progression.HandlerState.new(now=now)
-        elif not state.is_due(now.mono):
-            return state
-        outcome = await execution.execute(handler, cause, context=context, state=state)
-        if is_gone():
-            return None
-        if outcome.exception is not None:
-            self._failures[key] = state.after(outcome, now=context.clock.now())
-            return self._failures[key]
-        self._failures.pop(key, None)
-        if outcome.result is not None:
-            self[handler.id].replace(uid, _get_values(outcome.result))
-        return None
 
 
 def _get_values(result: object) -> Mapping[Any, Any]:
