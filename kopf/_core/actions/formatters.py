@@ -20,13 +20,14 @@ def make_prefix(record: logging.LogRecord) -> str:
 
 
 class ObjectTextFormatter(logging.Formatter):
-    """Formats records as text, without the object's name."""
+    """Formats records as text, with or without the object's name before the message."""
 
     _second: int | None = None
     _stamp = ''
 
-    def __init__(self, fmt: str | None = None) -> None:
+    def __init__(self, fmt: str | None = None, *, log_prefix: bool = False) -> None:
         super().__init__(fmt)
+        self._log_prefix = log_prefix
         self._is_timed = self.usesTime()
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,6 +39,8 @@ class ObjectTextFormatter(logging.Formatter):
         return self.formatMessage(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
+        if self._log_prefix:
+            record.message = make_prefix(record) + record.message
         try:
             return (self._fmt or '') % record.__dict__
         except KeyError:
@@ -51,14 +54,6 @@ class ObjectTextFormatter(logging.Formatter):
             self._stamp = super().formatTime(record)[:-3]
             self._second = second
         return f'{self._stamp}{int(record.msecs):03d}'
-
-
-class ObjectPrefixingTextFormatter(ObjectTextFormatter):
-    """Formats records as text, with the object's name before the message."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = make_prefix(record) + record.message
-        return super().formatMessage(record)
 
 
 LEVELS = ((logging.ERROR, '31;1'), (logging.WARNING, '33'), (logging.INFO, '32'), (0, '2'))
@@ -79,8 +74,7 @@ class ObjectColorFormatter(ObjectTextFormatter):
     """
 
     def __init__(self, *, log_prefix: bool) -> None:
-        super().__init__('%(asctime)s %(message)s')
-        self._log_prefix = log_prefix
+        super().__init__('%(asctime)s %(message)s', log_prefix=log_prefix)
         self._width = 0
 
     def formatMessage(self, record: logging.LogRecord) -> str:

@@ -299,12 +299,8 @@ def make_formatter(
         return formatters.ObjectColorFormatter(log_prefix=log_prefix is None or log_prefix)
     if log_format is LogFormat.JSON:
         from kopf._core.actions import jsonformatters
-        json_class = (
-            jsonformatters.ObjectPrefixingJsonFormatter if log_prefix
-            else jsonformatters.ObjectJsonFormatter)
-        return json_class(refkey=log_refkey or DEFAULT_REFKEY)
-
-    text_class = (
-        formatters.ObjectTextFormatter if log_prefix is not None and not log_prefix
-        else formatters.ObjectPrefixingTextFormatter)
-    return text_class(log_format.value if isinstance(log_format, LogFormat) else log_format)
+        return jsonformatters.ObjectJsonFormatter(
+            refkey=log_refkey or DEFAULT_REFKEY, log_prefix=bool(log_prefix))
+    return formatters.ObjectTextFormatter(
+        log_format.value if isinstance(log_format, LogFormat) else log_format,
+        log_prefix=log_prefix is None or log_prefix)
