@@ -459,7 +459,7 @@ class _Explainer:
                         f"for {left:.0f} seconds")
             case decisions.Close():
                 return f"the operator ends the handling, and stores the state: {step.because}"
-            case decisions.AddFinalizer() | decisions.RemoveFinalizer() | decisions.Release():
+            case decisions.SwitchFinalizer() | decisions.Release():
                 return f"the operator patches the object. {step.because}"
             case decisions.Save():
                 return f"the operator patches the object: {step.because}"

@@ -145,70 +145,63 @@ class Situation(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AddFinalizer:
-    """Add the finalizer. If ``handled`` is set, also store it as the last-handled state."""
+class Step:
+    """What to do next, and why."""
     because: str
-    handled: bodies.BodyEssence | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RemoveFinalizer:
-    """Remove the finalizer. If ``handled`` is set, also store it as the last-handled state."""
-    because: str
+class SwitchFinalizer(Step):
+    """If ``handled`` is set, also store it as the last-handled state."""
     handled: bodies.BodyEssence | None
 
 
+class AddFinalizer(SwitchFinalizer):
+    """Add the finalizer."""
+
+
+class RemoveFinalizer(SwitchFinalizer):
+    """Remove the finalizer."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Call:
+class Call(Step):
     """Call one or several of the due handlers, as the lifecycle chooses."""
-    because: str
     due: Sequence[handlers.ChangingHandler]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Save:
+class Save(Step):
     """Write the outcomes and patches to the object, and look at the state in the response."""
-    because: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(Step):
     """Wait until this monotonic time, or until the object changes."""
-    because: str
     until: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Close:
+class Close(Step):
     """End the cycle: store its last-handled state, and remove the progress of its handlers."""
-    because: str
     reason: causes.Reason
     conclusion: cycles.Conclusion
     told: bool = False
     """Whether the reason is worth a line in the log."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Release:
+class Release(Step):
     """Remove the finalizer and all records of the operator, so that the object can disappear."""
-    because: str
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Yield:
+class Yield(Step):
     """Look at the object again, because others have changed it; or end, if the operator stops."""
-    because: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Nothing:
+class Nothing(Step):
     """Do nothing until the object changes, or until one of its daemons has ended."""
-    because: str
     told: bool = False
     """Whether the reason is worth a line in the log."""
-
-
-Step = AddFinalizer | RemoveFinalizer | Call | Save | Sleep | Close | Release | Yield | Nothing
 
 
 class Decision(NamedTuple):

@@ -294,7 +294,7 @@ class Handling:
                     if step.because == decisions.DELETED_BUT_HELD:
                         self._tell_processed()
                     return await self.saver.save()
-                case decisions.AddFinalizer() | decisions.RemoveFinalizer():
+                case decisions.SwitchFinalizer():
                     return await self._switch_finalizer(step)
                 case decisions.Close():
                     return await self._close(step)
@@ -328,9 +328,7 @@ class Handling:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
 
-    async def _switch_finalizer(
-            self, step: decisions.AddFinalizer | decisions.RemoveFinalizer,
-    ) -> bodies.RawBody | None:
+    async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
         persistence = self.env.settings.persistence
         self.logger.debug(step.because)
         patch = patches.Patch()
