@@ -51,16 +51,11 @@ def find_awaiting(task: 'asyncio.Task[object]') -> types.FrameType | None:
     found: types.FrameType | None = None
     coro: object = task.get_coro()
     while coro is not None:
-        own = _is_authors_coroutine(coro)
         frame = getattr(coro, 'cr_frame', None) or getattr(coro, 'gi_frame', None)
-        found = frame if frame is not None and (own or found is None) else found
+        if frame is not None and (found is None or _is_authors(frame.f_code.co_filename)):
+            found = frame
         coro = getattr(coro, 'cr_await', None) or getattr(coro, 'gi_yieldfrom', None)
     return found
-
-
-def _is_authors_coroutine(coro: object) -> bool:
-    code = getattr(coro, 'cr_code', None) or getattr(coro, 'gi_code', None)
-    return code is not None and _is_authors(code.co_filename)
 
 
 def _is_authors(filename: str) -> bool:
