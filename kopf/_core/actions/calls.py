@@ -92,24 +92,11 @@ class Call:
         return tracebacks.find_awaiting(self.task) if self.task is not None else None
 
 
-class Calls:
-    """The running calls of one operator."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._calls: set[Call] = set()
+class Calls(dict[Call, None]):
+    """The running calls of one operator, in the order of their beginnings."""
 
     def __iter__(self) -> Iterator[Call]:
-        return iter(sorted(self._calls, key=lambda call: call.requested))
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    def add(self, call: Call) -> None:
-        self._calls.add(call)
-
-    def discard(self, call: Call) -> None:
-        self._calls.discard(call)
+        return iter([*self.keys()])  # other threads read it, too
 
     def get_tasks(self) -> set['asyncio.Task[Any]']:
         return {call.task for call in self if call.task is not None}

@@ -30,7 +30,7 @@ async def invoke(
     known = calls.calls_var.get()
     call = calls.Call(handler, kwargs, None if handler.is_async else executor)
     if known is not None:
-        known.add(call)
+        known[call] = None
     try:
         if handler.is_async:
             return await handler.fn(**kwargs)
@@ -38,7 +38,7 @@ async def invoke(
     finally:
         kwargs_var.reset(token)
         if known is not None:
-            known.discard(call)
+            del known[call]
 
 
 async def _invoke_in_thread(

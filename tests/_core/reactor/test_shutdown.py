@@ -253,7 +253,7 @@ async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
     caplog.set_level('INFO')
     underway = calls.Calls()
     if is_busy:
-        underway.add(calls.Call(None, {}, None))
+        underway[calls.Call(None, {}, None)] = None
     shutdown.owns_process_var.set(owns)
     exiting = shutdown.Shutdown(underway, settings)
     exiting.signalled.set_result(number)
