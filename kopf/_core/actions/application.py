@@ -253,28 +253,27 @@ async def _merge(
     alone = list(part) == ['status'] and 'status' in target.resource.subresources
     earlier: errors.APIError | None = None
     target.announce(part)
-    newest: bodies.RawBody | None = raw
     for _ in range(MAX_CONFLICTS):
-        assert newest is not None
-        meta = newest['metadata']
+        meta = raw['metadata']
         key = 'resourceVersion' if alone or target.is_fenced else 'uid'
         guard = {key: meta[key]} if key in meta else {}  # type: ignore[literal-required]
         payload = {**part, 'metadata': {**part.get('metadata', {}), **guard}}
         try:
             result = await target.send(
-                newest, payload, subresource='status' if alone else None,
+                raw, payload, subresource='status' if alone else None,
                 permit=None if key == 'resourceVersion' else target.pass_unfenced)
         except (errors.APIConflictError, errors.APIUnprocessableError) as e:
             e.follow(earlier)
             earlier = e.earlier
-            expected, newest = newest, await target.read_again(newest, after=e)
+            newest = await target.read_again(raw, after=e)
             if newest is None:  # the uid of a new object of the same name causes such errors, too
                 return None
             if isinstance(e, errors.APIUnprocessableError):
                 raise
-            if not _is_newer(newest, expected):
+            if not _is_newer(newest, raw):
                 raise  # the server is behind: the same patch would fail at once again
-            target.verify(expected, newest)
+            target.verify(raw, newest)
+            raw = newest
             continue
         except FenceRaisedError:
             continue
@@ -416,8 +415,7 @@ def find_inconsistencies(
     if _is_reflected(patch, result):
         return ()
     wanted = patches.merge({}, patch)
-    actual = {key: _restrict(val, result.get(key)) for key, val in wanted.items()}
-    return diffs.diff(wanted, actual)
+    return diffs.diff(wanted, _restrict(wanted, result))
 
 
 def describe_inconsistencies(
