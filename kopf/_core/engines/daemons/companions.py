@@ -83,6 +83,7 @@ class Spawner:
         self.wakeups = wakeups.Wakeups()
         self.tasks: dict[asyncio.Task[Any], Companion] = {}
         """The tasks of the running companions, also of abandoned ones."""
+        self._ending = asyncio.Event()
         self._due: collections.deque[Companion] = collections.deque()
         self._pumping: asyncio.Handle | None = None
         self._flushing: asyncio.TimerHandle | None = None
@@ -145,11 +146,7 @@ class Spawner:
 
     async def rest(self) -> None:
         """Wait until no handlers of companions run, except for those of abandoned companions."""
-        while running := {companion: companion.task for companion in self.alive
-                          if companion.task is not None}:
-            await asyncio.wait([
-                companion.ended if companion.stopper.is_set() else task
-                for companion, task in running.items()])
+        await self._wait_until(lambda: all(item.task is None for item in self.alive))
 
     def stand_by(self) -> None:
         """The same as `pause`, but timers are interrupted; it can be called again."""
@@ -202,9 +199,8 @@ class Spawner:
             companion.stop(reason)
         if self._flushing is not None:
             self._flushing.cancel()
-        await self._wait_for([item for item in self.alive if item.has_limit], None)
-        left = deadline - asyncio.get_running_loop().time()
-        await self._wait_for(self.alive, max(0.0, left))
+        await self._wait_until(lambda: not any(item.has_limit for item in self.alive))
+        await self._wait_until(lambda: not self.alive, deadline)
         for companion in self.alive:
             companion.stopper.set(Reason.DAEMON_CANCELLED)
         for task in self.tasks:
@@ -213,10 +209,16 @@ class Spawner:
             await asyncio.wait(self.tasks, timeout=LAST_WRITING)
         self.wakeups.close()
 
-    async def _wait_for(self, companions: Iterable['Companion'], timeout: float | None) -> None:
-        futures = [companion.ended for companion in companions]
-        if futures:
-            await asyncio.wait(futures, timeout=timeout)
+    async def _wait_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with timeouts.timeout_at(deadline):
+                while not is_over():
+                    self._ending.clear()
+                    await self._ending.wait()
+
+    def note_ending(self) -> None:
+        """Note that a handler has returned, or that a companion has ended."""
+        self._ending.set()
 
 
 class Companions:
@@ -339,8 +341,7 @@ class Companion:
     A companion ends exactly once. An abandoned companion has ended, though its task or thread runs.
     """
     __slots__ = (
-        '_context', '_ended', '_patch', '_timer', 'companions', 'due', 'handler', 'state',
-        'stopper', 'task')
+        '_context', '_patch', '_timer', 'companions', 'due', 'handler', 'state', 'stopper', 'task')
 
     def __init__(
             self, companions: Companions, handler: handlers.SpawningHandler,
@@ -357,20 +358,10 @@ class Companion:
         self._patch: patches.Patch | None = None
         self._context: contextvars.Context | None = None
         """The context of the task: the patch belongs to the same term."""
-        self._ended: asyncio.Future[None] | None = None
 
     @property
     def spawner(self) -> Spawner:
         return self.companions.spawner
-
-    @property
-    def ended(self) -> 'asyncio.Future[None]':
-        """A future that is done when the companion has ended."""
-        if self._ended is None:
-            self._ended = asyncio.get_running_loop().create_future()
-            if self not in self.spawner.alive:
-                self._ended.set_result(None)
-        return self._ended
 
     def is_abandoned(self) -> bool:
         """Whether the companion has ended, though its task or thread still runs."""
@@ -431,6 +422,7 @@ class Companion:
             until = self._get_repetition() if task.cancelled() else task.result()
         finally:
             self.task = self._context = None
+            self.spawner.note_ending()
             self.companions.rest()
             if self.stopper.is_set():
                 self._end(done=False)
@@ -613,8 +605,7 @@ class Companion:
             self._log(logging.DEBUG, f"{self.handler!r} has exited on its own and will not be "
                                      f"retried or restarted.")
         self.spawner.alive.discard(self)
-        if self._ended is not None and not self._ended.done():
-            self._ended.set_result(None)
+        self.spawner.note_ending()
         self.companions.forget(self, done=done)
 
     def _cancel_timer(self) -> None:
