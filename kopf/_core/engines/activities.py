@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.structs import ids
-from kopf._core.actions import execution, lifecycles, progression
+from kopf._core.actions import execution, progression
 from kopf._core.intents import causes, registries
 
 
@@ -29,7 +29,6 @@ async def run_activity(
         activity: causes.Activity,
         memo: Any,
         context: execution.Context,
-        lifecycle: lifecycles.LifeCycleFn = lifecycles.all_at_once,
 ) -> Mapping[ids.HandlerId, Any]:
     """
     Run all handlers of an activity, and return their results by handler ids, except for None.
@@ -51,9 +50,7 @@ async def run_activity(
             break
         if wait > 0:
             await asyncio.sleep(wait)
-            continue
-        chosen: Any = lifecycle(due, **{**cause.kwargs, 'state': states})
-        for handler in chosen:
+        for handler in due:
             outcome = await execution.execute(
                 handler, cause, context=context, state=states[handler.id])
             states[handler.id] = states[handler.id].after(outcome, now=clock.now())
