@@ -201,8 +201,8 @@ FAULTS = (
     Fault('a cancelled call gets a thread', '_core.actions.invocation:_invoke_in_thread',
           "if running.cancel():", "if not running.running():", LEAVE),
     Fault('daemons occupy the threads of handlers',
-          '_core.engines.daemons.companions:Spawner.daemons_executor',
-          "self._threads if own.has_default_executor else own.executor", "own.executor", SEEN),
+          '_core.engines.daemons.daemons:Daemon._executor',
+          "self.spawner.threads if has_own else None", "None", SEEN),
 
     Fault('admission handlers run in the event loop', '_core.actions.invocation:invoke',
           "return await _invoke_in_thread(handler, kwargs, executor, call)",

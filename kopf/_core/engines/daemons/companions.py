@@ -89,19 +89,7 @@ class Spawner:
         self._flushing: asyncio.TimerHandle | None = None
         self._deadline: float | None = None
         self._writings: dict[timeouts.Timeout, Companion] = {}
-        self._threads = threads.ThreadPerCall('kopf-daemon')
-
-    @property
-    def daemons_executor(self) -> Any:
-        """
-        The executor that calls synchronous daemons.
-
-        By default, each daemon has a thread of its own: in a pool with a limited number of threads,
-        long-running daemons would block all other handlers. If ``settings.execution.executor`` is
-        set, it is used for daemons, too.
-        """
-        own = self.settings.execution
-        return self._threads if own.has_default_executor else own.executor
+        self.threads = threads.ThreadPerCall('kopf-daemon')
 
     def start(self, companion: 'Companion') -> None:
         """Begin the companion in one of the next iterations of the event loop, in this order."""

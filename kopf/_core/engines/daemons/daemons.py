@@ -2,6 +2,7 @@
 Daemons: handlers that run in the background until they return or are stopped.
 """
 import asyncio
+from concurrent.futures import Executor
 from typing import Any
 
 from kopf._cogs.structs import patches
@@ -28,8 +29,14 @@ class Daemon(Companion):
             handler.cancellation_polling)
 
     @property
-    def _executor(self) -> Any:
-        return self.spawner.daemons_executor
+    def _executor(self) -> Executor | None:
+        """
+        By default, each daemon has a thread of its own: in a pool with a limited number of threads,
+        long-running daemons would block all other handlers. If ``settings.execution.executor`` is
+        set, it is used for daemons, too.
+        """
+        has_own = self.spawner.settings.execution.has_default_executor
+        return self.spawner.threads if has_own else None
 
     async def _attempt(self) -> float | None:
         self.spawner.arm()
