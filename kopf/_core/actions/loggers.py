@@ -189,14 +189,6 @@ class KopfStreamHandler(logging.StreamHandler[Any]):
     _status = ''
     """The line that is shown below the log, at a terminal."""
 
-    def handle(self, record: logging.LogRecord) -> bool | logging.LogRecord:  # type: ignore[override]
-        # As in the parent class, but with fewer calls if there are no filters, which is usual.
-        if self.filters or self.lock is None:
-            return super().handle(record)
-        with self.lock:
-            self.emit(record)
-        return True
-
     def emit(self, record: logging.LogRecord) -> None:
         # As in the parent class, but `flush()` would take the lock, which is already taken here.
         try:
