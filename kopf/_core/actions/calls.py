@@ -98,12 +98,6 @@ class Calls(dict[Call, None]):
     def __iter__(self) -> Iterator[Call]:
         return iter([*self.keys()])  # other threads read it, too
 
-    def get_tasks(self) -> set['asyncio.Task[Any]']:
-        return {call.task for call in self if call.task is not None}
-
-    def get_threads(self) -> set[int | None]:
-        return {call.thread for call in self}
-
     def find_stuck(self, now: float, timeout: float) -> list[Call]:
         """
         Find the calls that occupy all threads of an executor, so that other calls wait.

@@ -278,7 +278,7 @@ def describe_waiting(
     if underway:
         parts.append(f"Handlers: {calls.describe(underway, loop.time())}.")
     with contextlib.suppress(RuntimeError):  # from another thread: the set of tasks can change
-        others = asyncio.all_tasks(loop) - underway.get_tasks()
+        others = asyncio.all_tasks(loop) - {call.task for call in underway}
         if tasks := _describe_tasks(others, underway, everything=everything):
             parts.append(f"Tasks: {tasks}.")
     frames = sys._current_frames()
@@ -286,7 +286,7 @@ def describe_waiting(
         thread.name: tracebacks.locate(frames.get(thread.ident or 0), own=not everything)
         for thread in threading.enumerate()
         if not thread.daemon and thread is not threading.main_thread()
-        and thread.ident not in underway.get_threads()}
+        and thread.ident not in {call.thread for call in underway}}
     threads = _name((name, place) for name, place in places.items() if everything or place)
     if threads:
         parts.append(f"Threads: {threads}.")
