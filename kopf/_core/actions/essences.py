@@ -7,7 +7,7 @@ diff-base storage. A patch is a merge patch (RFC 7396).
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from kopf._cogs.structs import bodies, dicts, patches
+from kopf._cogs.structs import bodies, patches
 
 OWN_PREFIX = 'kopf.dev/'
 """The prefix of the labels and annotations by which Kopf knows owned resources."""
@@ -26,13 +26,13 @@ def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
     meta: Any = essence.get('metadata')
     if not meta:
         return essence
-    own = [
-        (stanza, key) for stanza in ('labels', 'annotations') for key in meta.get(stanza) or ()
-        if key.startswith(OWN_PREFIX)]
-    result = cast(dict[str, Any], essence)
-    for stanza, key in own:
-        result = _take_over(result, ('metadata', stanza, key), {})
-    return cast(bodies.BodyEssence, result)
+    own = {
+        stanza: dict.fromkeys(keys) for stanza in ('labels', 'annotations')
+        if (keys := [key for key in meta.get(stanza) or () if key.startswith(OWN_PREFIX)])}
+    if not own:
+        return essence
+    return cast(bodies.BodyEssence, _take_over(
+        cast(dict[str, Any], essence), {'metadata': own}, {}))
 
 
 def advance(
@@ -52,10 +52,7 @@ def advance(
     result = cast(dict[str, Any], essence)
     newer = cast(dict[str, Any], stored)
     for patch in contributed:
-        for path in leaves(patch):
-            is_stanza = dicts.resolve(patch, path) == {}
-            if not (is_stanza and isinstance(dicts.resolve(result, path, None), Mapping)):
-                result = _take_over(result, path, newer)
+        result = _take_over(result, patch, newer)
     return cast(bodies.BodyEssence, _reorder(result, newer))
 
 
@@ -76,15 +73,6 @@ def rebase(
     return cast(bodies.BodyEssence, _rebase(
         cast(dict[str, Any], base), cast(dict[str, Any], divergent),
         cast(dict[str, Any], current)))
-
-
-def leaves(patch: Mapping[str, Any], path: dicts.FieldPath = ()) -> Iterable[dicts.FieldPath]:
-    """List the fields that a merge patch sets or removes."""
-    for key, value in patch.items():
-        if isinstance(value, dict) and value:
-            yield from leaves(value, (*path, key))
-        else:
-            yield (*path, key)
 
 
 def _rebase(
@@ -109,27 +97,32 @@ def _rebase(
 
 
 def _take_over(
-        source: Mapping[str, Any], path: dicts.FieldPath, newer: Mapping[str, Any],
+        source: Mapping[str, Any], patch: Mapping[str, Any], newer: Mapping[str, Any],
 ) -> dict[str, Any]:
     """
-    Copy the source with one field of the newer state.
+    Copy the source with those fields of the newer state that the merge patch sets or removes.
 
-    An emptied parent is removed, unless the newer state has it, empty too.
+    An empty dict in the patch changes no dict that is there. An emptied parent is removed, unless
+    the newer state has it, empty too.
     """
-    key, below = path[0], path[1:]
     result = dict(source)
-    if below:
-        children = [
-            child if isinstance(child, Mapping) else {}
-            for child in (source.get(key), newer.get(key))]
-        result[key] = _take_over(children[0], below, children[1])
-        if not result[key] and newer.get(key) != {}:
-            del result[key]
-    elif key in newer:
-        result[key] = newer[key]
-    else:
-        result.pop(key, None)
+    for key, value in patch.items():
+        old, new = source.get(key), newer.get(key)
+        if isinstance(value, dict) and value:
+            result[key] = _take_over(_get_fields(old), value, _get_fields(new))
+            if not result[key] and new != {}:
+                del result[key]
+        elif value == {} and isinstance(old, Mapping):
+            continue
+        elif key in newer:
+            result[key] = newer[key]
+        else:
+            result.pop(key, None)
     return result
+
+
+def _get_fields(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 def _reorder(source: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:

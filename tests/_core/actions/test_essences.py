@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 
 import kopf
 from kopf._cogs.structs.bodies import Body
+from kopf._cogs.structs.dicts import ensure
 from kopf._cogs.structs.patches import merge
-from kopf._core.actions.essences import advance, leaves, rebase, strip
+from kopf._core.actions.essences import advance, rebase, strip
 
 SCALARS = st.booleans() | st.integers(0, 3) | st.text(max_size=2)
 KEYS = st.sampled_from(['a', 'b', 'c'])
@@ -137,7 +138,11 @@ def test_nothing_is_changed_in_place(raw, patch):
     ({'a': {'b': 1, 'c': {'d': None}}, 'e': [{'f': 1}]}, [('a', 'b'), ('a', 'c', 'd'), ('e',)]),
 ])
 def test_patches_touch_the_fields_that_they_set_or_remove(patch, fields):
-    assert list(leaves(patch)) == fields
+    stored = {}
+    for field in fields:
+        ensure(stored, field, 'stored')
+    others = {'a': {'x': 'stored', 'c': {'x': 'stored'}}, 'x': 'stored'}
+    assert advance({}, [patch], {**merge(others, stored), 'y': 'stored'}) == stored
 
 
 # The return to the base.
