@@ -184,24 +184,18 @@ class State(dict[ids.HandlerId, HandlerState]):
 
 
 def find_due(
-        candidates: Iterable[HandlerT], states: State, *, now: float,
+        candidates: Collection[HandlerT], states: State, *, now: float,
 ) -> tuple[list[HandlerT], float | None]:
     """
     Find the handlers whose next attempt can start at this monotonic time.
 
     If there are none, also find in how many seconds the first one can; None if all have finished.
     """
-    due: list[HandlerT] = []
-    first: float | None = None
-    for handler in candidates:
-        state = states[handler.id]
-        if state.is_due(now):
-            due.append(handler)
-        elif not state.finished and (first is None or state.due < first):
-            first = state.due
+    due = [handler for handler in candidates if states[handler.id].is_due(now)]
     if due:
         return due, 0.0
-    return due, None if first is None else first - now
+    left = [states[handler.id].due for handler in candidates if not states[handler.id].finished]
+    return due, min(left) - now if left else None
 
 
 def space(due: float, *, invoked: float) -> float:
