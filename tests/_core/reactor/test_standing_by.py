@@ -483,6 +483,27 @@ async def test_what_a_thread_of_a_former_term_has_done_is_not_written(registry, 
 
 
 @testing.virtual_time
+async def test_what_a_daemon_of_a_former_term_wants_while_it_runs_is_not_written(registry, calls):
+    @kopf.daemon('kopfexamples', initial_delay=10, registry=registry)
+    async def daemon(patch, **_):
+        calls.append('daemon')
+        if len(calls) == 1:
+            operator.stand_by()
+            operator.take_over()
+        patch.status['by'] = len(calls)
+        await asyncio.sleep(5)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(100)
+    assert calls == ['daemon', 'daemon']
+    assert {raw['status']['by'] for _, raw in api.history if 'status' in raw} == {2}
+    await operator.stop()
+
+
+@testing.virtual_time
 async def test_what_threads_of_event_handlers_and_of_timers_want_in_a_later_term_is_not_written(
         registry, calls):
     relapse = Relapse()

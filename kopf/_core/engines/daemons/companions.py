@@ -107,7 +107,7 @@ class Spawner:
 
     def run(
             self, companion: 'Companion', work: Coroutine[Any, Any, T],
-            context: contextvars.Context | None,
+            context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         """Do the work of the companion in a task."""
         task = asyncio.get_running_loop().create_task(work, context=context)
@@ -316,8 +316,10 @@ class Companions:
 
     def rest(self) -> None:
         """
-        Note that a handler has returned. When none runs, the live body is not needed any more.
+        Note that a handler has returned, or that a companion has ended. When no handler runs, the
+        live body is not needed any more.
         """
+        self.spawner.note_ending()
         if not any(companion.task is not None for companion in self.members):
             self._live = None
 
@@ -345,7 +347,7 @@ class Companion:
         """The next stage of stopping."""
         self._patch: patches.Patch | None = None
         self._context: contextvars.Context | None = None
-        """The context of the task: the patch belongs to the same term."""
+        """The context in which the patch is sent while the handler runs: that of its term."""
 
     @property
     def spawner(self) -> Spawner:
@@ -399,8 +401,7 @@ class Companion:
     def begin(self) -> None:
         """Call the handler, unless the companion has been stopped or begun in the meantime."""
         if self.task is None and not self.stopper.is_set():
-            self._context = contextvars.copy_context()
-            self.task = self.spawner.run(self, self._attempt(), self._context)
+            self.task = self.spawner.run(self, self._attempt())
             self.task.add_done_callback(self._settle)
 
     def _settle(self, task: 'asyncio.Task[float | None]') -> None:
@@ -410,7 +411,6 @@ class Companion:
             until = self._get_repetition() if task.cancelled() else task.result()
         finally:
             self.task = self._context = None
-            self.spawner.note_ending()
             self.companions.rest()
             if self.stopper.is_set():
                 self._end(done=False)
@@ -423,6 +423,7 @@ class Companion:
         """Make one attempt; return the time of the next one, or None if there will be no more."""
         spawner, handler = self.spawner, self.handler
         spawner.client.enter_term()
+        self._context = contextvars.copy_context()
         cause = self.companions.make_cause(self.companions.get_body())
         now = spawner.clock.now()
         state = self.state = self.state or progression.HandlerState.new(now=now)
@@ -593,7 +594,6 @@ class Companion:
             self._log(logging.DEBUG, f"{self.handler!r} has exited on its own and will not be "
                                      f"retried or restarted.")
         self.spawner.alive.discard(self)
-        self.spawner.note_ending()
         self.companions.forget(self, done=done)
 
     def _cancel_timer(self) -> None:
