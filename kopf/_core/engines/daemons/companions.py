@@ -451,9 +451,13 @@ class Companion:
     def _judge(self, *, invoked: float) -> float | None:
         """Find the time of the next attempt after this one; None if there will be no more."""
         assert self.state is not None
-        if self.state.finished:
-            return None
-        return progression.space(self.state.due, invoked=invoked)
+        if self.state.success:
+            return self._repeat(invoked=invoked)
+        return None if self.state.failure else progression.space(self.state.due, invoked=invoked)
+
+    def _repeat(self, *, invoked: float) -> float | None:
+        """Find the time of the next call after a successful one; None if there will be no more."""
+        return None
 
     async def _save(self, patch: patches.Patch, logger: Any) -> bool:
         """

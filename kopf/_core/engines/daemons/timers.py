@@ -68,10 +68,7 @@ class Timer(Companion):
             self._is_waiting = False
             self._sleep(get_quiet(self.handler, changed=self.companions.changed))
 
-    def _judge(self, *, invoked: float) -> float | None:
-        assert self.state is not None
-        if not self.state.success:
-            return super()._judge(invoked=invoked)
+    def _repeat(self, *, invoked: float) -> float | None:
         self.state = None
         ended = self.spawner.clock.mono()
         until = get_next(self.handler, invoked=invoked, ended=ended)
