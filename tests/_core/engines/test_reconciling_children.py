@@ -9,10 +9,9 @@ import pytest
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.reconciling.children import (
+    Child,
     ChildStore,
     OperatorChildren,
-    Place,
-    make_place,
 )
 from kopf._core.engines.reconciling.desired import (
     DIGEST_ANNOTATION,
@@ -122,7 +121,7 @@ def test_a_later_event_is_news(store, shelf, news):
 
 
 def test_an_event_ahead_of_the_response_waits_for_it_and_is_no_news(store, shelf, news):
-    with store.writing('parent', KEY):
+    with store.writing(KEY):
         shelf.changed('ADDED', make(1), b'')
         assert not store.of('parent') and not news
         store.accept(CONFIGMAPS, make(1))
@@ -130,7 +129,7 @@ def test_an_event_ahead_of_the_response_waits_for_it_and_is_no_news(store, shelf
 
 
 def test_a_foreign_change_during_a_write_is_news_after_it(store, shelf, news):
-    with store.writing('parent', KEY):
+    with store.writing(KEY):
         shelf.changed('ADDED', make(1), b'')
         shelf.changed('MODIFIED', make(2, fields=LOST), b'')
         store.accept(CONFIGMAPS, make(1))
@@ -140,7 +139,7 @@ def test_a_foreign_change_during_a_write_is_news_after_it(store, shelf, news):
 def test_a_deletion_during_a_write_is_news_after_it(store, shelf, news):
     shelf.changed('ADDED', make(1), b'')
     news.clear()
-    with store.writing('parent', KEY):
+    with store.writing(KEY):
         shelf.changed('DELETED', make(3), b'')
         store.accept(CONFIGMAPS, make(2))
     assert not store.of('parent') and news == ['parent']
@@ -148,11 +147,11 @@ def test_a_deletion_during_a_write_is_news_after_it(store, shelf, news):
 
 def test_a_deletion_during_a_write_leaves_nothing(store, shelf):
     uid = uuid.uuid4().hex
-    with store.writing('parent', KEY):
+    with store.writing(KEY):
         shelf.changed('DELETED', make(3, uid=uid), b'')
         store.accept(CONFIGMAPS, make(2, uid=uid))
     gc.collect()
-    assert not [each for each in gc.get_objects() if isinstance(each, Place) and each.uid == uid]
+    assert not [each for each in gc.get_objects() if isinstance(each, Child) and each.uid == uid]
 
 
 def test_the_end_of_a_namesake_leaves_the_new_child(store, shelf, news):
@@ -506,7 +505,7 @@ def test_handlers_in_threads_can_look_while_children_come_and_go(store):
             for raw in raws:
                 store.accept(CONFIGMAPS, raw)
             for raw in raws:
-                store.remove(make_place(CONFIGMAPS, raw))
+                store.remove(KEY._replace(name=raw['metadata']['name']), raw['metadata']['uid'])
     finally:
         is_over.set()
         thread.join()

@@ -11,7 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from kopf._cogs.clients import errors, watching
 from kopf._cogs.structs import bodies, offspring, references
@@ -32,15 +32,6 @@ META = frozenset({
 """What is kept of the metadata of a child."""
 
 _encode = json.JSONEncoder(separators=(',', ':')).encode
-
-
-class Place(NamedTuple):
-    """Where a child belongs."""
-    owner: str
-    """The uid of the parent, see `make_place`; empty if nothing proves whose child it is."""
-    key: desired.Key
-    uid: str
-    """The uid of the child."""
 
 
 class Shape:
@@ -73,28 +64,43 @@ class Shape:
 class Child:
     """One child. The state is replaced as a whole by newer ones; the object is for one uid."""
     __slots__ = (
-        '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied',
-        'is_deleting', 'is_marked', 'is_owned', 'is_pruned', 'place', 'shape', 'version')
+        '_digest', '_fields', '_packed', '_settled', '_state', 'is_applied', 'is_deleting',
+        'is_marked', 'is_owned', 'is_pruned', 'key', 'owner', 'shape', 'uid', 'version')
 
-    def __init__(self, shape: Shape, place: Place, raw: bodies.RawBody) -> None:
+    def __init__(self, shape: Shape, raw: bodies.RawBody, owner: str | None = None) -> None:
+        """
+        Without ``owner``, the uid of the parent, it is found in the object: the one in the label if
+        there is an owner reference to it, too, or if the field manager has set the label;
+        otherwise, the controller by the owner references. It is empty if nothing proves whose child
+        it is.
+
+        Equal strings are shared, as there can be many children.
+        """
         meta: Any = raw['metadata']
+        refs = meta.get('ownerReferences') or ()
+        fields = _find_fields(meta.get('managedFields') or (), shape.manager)
+        label = _get_label(raw, desired.OWNER_LABEL)
+        is_marked = bool(label) and desired.owns(
+            fields, {'metadata': {'labels': {desired.OWNER_LABEL: ''}}})
+        if owner is None:
+            owner = label if is_marked or any(ref.get('uid') == label for ref in refs) else next(
+                (ref.get('uid') or '' for ref in refs if ref.get('controller')), '')
         self.shape: Shape = shape
-        self.place: Place = place
+        self.key: desired.Key = make_key(shape.resource, raw)
+        self.uid: str = bodies.get_uid(raw)
+        self.owner: str = sys.intern(owner)
         self.version: bodies.Version = bodies.parse_version(raw)
         self.is_deleting: bool = 'deletionTimestamp' in meta
         self.is_pruned: bool = False
         """Whether the operator itself has deleted the child, so that its end is no news."""
-        self.is_owned: bool = any(
-            ref.get('uid') == place.owner for ref in meta.get('ownerReferences') or ())
+        self.is_owned: bool = any(ref.get('uid') == owner for ref in refs)
         digest = (meta.get('annotations') or {}).get(desired.DIGEST_ANNOTATION)
         self._digest: int = hash(digest)
-        fields = _find_fields(meta.get('managedFields') or (), shape.manager)
         self.is_applied: bool = fields is not None
         """Whether the handler of the label has applied it; false e.g. for copies by users."""
-        self.is_marked: bool = _is_marked(raw, fields) and (
-            _get_label(raw, desired.OWNER_LABEL) == place.owner)
+        self.is_marked: bool = is_marked and label == owner
         """Whether the handler itself has set the label with the uid of the parent."""
-        self._fields: bytes | None = _share(_dump(fields).replace(*_hide(place.owner)))
+        self._fields: bytes | None = _share(_dump(fields).replace(*_hide(owner)))
         """What the manager owns of the child; null if it has no fields at all."""
         self._state: int = hash((digest, self._fields))
         """The applied manifest, and what the manager owns: others change it by their edits."""
@@ -117,14 +123,6 @@ class Child:
     def label(self) -> str:
         """The label that says which handler has made the child."""
         return self.shape.label
-
-    @property
-    def key(self) -> desired.Key:
-        return self.place.key
-
-    @property
-    def uid(self) -> str:
-        return self.place.uid
 
     def is_of(self, namespace: str | None) -> bool:
         """
@@ -186,7 +184,7 @@ class Child:
         return True
 
     def _get_fields(self, hidden: bytes) -> Any:
-        owner, placeholder = _hide(self.place.owner)
+        owner, placeholder = _hide(self.owner)
         return json.loads(hidden.replace(placeholder, owner).decode())
 
     @property
@@ -264,9 +262,9 @@ class ChildStore:
         self.on_listed: Callable[[], None] = on_listed
         self.on_unavailable: OnUnavailable = on_unavailable
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
-        self._owners: dict[desired.Key, str] = {}
-        """Whose each child is, as its label says: two parents can want the same object."""
-        self._held: dict[tuple[str, desired.Key], list[Callable[[], object]]] = {}
+        self._known: dict[tuple[str, str, str | None], dict[desired.Key, Child]] = {}
+        """The same children by their groups, kinds, and namespaces."""
+        self._held: dict[desired.Key, list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
         self._unrecorded: dict[tuple[str, str], Collection[desired.Path]] = {}
         """The fields that the API server does not record, by the groups and kinds."""
@@ -297,10 +295,9 @@ class ChildStore:
 
     def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
         """Forget the children of one kind in one namespace."""
-        shelves = self._shelves[resource]
-        shelves.pop(namespace).clear()
-        if not shelves:
-            del self._shelves[resource]
+        _drop(self._shelves, resource, namespace)
+        for child in self.find_all(resource, namespace):
+            self.remove(child.key, child.uid)
 
     def is_ready(self, resource: references.Resource, namespace: str | None) -> bool:
         """
@@ -331,27 +328,49 @@ class ChildStore:
         return bool(needed) and all(shelf.is_listed for shelf in needed)
 
     @contextlib.contextmanager
-    def writing(self, owner: str, key: desired.Key) -> Iterator[None]:
+    def writing(self, key: desired.Key) -> Iterator[None]:
         """
         Hold the news of a child back while it is written: the watch can be ahead of the response.
 
         What is no echo of the write is news after it. Two handlers can write the same child at
         once, if they are for several versions of a resource.
         """
-        self._held.setdefault((owner, key), [])
+        self._held.setdefault(key, [])
         try:
             yield
         finally:
-            for act in self._held.pop((owner, key), ()):
+            for act in self._held.pop(key, ()):
                 act()
+
+    def _do(self, key: desired.Key, act: Callable[[], object]) -> None:
+        """Take news of a child, unless it is being written: then, later."""
+        if (held := self._held.get(key)) is not None:
+            held.append(act)
+        else:
+            act()
 
     def of(self, uid: str) -> Mapping[desired.Key, Child]:
         """Get the children of a parent. The result changes with the children: do not keep it."""
         return self._by_owner.get(uid) or {}
 
+    def find(self, key: desired.Key) -> Child | None:
+        """Find the child of any parent."""
+        return self._known.get(key[:3], {}).get(key)
+
     def find_owner(self, key: desired.Key) -> str | None:
         """Find whose child the object is, by the uid of the parent; None if it is no child."""
-        return self._owners.get(key) or None
+        child = self.find(key)
+        return None if child is None else child.owner or None
+
+    def find_all(
+            self, resource: references.Resource, namespace: references.Namespace,
+    ) -> Collection[Child]:
+        """Find the children of all parents, of one kind in one namespace or in all of them."""
+        kind = resource.group, resource.kind or ''
+        places = [(*kind, namespace)] if namespace is not None else [
+            place for place in self._known if place[:2] == kind]
+        return [child for place in places for child in self._known.get(place, {}).values()
+                if child.resource == resource]
 
     def find_namespaced(self, selector: references.Selector) -> references.Resource | None:
         """Find a namespaced kind of children by the selector."""
@@ -377,27 +396,16 @@ class ChildStore:
         ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
         What the API server does not record is learned from it, for all children of the kind.
         """
-        place = self.find_place(resource, raw)
-        known = self.of(place.owner).get(place.key)
-        if known is not None and known.uid == place.uid:
-            place = known.place
-        child = Child(self._get_shape(resource, raw), place, raw)
+        child = self._make(resource, raw)
         if repeated is not None and (found := child.find_unrecorded(repeated)):
-            known_fields = self.get_unrecorded(place.key)
-            self._unrecorded[place.key.group, place.key.kind] = {*known_fields, *found}
+            self._unrecorded[child.key[:2]] = {*self.get_unrecorded(child.key), *found}
         child.settle()
-        if not self._move(place, child.version):
-            self.on_change(place.owner)  # the child was taken away since then
-            return
+        known = self.find(child.key)
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)
-        for shelf in _select(self._shelves.get(resource, {}), place.key.namespace):
-            shelf.note(place)
-
-    def find_place(self, resource: references.Resource, raw: bodies.RawBody) -> Place:
-        """Find where a child belongs."""
-        return make_place(resource, raw, manager=self._managers.get(self._find_label(raw)))
+        elif known.owner != child.owner:
+            self.on_change(child.owner)  # the child was taken away since then
 
     def recognise(
             self,
@@ -414,75 +422,63 @@ class ChildStore:
         a handler has applied it and nothing says that it is somebody else's.
         """
         raw = _complete(raw, resource)
-        place = self.find_place(resource, raw)
-        child = Child(self._get_shape(resource, raw), place._replace(owner=owner), raw)
-        is_lost = not place.owner and child.is_applied
-        return child if is_lost or (place.owner == owner and child.is_of(namespace)) else None
+        child = self._make(resource, raw)
+        if not child.owner and child.is_applied:
+            return self._make(resource, raw, owner)
+        return child if child.owner == owner and child.is_of(namespace) else None
 
-    def see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
+    def see(self, resource: references.Resource, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
-        if (held := self._held.get((place.owner, place.key))) is not None:
-            held.append(lambda: self._see(resource, place, raw))
-        else:
-            self._see(resource, place, raw)
+        key = make_key(resource, raw)
+        self._do(key, lambda: self._see(resource, key, raw))
 
-    def _see(self, resource: references.Resource, place: Place, raw: bodies.RawBody) -> None:
-        if not self._move(place, bodies.parse_version(raw)):
-            return
-        known = self.of(place.owner).get(place.key)
-        if known is not None and known.uid != place.uid:
+    def _see(
+            self, resource: references.Resource, key: desired.Key, raw: bodies.RawBody,
+    ) -> None:
+        known = self.find(key)
+        if known is not None and known.uid != bodies.get_uid(raw):
             known = None
         if known is not None and not bodies.is_newer(bodies.parse_version(raw), known.version):
             return  # mostly echoes of own writes: nothing is made of them
-        child = Child(self._get_shape(resource, raw), place, raw)
-        if known is not None:
+        child = self._make(resource, raw)
+        if known is not None and known.owner == child.owner:
             child.follow(known)
         self._put(child)
-        self.on_change(place.owner)
-
-    def _move(self, place: Place, version: bodies.Version) -> bool:
-        """Take the child from its former owner; return whether this state is not outdated."""
-        former = self._owners.get(place.key, place.owner)
-        if former != place.owner:
-            known = self._by_owner[former][place.key]
-            if known.uid == place.uid and bodies.is_newer(known.version, version):
-                return False
-            self._remove(known.place)
-        self._owners[place.key] = place.owner
-        return True
+        self.on_change(child.owner)
 
     def _put(self, child: Child) -> None:
-        self._by_owner.setdefault(child.place.owner, {})[child.key] = child
+        """Add or replace a child, also one of another parent: two can want the same object."""
+        known = self.find(child.key)
+        if known is not None and known.owner != child.owner:
+            self._remove(known)
+        self._by_owner.setdefault(child.owner, {})[child.key] = child
+        self._known.setdefault(child.key[:3], {})[child.key] = child
 
-    def remove(self, place: Place) -> None:
+    def remove(self, key: desired.Key, uid: str) -> None:
         """Forget a child that is gone, if it is still this one."""
-        if (held := self._held.get((place.owner, place.key))) is not None:
-            held.append(lambda: self._remove(place))
-        else:
-            self._remove(place)
+        self._do(key, lambda: self._remove_if(key, uid))
 
-    def _remove(self, place: Place) -> None:
-        for shelves in self._shelves.values():
-            for shelf in _select(shelves, place.key.namespace):
-                shelf.forget(place)
-        children = self._by_owner.get(place.owner)
-        known = children.get(place.key) if children is not None else None
-        if children is not None and known is not None and known.uid == place.uid:
-            del children[place.key]
-            del self._owners[place.key]
-            if not children:
-                del self._by_owner[place.owner]
-            if not known.is_pruned:
-                self.on_change(place.owner)
+    def _remove_if(self, key: desired.Key, uid: str) -> None:
+        child = self.find(key)
+        if child is not None and child.uid == uid:
+            self._remove(child)
 
-    def _get_shape(self, resource: references.Resource, raw: bodies.RawBody) -> Shape:
+    def _remove(self, child: Child) -> None:
+        _drop(self._by_owner, child.owner, child.key)
+        _drop(self._known, child.key[:3], child.key)
+        if not child.is_pruned:
+            self.on_change(child.owner)
+
+    def _make(
+            self, resource: references.Resource, raw: bodies.RawBody, owner: str | None = None,
+    ) -> Child:
         label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
             shape = Shape(resource, label, self._managers.get(label))
             if shape.manager is not None:
                 self._shapes[resource, label] = shape
-        return shape
+        return Child(shape, raw, owner)
 
     def _find_label(self, raw: bodies.RawBody) -> str:
         """Find the label of the handler that has applied the child, also if others changed it."""
@@ -502,31 +498,18 @@ def _select(
     return [shelf for where in wheres if (shelf := shelves.get(where)) is not None]
 
 
-def make_place(
-        resource: references.Resource, raw: bodies.RawBody, *, manager: str | None = None,
-) -> Place:
-    """
-    Find where a child belongs. Equal strings are shared, as there can be many children.
-
-    The parent is the one in the label if there is an owner reference to it, too, or if the field
-    manager has set the label; otherwise, it is the controller by the owner references.
-    """
-    meta: Any = raw['metadata']
-    namespace: str | None = meta.get('namespace')
-    key = desired.Key(
-        resource.group, resource.kind or raw['kind'],
-        None if namespace is None else sys.intern(namespace), meta['name'])
-    owner, refs = _get_label(raw, desired.OWNER_LABEL), meta.get('ownerReferences') or ()
-    if not any(ref.get('uid') == owner for ref in refs) and not _is_marked(
-            raw, _find_fields(meta.get('managedFields') or (), manager)):
-        owner = next((ref.get('uid') or '' for ref in refs if ref.get('controller')), '')
-    return Place(sys.intern(owner), key, bodies.get_uid(raw))
+def _drop(index: dict[Any, dict[Any, Any]], name: object, key: object) -> None:
+    """Remove an item of a dict of dicts, which are never empty."""
+    del index[name][key]
+    if not index[name]:
+        del index[name]
 
 
-def _is_marked(raw: bodies.RawBody, fields: Any) -> bool:
-    """Whether the owner of these fields has set the label with the uid of the parent."""
-    return bool(_get_label(raw, desired.OWNER_LABEL)) and desired.owns(
-        fields, {'metadata': {'labels': {desired.OWNER_LABEL: ''}}})
+def make_key(resource: references.Resource, raw: bodies.RawBody) -> desired.Key:
+    namespace = raw['metadata'].get('namespace')
+    return desired.Key(
+        resource.group, resource.kind or '',
+        None if namespace is None else sys.intern(namespace), raw['metadata']['name'])
 
 
 def _get_label(raw: bodies.RawBody, name: str) -> str:
@@ -549,40 +532,29 @@ class Shelf(watching.Sink):
         self._store = store
         self._resource = resource
         self._namespace = namespace
-        self._known: dict[str, Place] = {}
-        """The places of the children by their uids."""
-        self._seen: set[str] | None = None
-        """What was seen since the beginning of the list; None if there is no list now."""
+        self._unseen: dict[str, Child] = {}
+        """The children that were known at the beginning of the list, and that it has not shown."""
 
     def reopen(self) -> None:
         """Wait for the next list: nothing was watched for a while."""
         self.is_listed = self.is_forbidden = False
 
-    def note(self, place: Place) -> None:
-        """Note a child by the response to a write: the next list has it, or it is gone."""
-        self._known[place.uid] = place
-        if self._seen is not None:
-            self._seen.add(place.uid)
-
-    def forget(self, place: Place) -> None:
-        """Forget a child whose end was shown before the response to the last write."""
-        if self._known.get(place.uid) == place:
-            del self._known[place.uid]
-
     def begin(self, *, restored: bool) -> None:
-        self._seen = set()
+        known = self._store.find_all(self._resource, self._namespace)
+        self._unseen = {child.uid: child for child in known}
         if restored:  # from a backup: older states are the present ones
-            for place in self._known.values():
-                if (child := self._store.of(place.owner).get(place.key)) is not None:
-                    child.forget_version()
+            for child in known:
+                child.forget_version()
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
-        self._take(_complete(body, self._resource))
+        self._unseen.pop(bodies.get_uid(body), None)
+        self._store.see(self._resource, _complete(body, self._resource))
 
     def end(self) -> None:
-        for uid in self._known.keys() - (self._seen or ()):
-            self._store.remove(self._known.pop(uid))
-        self._seen = None
+        for child in self._unseen.values():
+            if self._store.find(child.key) is child:  # it was not written since then
+                self._store.remove(child.key, child.uid)
+        self._unseen = {}
         if not self.is_listed:
             self.is_listed, self.is_forbidden = True, False
             self._store.on_listed()
@@ -601,30 +573,10 @@ class Shelf(watching.Sink):
             body: bodies.RawBody,
             packed: bytes,
     ) -> None:
-        if type != 'DELETED':
-            self._take(body)
-            return
-        uid = bodies.get_uid(body)
-        if uid not in self._known:
-            self._take(body)
-        self._store.remove(self._known.pop(uid))
-
-    def clear(self) -> None:
-        for place in self._known.values():
-            self._store.remove(place)
-        self._known.clear()
-
-    def _take(self, body: bodies.RawBody) -> None:
-        place = self._store.find_place(self._resource, body)
-        former = self._known.get(place.uid)
-        if former == place:
-            place = former
-        self._store.see(self._resource, place, body)
-        if former is not None and former is not place:  # somebody has changed the label
-            self._store.remove(former)
-        self._known[place.uid] = place
-        if self._seen is not None:
-            self._seen.add(place.uid)
+        if type == 'DELETED':
+            self._store.remove(make_key(self._resource, body), bodies.get_uid(body))
+        else:
+            self._store.see(self._resource, body)
 
 
 def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.RawBody:

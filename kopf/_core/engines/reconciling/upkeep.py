@@ -108,7 +108,7 @@ class Upkeep:
                         self._member.note_application()
                         await self._apply(wanted, known)
                 case planning.Delete(known):
-                    with self._store.writing(self._uid, known.key):
+                    with self._store.writing(known.key):
                         await delete(self._hub, known, self._logger, is_pruned=True)
         except errors.NotLeadingError:
             raise
@@ -125,7 +125,7 @@ class Upkeep:
     async def _apply(self, wanted: desired.Desired, known: children.Child | None) -> None:
         is_orphan = known is None and await self._verify_vacancy(wanted)
         try:
-            with self._store.writing(self._uid, wanted.key):
+            with self._store.writing(wanted.key):
                 try:
                     applied = await self._send(
                         wanted, force=known is not None, uid=None if known is None else known.uid)
