@@ -4,7 +4,6 @@ Watched objects: not owned, but used by the objects that are reconciled, e.g. se
 When such an object changes, the reconcilers are called for those that use it: the author's function
 or index says which these are.
 """
-import abc
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -32,46 +31,47 @@ def needs_content(mapper: handlers.Mapper) -> bool:
         CONTENT & inspect.signature(mapper).parameters.keys())
 
 
-class Watched(watching.Sink, abc.ABC):
-    """The objects of one kind in one namespace that a handler watches, as one watch shows them."""
+class Watched(watching.Sink):
+    """
+    The objects of one kind in one namespace that a handler watches, as one watch shows them.
+
+    A function of the author names the users of an object; these names are kept. Or an index of the
+    author is for the users; then, the names of all objects are kept. The index is read when an
+    object changes. A user that is not indexed yet is reconciled after its indexing anyway, and sees
+    the change then.
+    """
 
     def __init__(
             self,
             handler: handlers.ReconcilingHandler,
             resource: references.Resource,
             trigger: Trigger,
+            users: Callable[..., Any] | Mapping[Any, Iterable[Any]],
     ) -> None:
         super().__init__()
         self._handler = handler
         self._resource = resource
         self._trigger = trigger
+        self._users = users
         self._known: dict[str, tuple[bodies.Version, Collection[Name]]] = {}
-        """The versions of the watched objects, and what `_note` has made of them, by the uids."""
-        self._seen: set[str] = set()
+        """The versions of the watched objects, and the kept names, by the uids."""
+        self._unseen: set[str] = set()
+        """What was known at the beginning of the list, and was not in the list."""
         self._is_complaining = False
 
-    @abc.abstractmethod
-    def _note(self, raw: bodies.RawBody) -> Collection[Name]:
-        """Make what is to be kept of the object until it changes; nothing if it does not matter."""
-
-    @abc.abstractmethod
-    def _find_users(self, names: Iterable[Name]) -> Iterable[Name]:
-        """Find who uses the object, by what was kept of it: before its change and after that."""
-
     def begin(self, *, restored: bool) -> None:
-        self._seen.clear()
+        self._unseen = {*self._known}
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         uid = bodies.get_uid(body)
-        self._seen.add(uid)
+        self._unseen.discard(uid)
         known = self._known.get(uid)
         if known is None or known[0] != bodies.parse_version(body):
             self._take(body)
 
     def end(self) -> None:
-        for uid in self._known.keys() - self._seen:
+        for uid in self._unseen:
             self._forget(uid)
-        self._seen.clear()
 
     def changed(
             self,
@@ -87,7 +87,7 @@ class Watched(watching.Sink, abc.ABC):
     def skipped(
             self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
     ) -> None:
-        self._seen.add(bodies.get_uid(body))
+        self._unseen.discard(bodies.get_uid(body))
 
     def _take(self, raw: bodies.RawBody) -> None:
         uid, names = bodies.get_uid(raw), self._note(raw)
@@ -99,34 +99,14 @@ class Watched(watching.Sink, abc.ABC):
     def _forget(self, uid: str) -> None:
         self._notify(self._known.pop(uid, (None, ()))[1])
 
-    def _notify(self, names: Iterable[Name]) -> None:
-        for name in dict.fromkeys(self._find_users(dict.fromkeys(names))):
-            self._trigger(self._handler, name)
-
-    def _complain(self, e: Exception, about: str) -> None:
-        """Log an error of the author's code, the first one with the details."""
-        logger.error(f"{self._handler!r}: {about}: {e!r}", exc_info=not self._is_complaining)
-        self._is_complaining = True
-
-
-class WatchedByFunction(Watched):
-    """The author's function names the users of an object. The names are kept."""
-
-    def __init__(
-            self,
-            handler: handlers.ReconcilingHandler,
-            resource: references.Resource,
-            trigger: Trigger,
-            fn: Callable[..., Any],
-    ) -> None:
-        super().__init__(handler, resource, trigger)
-        self._fn = fn
-
     def _note(self, raw: bodies.RawBody) -> Collection[Name]:
+        """Find the names to be kept of the object until it changes; none if it does not matter."""
+        if isinstance(self._users, Mapping):
+            return [(raw['metadata'].get('namespace'), raw['metadata']['name'])]
         body = bodies.Body(raw)
         meta = body.metadata
         try:
-            found = self._fn(
+            found = self._users(
                 body=body, spec=body.spec, status=body.status, meta=meta, name=meta.name,
                 namespace=meta.namespace, uid=meta.uid, labels=meta.labels,
                 annotations=meta.annotations, resource=self._resource, param=self._handler.param,
@@ -137,41 +117,29 @@ class WatchedByFunction(Watched):
                 e, f"the function for the watched {self._resource} has failed for {meta.name!r}")
             return ()
 
-    def _find_users(self, names: Iterable[Name]) -> Iterable[Name]:
-        return names
+    def _notify(self, names: Iterable[Name]) -> None:
+        """Reconcile who uses the object, by the names before its change and after that."""
+        found = dict.fromkeys(names)
+        if isinstance(self._users, Mapping):
+            found = dict.fromkeys(
+                user for name in found for user in self._look_up(self._users, *name))
+        for user in found:
+            self._trigger(self._handler, user)
 
+    def _look_up(
+            self, index: Mapping[Any, Iterable[Any]], namespace: str | None, name: str,
+    ) -> Iterable[Name]:
+        for key in ((namespace, name), name):
+            for value in index.get(key, ()):
+                try:
+                    yield from _iterate_names(value, namespace)
+                except Exception as e:
+                    self._complain(e, f"the index has no names under the key {key!r}")
 
-class WatchedByIndex(Watched):
-    """
-    The author's index of the users says who uses an object. The names of all objects are kept.
-
-    The index is read when an object changes. An object that is not indexed yet is reconciled after
-    its indexing anyway, and sees the change then.
-    """
-
-    def __init__(
-            self,
-            handler: handlers.ReconcilingHandler,
-            resource: references.Resource,
-            trigger: Trigger,
-            index: Mapping[Any, Iterable[Any]],
-    ) -> None:
-        super().__init__(handler, resource, trigger)
-        self._index = index
-
-    def _note(self, raw: bodies.RawBody) -> Collection[Name]:
-        return [(raw['metadata'].get('namespace'), raw['metadata']['name'])]
-
-    def _find_users(self, names: Iterable[Name]) -> Iterable[Name]:
-        users: list[Name] = []
-        for namespace, name in names:
-            for key in ((namespace, name), name):
-                for value in self._index.get(key, ()):
-                    try:
-                        users.extend(_iterate_names(value, namespace))
-                    except Exception as e:
-                        self._complain(e, f"the index has no names under the key {key!r}")
-        return users
+    def _complain(self, e: Exception, about: str) -> None:
+        """Log an error of the author's code, the first one with the details."""
+        logger.error(f"{self._handler!r}: {about}: {e!r}", exc_info=not self._is_complaining)
+        self._is_complaining = True
 
 
 def _iterate_names(found: Any, namespace: str | None) -> Iterable[Name]:

@@ -104,13 +104,10 @@ class OwnedWatches:
             sink = self._hub.store.open(key.resource, key.namespace)
         elif key in self._watched:
             sink = self._watched[key]
-        elif isinstance(key.mapper, str):
-            sink = self._watched[key] = watched.WatchedByIndex(
-                key.handler, key.resource, self._hub.trigger,
-                self._hub.context.indices[key.mapper])
         else:
-            sink = self._watched[key] = watched.WatchedByFunction(
-                key.handler, key.resource, self._hub.trigger, key.mapper)
+            users = key.mapper if callable(key.mapper) else self._hub.context.indices[key.mapper]
+            sink = self._watched[key] = watched.Watched(
+                key.handler, key.resource, self._hub.trigger, users)
         self.watches.start(key, functools.partial(
             watching.watch, self._client,
             settings=listing.select_only(self._client.settings, selector),
