@@ -216,7 +216,7 @@ class Processor:
                 return
             self._alarms.cancel(item)
             if item.handlers.reconciling and item.reconcilers is None:
-                item.engage(Reconcilers(self._hub, item))
+                item.engage(Reconcilers(self._hub, item, self.env.client))
             if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
                 item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):

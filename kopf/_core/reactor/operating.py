@@ -169,8 +169,7 @@ class Operator:
                 measure=None if self._measures is None else self._measures.observe_reviews)
             admission.start(self._client)
             hub = Hub(
-                client=self._client, context=self._env,
-                get_memo=functools.partial(changes.get_memo, self._env))
+                context=self._env, get_memo=functools.partial(changes.get_memo, self._env))
             self._role = self._take_role(admission, hub)
             watches = orchestration.Orchestration(
                 client=self._client, settings=self._settings, registry=self._registry,

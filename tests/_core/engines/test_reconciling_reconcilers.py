@@ -274,6 +274,8 @@ async def test_the_field_manager_has_the_name_of_the_operator(registry):
 
 
 def test_objects_that_other_replicas_can_handle_do_not_count_as_gone():
-    hub = Hub(client=None, context=None, get_memo=None)
+    """With shards, nobody tells the hub which objects are gone."""
+    hub = Hub(context=None, get_memo=None)
+    assert not hub.is_gone('uid')
     hub.rely_on(lambda uid: True)
-    assert hub.is_gone('uid') and not hub.for_shard(None).is_gone('uid')
+    assert hub.is_gone('uid')

@@ -82,8 +82,7 @@ class Replica:
             client=client, settings=self.settings, clock=Clock(), memo=Memo(),
             indices=self.indexers)
         self.hub = Hub(
-            client=client, context=self.env,
-            get_memo=lambda item: changes.get_memo(self.env, item))
+            context=self.env, get_memo=lambda item: changes.get_memo(self.env, item))
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
         self.own.tenure.begin(float('inf'))
         self.division = divisions.Division(

@@ -60,7 +60,7 @@ class Lines:
 
 
 def make_hub(client, settings):
-    return Hub(client=client, get_memo=lambda host: None, context=execution.Context(
+    return Hub(get_memo=lambda host: None, context=execution.Context(
         settings=settings, clock=Clock(), indices={}))
 
 

@@ -252,8 +252,7 @@ class Operator:
         self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers,
             hub=Hub(
-                client=self.client, context=env,
-                get_memo=lambda item: changes.get_memo(env, item)))
+                context=env, get_memo=lambda item: changes.get_memo(env, item)))
         self.spawner = self.processor.spawner
         self.queue = queueing.WorkQueue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,

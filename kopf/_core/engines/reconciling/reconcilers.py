@@ -10,11 +10,13 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import api
 from kopf._cogs.helpers import quotas
-from kopf._cogs.structs import bodies, ids, patches
+from kopf._cogs.structs import bodies, ids, patches, references
 from kopf._core.actions import application, decisions, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
-from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member
+from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
 from kopf._core.intents import causes, filters, handlers
 
@@ -30,16 +32,20 @@ RESTORATIONS = 10
 RESTORATION_PERIOD = 1.0
 """How often (seconds) the children are restored if others change or delete them all the time."""
 
+MAX_NAMED = 5
+"""How many children the log names at most."""
+
 
 class Reconcilers(Member):
     """The reconciling handlers of one object, with the state of their attempts."""
     __slots__ = (
-        '_hub', '_is_new', '_is_reported', '_problems', '_reporter', '_restorations', '_states',
-        'has_written')
+        '_client', '_hub', '_is_new', '_is_reported', '_problems', '_reporter', '_restorations',
+        '_states', '_told', 'has_written')
 
-    def __init__(self, hub: Hub, host: Host) -> None:
+    def __init__(self, hub: Hub, host: Host, client: api.Client) -> None:
         super().__init__(host)
         self._hub = hub
+        self._client = client
         self._is_new = not host.initial and not hub.store.of(host.uid)
         """Whether the object cannot have children yet."""
         self.has_written = False
@@ -54,12 +60,19 @@ class Reconcilers(Member):
         """The handler with ``conditions=True``, if the object matches its filters."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
+        self._told: frozenset[ids.HandlerId | None] = frozenset()
+        """
+        What was said in the log: which handlers the object matches no more; and (None) that the
+        deleted object waits for children that must not be listed.
+        """
         hub.join(self)
 
     @property
     def due(self) -> float | None:
         """When to run again, though nothing has changed (monotonic time); None for never."""
         due = min((state.due for state in self._states.values()), default=progression.NEVER)
+        if self._is_triggered:
+            due = min(due, self._hub.context.clock.mono() + self._get_wait())
         return None if due == progression.NEVER else due
 
     @property
@@ -89,13 +102,13 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         try:
-            if raw['metadata'].get('deletionTimestamp') is not None:
+            if decisions.is_deleting(raw):
                 self._states.clear()
                 await self._clean_up(served, raw)
-            elif is_triggered and not is_asked and (wait := self._get_wait()) > 0:
-                self._postpone(served, wait)
-            else:
-                await self._call(served, raw, is_triggered=is_triggered)
+                return
+            if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
+                is_triggered, self._is_triggered = False, True  # later
+            await self._call(served, raw, is_triggered=is_triggered)
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -110,21 +123,14 @@ class Reconcilers(Member):
 
     def _count_repetition(self) -> None:
         now = self._hub.context.clock.mono()
-        if self._restorations is None:
-            self._restorations = quotas.Bucket(
-                burst=RESTORATIONS, period=RESTORATION_PERIOD, now=now)
-        if not self._restorations.take(now):  # it came by another reason, or was rounded
-            self._restorations.empty(now)
+        bucket = self._restorations = self._restorations or quotas.Bucket(
+            burst=RESTORATIONS, period=RESTORATION_PERIOD, now=now)
+        if not bucket.take(now):  # it came by another reason, or was rounded
+            bucket.empty(now)
 
     def _get_wait(self) -> float:
         return 0.0 if self._restorations is None else self._restorations.get_wait(
             self._hub.context.clock.mono())
-
-    def _postpone(self, served: tuple[handlers.ReconcilingHandler, ...], wait: float) -> None:
-        until = self._hub.context.clock.mono() + wait
-        for handler in served:
-            state = self._states.get(handler.id)
-            self._schedule(handler, until if state is None else min(until, state.due))
 
     async def _call(
             self,
@@ -144,9 +150,7 @@ class Reconcilers(Member):
         if newest is not None and not self._is_reported:  # the last handler was not called
             patch = patches.Patch()
             self._report(patch)
-            logger = loggers.LocalObjectLogger(
-                body=bodies.Body(newest), settings=self._hub.context.settings)
-            await self._apply_patch(newest, patch, logger)
+            await self._apply_patch(newest, patch, self._aim_at(newest))
 
     async def _run(
             self,
@@ -165,65 +169,58 @@ class Reconcilers(Member):
         """
         hub, host, context = self._hub, self.host, self._hub.context
         namespace = raw['metadata'].get('namespace')
-        state = self._schedule(handler, progression.NEVER)
+        now = context.clock.now()
+        state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
+        state = self._states[handler.id] = state.begun(now=now)._replace(due=progression.NEVER)
         if not all(hub.store.is_ready(kind, namespace)
                    for kind in hub.get_kinds(handler).values()):
-            self._wait()
+            hub.waiting.add(self)
             return raw
-        body, patch = bodies.Body(raw), patches.Patch()
-        logger = loggers.LocalObjectLogger(body=body, settings=context.settings)
+        target = self._aim_at(raw)
         cause = causes.ReconcilingCause(
-            logger=logger, memo=hub.get_memo(host), indices=context.indices,
-            resource=host.resource, body=body, patch=patch,
+            logger=target.logger, memo=hub.get_memo(host), indices=context.indices,
+            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(),
             children=children.OperatorChildren(hub.store, host.uid, namespace, strays))
+        upkeep = Upkeep(hub, target, self, handler, namespace, strays)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
-                del self._states[handler.id]
-                self._note_problems(handler)
-                if self._reporter == handler.id:
-                    self._reporter = None
-                hub.abandon(handler, host.uid, namespace, logger)
+                self._abandon(upkeep)
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        hub.take_back(handler, host.uid)
+        self._told -= {handler.id}
 
         outcome = await execution.execute(
             handler, cause, context=context, state=state, filter_error=filter_error)
-        newest: bodies.RawBody | None = raw
-        upkeep = Upkeep(
-            hub, self, handler, namespace=namespace, strays=strays, logger=logger)
         problems = upkeep.problems
         if outcome.exception is not None:
             problems.append(outcome.message or repr(outcome.exception))
         elif outcome.result is not None:
-            wanted = upkeep.prepare(outcome.result, body)
+            wanted = upkeep.prepare(outcome.result, cause.body)
             if not self._is_new and (found := await upkeep.find_strays(wanted)):
                 return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
             if any(not item.is_owned for item in wanted.values()) and (
                     not decisions.is_blocked(raw, FINALIZER)):
-                newest = await self._switch_finalizer(raw, logger, is_added=True)
-            if newest is None:
-                return None
+                held = await self._switch_finalizer(raw, target, is_added=True)
+                if held is None:
+                    return None
+                raw = held
             await upkeep.write(wanted)
             if problems:
                 outcome = execution.judge(
                     desired.ChildrenError(problems), handler, state=state,
-                    settings=context.settings, logger=logger)._replace(patch=outcome.patch)
+                    settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
                 if outcome.exception is None:  # it is ignored, as the author has declared
-                    problems = []
-        return await self._finish(
-            handler, newest, outcome, problems, state, logger, is_last=is_last)
+                    problems.clear()
+        return await self._finish(upkeep, raw, outcome, state, is_last=is_last)
 
     async def _finish(
             self,
-            handler: handlers.ReconcilingHandler,
-            raw: bodies.RawBody | None,
+            upkeep: Upkeep,
+            raw: bodies.RawBody,
             outcome: progression.Outcome,
-            problems: Sequence[str],
             state: progression.HandlerState,
-            logger: Any,
             *,
             is_last: bool,
     ) -> bodies.RawBody | None:
@@ -232,6 +229,7 @@ class Reconcilers(Member):
 
         If the API server refuses the patch, the handler has failed, and no others are affected.
         """
+        handler, problems = upkeep.handler, upkeep.problems
         self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
@@ -240,15 +238,30 @@ class Reconcilers(Member):
         if is_last and not self._is_reported:
             self._report(patch)
         try:
-            return await self._apply_patch(raw, patch, logger)
+            return await self._apply_patch(raw, patch, upkeep.target)
         except application.REFUSALS as e:
             text = f"its {application.describe_refusal(e)}"
-        failed = execution.fail(handler, application.PatchError(text), logger)
+        failed = execution.fail(handler, application.PatchError(text), upkeep.target.logger)
         if outcome.patch is None:  # the conditions themselves are refused
             self._note(handler, failed, state)
             return raw
-        return await self._finish(
-            handler, raw, failed, [*problems, text], state, logger, is_last=is_last)
+        problems.append(text)
+        return await self._finish(upkeep, raw, failed, state, is_last=is_last)
+
+    def _abandon(self, upkeep: Upkeep) -> None:
+        """Say once that the object with children does not match the filters any more."""
+        handler = upkeep.handler
+        del self._states[handler.id]
+        self._note_problems(handler)
+        if self._reporter == handler.id:
+            self._reporter = None
+        left = [] if handler.id in self._told else list(upkeep.find_known())
+        if left:
+            self._told |= {handler.id}
+            more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
+            upkeep.target.logger.info(
+                f"{handler!r} does not match this object any more. Its owned resources stay as "
+                f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
 
     def _note_problems(
             self,
@@ -271,11 +284,6 @@ class Reconcilers(Member):
                 patch, conditions.combine(self._problems, but=self._reporter),
                 resource=self.host.resource)
 
-    def _wait(self) -> None:
-        """Run again when all children of some kind are listed."""
-        self._is_triggered = True
-        self._hub.waiting.add(self)
-
     def _note(
             self,
             handler: handlers.ReconcilingHandler,
@@ -286,39 +294,32 @@ class Reconcilers(Member):
         now = self._hub.context.clock.now()
         self._states.pop(handler.id, None)  # if it has failed for good, until the next change
         if not outcome.final:
-            self._states[handler.id] = state.after(outcome, now=now)
-            self._schedule(handler, progression.space(
-                self._states[handler.id].due, invoked=now.mono))
+            state = state.after(outcome, now=now)
         elif outcome.exception is None and handler.interval is not None:
             pause = handler.interval * random.uniform(1 - SPREAD, 1 + SPREAD)
-            self._schedule(handler, progression.space(now.mono + pause, invoked=now.mono))
-
-    def _schedule(
-            self, handler: handlers.ReconcilingHandler, due: float,
-    ) -> progression.HandlerState:
-        """Set when the handler is called again; keep its failed attempts."""
-        now = self._hub.context.clock.now()
-        state = self._states.get(handler.id) or progression.HandlerState.new(now=now)
-        self._states[handler.id] = state.begun(now=now)._replace(due=due)
-        return self._states[handler.id]
+            state = progression.HandlerState.new(now=now)._replace(due=now.mono + pause)
+        else:
+            return
+        due = progression.space(state.due, invoked=now.mono)
+        self._states[handler.id] = state._replace(due=due)
 
     async def _apply_patch(
-            self, raw: bodies.RawBody | None, patch: patches.Patch, logger: Any,
+            self, raw: bodies.RawBody, patch: patches.Patch, target: application.Target,
     ) -> bodies.RawBody | None:
         """Apply the patch of a handler, unless the object is already so."""
-        if raw is None or application.is_in_place(raw, patch):
+        if application.is_in_place(raw, patch):
             return raw
         sent: list[bodies.RawBody] = []
         if patch.fns:  # they are called once for each attempt: for what is sent
             patch = patches.Patch(patch, fns=[sent.append])
-        newest = await application.apply(self._get_target(logger), raw, patch)
+        newest = await application.apply(target, raw, patch)
         if newest is not None:
             expected: Any = sent[-1] if sent else patches.merge(raw, patch)
             self._accept(newest, has_news=_has_news(raw, newest, expected))
         return newest
 
     async def _switch_finalizer(
-            self, raw: bodies.RawBody, logger: Any, *, is_added: bool,
+            self, raw: bodies.RawBody, target: application.Target, *, is_added: bool,
     ) -> bodies.RawBody | None:
         """
         Hold the object until its children are deleted that Kubernetes does not delete; or release
@@ -326,7 +327,7 @@ class Reconcilers(Member):
         """
         wanted = decisions.switch_finalizer(raw, FINALIZER, is_added=is_added)
         newest, is_switched = await application.exchange(
-            self._get_target(logger), raw, patches.make_json_patch(raw, wanted),
+            target, raw, patches.make_json_patch(raw, wanted),
             guards=application.guard_finalizer(raw, {}))
         if newest is not None:
             self._accept(newest, has_news=not is_switched or _has_news(raw, newest, wanted))
@@ -347,28 +348,40 @@ class Reconcilers(Member):
         """Delete the children that Kubernetes does not delete, then release the object."""
         if not decisions.is_blocked(raw, FINALIZER):
             return
-        logger = loggers.LocalObjectLogger(
-            body=bodies.Body(raw), settings=self._hub.context.settings)
+        store, target = self._hub.store, self._aim_at(raw)
         kinds = dict.fromkeys(
             kind for handler in served for kind in self._hub.get_kinds(handler).values())
         if not all(map(self._hub.is_certain, served)) or not all(
-                self._hub.store.is_listed(kind, None) for kind in kinds):
-            self._wait()
+                store.is_listed(kind, None) for kind in kinds):
+            self._hub.waiting.add(self)
             for kind in kinds:
-                for namespace in self._hub.store.find_forbidden(kind):
-                    self._hub.detain(self.host.uid, kind, namespace, logger)
+                for namespace in store.find_forbidden(kind):
+                    self._tell_of_waiting(kind, namespace, target.logger)
             return
-        left = [child for child in self._hub.store.of(self.host.uid).values()
+        left = [child for child in store.of(self.host.uid).values()
                 if not child.is_owned and child.is_applied]
         for child in left:
             if not child.is_deleting:
-                await delete(self._hub, child, logger)
+                await delete(target, child)
         if not left:
-            await self._switch_finalizer(raw, logger, is_added=False)
+            await self._switch_finalizer(raw, target, is_added=False)
 
-    def _get_target(self, logger: Any) -> application.Target:
-        return application.Target(
-            self._hub.client, self.host.resource, logger, self._hub.context.observer)
+    def _tell_of_waiting(
+            self, kind: references.Resource, namespace: references.Namespace, logger: Any,
+    ) -> None:
+        """Say once that the deleted object waits for a kind that must not be listed."""
+        if None not in self._told:
+            self._told |= {None}
+            logger.warning(
+                f"The deletion waits until {kind} can be listed{describe_place(namespace)}, as "
+                f"owned resources can be there. The operator needs the right to list them. If "
+                f"there are none, remove the finalizer {FINALIZER}.")
+
+    def _aim_at(self, raw: bodies.RawBody) -> application.Target:
+        """Get what is needed to write for the object in this state."""
+        context = self._hub.context
+        logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=context.settings)
+        return application.Target(self._client, self.host.resource, logger, context.observer)
 
 
 def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawBody) -> bool:

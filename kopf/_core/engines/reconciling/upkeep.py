@@ -2,12 +2,14 @@
 Upkeep: makes the children that a handler has returned for an object, and deletes the others.
 """
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
+from kopf._core.actions import application
 from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
@@ -18,43 +20,35 @@ MAX_WRITES = 8
 """How many children of one object are written at once."""
 
 
+@dataclasses.dataclass(frozen=True)
 class Upkeep:
     """The children of one handler and one object, from the call of the handler to the writes."""
+    hub: Hub
+    target: application.Target
+    """What the handler is called for, and what writes for it."""
+    member: Member
+    handler: handlers.ReconcilingHandler
+    namespace: str | None
+    strays: children.Strays
+    """The children that the watch does not show, because others have changed their labels."""
+    problems: list[str] = dataclasses.field(default_factory=list)
+    """What prevents children from being as the handler wants them, in words."""
 
-    def __init__(
-            self,
-            hub: Hub,
-            member: Member,
-            handler: handlers.ReconcilingHandler,
-            *,
-            namespace: str | None,
-            strays: children.Strays,
-            logger: Any,
-    ) -> None:
-        """
-        ``strays`` are the children that the watch does not show, because others have changed their
-        labels.
-        """
-        super().__init__()
-        self._hub = hub
-        self._store = hub.store
-        self._member = member
-        self._uid = member.host.uid
-        self._handler = handler
-        self._namespace = namespace
-        self._strays = strays
-        self._logger = logger
-        self._manager = hub.get_manager(handler)
-        self.problems: list[str] = []
-        """What prevents children from being as the handler wants them, in words."""
+    @property
+    def _manager(self) -> str:
+        return self.hub.get_manager(self.handler)
+
+    @property
+    def _uid(self) -> str:
+        return self.member.host.uid
 
     def prepare(self, result: object, parent: bodies.Body) -> dict[desired.Key, desired.Desired]:
         """Make the desired children of the result; those that cannot be made are problems."""
         wanted, invalid = desired.prepare(
-            result, parent=parent, kinds=self._hub.get_kinds(self._handler), manager=self._manager)
+            result, parent=parent, kinds=self.hub.get_kinds(self.handler), manager=self._manager)
         self.problems.extend(map(str, invalid))
         for key, item in list(wanted.items()):
-            if not self._store.is_listed(item.watched, key.namespace):
+            if not self.hub.store.is_listed(item.watched, key.namespace):
                 del wanted[key]
                 self.problems.append(
                     f"{key}: the operator does not serve the namespace of this child.")
@@ -76,27 +70,32 @@ class Upkeep:
                 del wanted[item.key]
                 self.problems.append(f"{item.key}: {e}")
                 return
-            if raw is not None and (child := self._store.recognise(
-                    item.watched, raw, owner=self._uid, namespace=self._namespace)) is not None:
+            if raw is not None and (child := self.hub.store.recognise(
+                    item.watched, raw, owner=self._uid, namespace=self.namespace)) is not None:
                 found[item.key] = child
 
         await _do_all(look_for, [
             item for key, item in wanted.items()
-            if key not in self._strays and self._store.find_owner(key) is None])
+            if key not in self.strays and self.hub.store.find_owner(key) is None])
         return found
+
+    def find_known(self) -> Mapping[desired.Key, children.Child]:
+        """Find those children of the object that this handler has applied."""
+        store = self.hub.store
+        label = store.register(self._manager)
+        known = {key: child for key, child in store.of(self._uid).items()
+                 if child.is_of(self.namespace)}
+        return {key: child for key, child in {**known, **self.strays}.items()
+                if child.label == label}
 
     async def write(self, wanted: Mapping[desired.Key, desired.Desired]) -> None:
         """Apply and delete children by a plan. The problems prevent the deletion."""
-        label = self._store.register(self._manager)
-        known = {
-            key: child for key, child in self._store.of(self._uid).items()
-            if child.label == label and child.is_of(self._namespace)}
-        known.update({key: child for key, child in self._strays.items() if child.label == label})
+        known = self.find_known()
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
         steps = planning.plan(
-            wanted, known, prune=self._handler.prune and not self.problems,
-            get_unrecorded=self._store.get_unrecorded)
+            wanted, known, prune=self.handler.prune and not self.problems,
+            get_unrecorded=self.hub.store.get_unrecorded)
         for stage in planning.arrange(steps):
             await _do_all(self._carry_out, stage)
 
@@ -105,11 +104,11 @@ class Upkeep:
             match step:
                 case planning.Apply(wanted, known):
                     if not self._is_superfluous(wanted, known):
-                        self._member.note_application()
+                        self.member.note_application()
                         await self._apply(wanted, known)
                 case planning.Delete(known):
-                    with self._store.writing(known.key):
-                        await delete(self._hub, known, self._logger, is_pruned=True)
+                    with self.hub.store.writing(known.key):
+                        await delete(self.target, known, is_pruned=True)
         except errors.NotLeadingError:
             raise
         except errors.APIError as e:
@@ -118,14 +117,14 @@ class Upkeep:
 
     def _is_superfluous(self, wanted: desired.Desired, known: children.Child | None) -> bool:
         """Whether it was learned from the writes before that the child is as it should be."""
-        unrecorded = self._store.get_unrecorded(wanted.key)
+        unrecorded = self.hub.store.get_unrecorded(wanted.key)
         return bool(unrecorded) and known is not None and known.is_as(
             wanted, unrecorded=unrecorded)
 
     async def _apply(self, wanted: desired.Desired, known: children.Child | None) -> None:
         is_orphan = known is None and await self._verify_vacancy(wanted)
         try:
-            with self._store.writing(wanted.key):
+            with self.hub.store.writing(wanted.key):
                 try:
                     applied = await self._send(
                         wanted, force=known is not None, uid=None if known is None else known.uid)
@@ -146,21 +145,21 @@ class Upkeep:
                         self._tell(f"has adopted {wanted.key}, which existed before, with no "
                                    f"other controller and with no other values in the same fields.")
                 is_repeated = known is not None and known.has_last(wanted)
-                self._store.accept(
+                self.hub.store.accept(
                     wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
         except errors.APIUnprocessableError:
-            if not self._handler.recreate or known is None or not known.is_applied:
+            if not self.handler.recreate or known is None or not known.is_applied:
                 raise
             await applying.verify_creation(
-                self._hub.client, resource=wanted.resource, manifest=wanted.manifest,
-                logger=self._logger)
-            self._logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
-            await delete(self._hub, known, self._logger)
+                self.target.client, resource=wanted.resource, manifest=wanted.manifest,
+                logger=self.target.logger)
+            self.target.logger.info(f"Re-creating {wanted.key}, as it cannot be changed in place.")
+            await delete(self.target, known)
             return
-        self._logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
+        self.target.logger.debug(f"{'Applied' if known is None else 'Changed'} {wanted.key}.")
 
     def _tell(self, text: str) -> None:
-        self._logger.info(f"{self._handler!r} {text}")
+        self.target.logger.info(f"{self.handler!r} {text}")
 
     async def _verify_vacancy(self, wanted: desired.Desired) -> bool:
         """
@@ -174,8 +173,8 @@ class Upkeep:
 
         :raises errors.APIConflictError: if it is somebody else's.
         """
-        owner = self._store.find_owner(wanted.key)
-        child = self._store.of(self._uid).get(wanted.key) or self._strays.get(wanted.key)
+        owner = self.hub.store.find_owner(wanted.key)
+        child = self.hub.store.of(self._uid).get(wanted.key) or self.strays.get(wanted.key)
         if child is not None:
             if child.is_applied:
                 raise errors.APIConflictError(
@@ -185,9 +184,9 @@ class Upkeep:
             return False
         other = await self._find_controller(wanted)
         if other is None:
-            if owner is not None and not self._hub.is_gone(owner):
-                self._hub.waiting.add(self._member)
-                raise errors.APIConflictError(self._hub.describe_owner(owner), status=409)
+            if owner is not None and not self.hub.is_gone(owner):
+                self.hub.waiting.add(self.member)
+                raise errors.APIConflictError(self.hub.describe_owner(owner), status=409)
         elif not any(_is_same(ref, other) for ref in (
                 wanted.manifest['metadata'].get('ownerReferences') or ())):
             raise errors.APIConflictError(
@@ -207,10 +206,9 @@ class Upkeep:
 
     async def _read(self, wanted: desired.Desired) -> bodies.RawBody | None:
         """Read the object as it is in the cluster, if it is there."""
-        client = self._hub.client
         return await listing.find_object(
-            client, settings=listing.select_only(client.settings), resource=wanted.watched,
-            namespace=wanted.key.namespace, name=wanted.key.name)
+            self.target.client, settings=listing.select_only(self.target.client.settings),
+            resource=wanted.watched, namespace=wanted.key.namespace, name=wanted.key.name)
 
     async def _send(
             self, wanted: desired.Desired, *, force: bool, uid: str | None = None,
@@ -220,22 +218,23 @@ class Upkeep:
         if uid is not None:
             manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': uid}}
         work = applying.apply(
-            self._hub.client, resource=wanted.resource, manifest=manifest,
-            manager=self._manager, force=force, logger=self._logger)
-        return await self._hub.context.observer.write(
+            self.target.client, resource=wanted.resource, manifest=manifest,
+            manager=self._manager, force=force, logger=self.target.logger)
+        return await self.target.observer.write(
             wanted.resource, manifest, work, content_type='apply')
 
 
 async def delete(
-        hub: Hub, child: children.Child, logger: Any, *, is_pruned: bool = False,
+        target: application.Target, child: children.Child, *, is_pruned: bool = False,
 ) -> None:
     """Delete a child, of whichever handler."""
     metadata = {'name': child.key.name, 'namespace': child.key.namespace, 'uid': child.uid}
     known: Any = {'metadata': metadata}
-    work = applying.delete(hub.client, resource=child.resource, metadata=metadata, logger=logger)
-    await hub.context.observer.write(child.resource, known, work, content_type='delete')
+    work = applying.delete(
+        target.client, resource=child.resource, metadata=metadata, logger=target.logger)
+    await target.observer.write(child.resource, known, work, content_type='delete')
     child.note_deletion(is_pruned=is_pruned)
-    logger.debug(f"Deleted {child.key}.")
+    target.logger.debug(f"Deleted {child.key}.")
 
 
 async def _do_all(fn: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:

@@ -62,7 +62,7 @@ class Shard(works.Works):
         client.limit_writes(Permission(own, grant))
         super().__init__(
             dataclasses.replace(env, client=client), switch=switches.Switch(confirm=self.confirm),
-            hub=hub.for_shard(client), indexers=indexers, fills=lambda handler: handler.sharded,
+            hub=hub, indexers=indexers, fills=lambda handler: handler.sharded,
             await_indexing=await_indexing, crew=crew)
         self.grant = grant
         self._own = own
