@@ -24,6 +24,7 @@ from kopf._core.engines.reconciling.desired import (
 THINGS = Resource('example.com', 'v1', 'things', kind='Thing', namespaced=True)
 CONFIGMAPS = Resource('', 'v1', 'configmaps', kind='ConfigMap', singular='configmap',
                       shortcuts=frozenset({'cm'}), namespaced=True)
+SECRETS = Resource('', 'v1', 'secrets', kind='Secret', namespaced=True)
 KEY = Key('', 'ConfigMap', 'ns', 'child')
 MANAGER = 'kopf/fn'
 FIELDS = {
@@ -426,15 +427,15 @@ def test_what_the_api_server_does_not_record_is_learned_from_one_child_for_all(s
         shelf.listed(make(1, uid=key.name, name=key.name, binaryData={}))
 
     def is_in_order(key):
-        return store.of('parent')[key].is_as(
-            want(name=key.name, binaryData={}), unrecorded=store.get_unrecorded(key))
+        return store.of('parent')[key].is_as(want(name=key.name, binaryData={}))
 
     assert not is_in_order(keys[0]) and not is_in_order(keys[1])
     store.accept(
         CONFIGMAPS, make(1, uid='one', name='one', binaryData={}),
         repeated=want(name='one', binaryData={}).manifest)
     assert is_in_order(keys[0]) and is_in_order(keys[1])
-    assert store.get_unrecorded(KEY._replace(kind='Secret')) == ()
+    store.accept(SECRETS, make(1, uid='three', name='three', binaryData={}))
+    assert not store.find(KEY._replace(kind='Secret', name='three')).shape.unrecorded
 
 
 @pytest.mark.parametrize('kind', ['ConfigMap', 'configmaps', 'configmap', 'cm', 'configmaps.v1'])

@@ -18,8 +18,8 @@ class Known:
         self.is_deleting = is_deleting
         self.is_applied = is_applied
 
-    def is_as(self, wanted, *, unrecorded=()):
-        return self.is_in_order or 'x' in unrecorded
+    def is_as(self, wanted):
+        return self.is_in_order
 
 
 WANTED = Wanted()
@@ -49,11 +49,6 @@ DELETING = Known(is_deleting=True, is_in_order=False)
 def test_what_is_written_follows_from_what_is_wanted_and_known(wanted, known, prune, steps):
     assert plan({KEY: wanted} if wanted else {}, {KEY: known} if known else {}, prune=prune) == (
         steps)
-
-
-def test_fields_that_the_api_server_does_not_record_are_no_reason_to_write():
-    wanted, known = {KEY: WANTED}, {KEY: DRIFTED}
-    assert plan(wanted, known, prune=True, get_unrecorded=lambda key: {'x'}) == []
 
 
 def test_children_do_not_matter_to_each_other():

@@ -4,6 +4,7 @@ Children: the objects that reconcilers have made, as the operator knows them.
 The operator watches only the objects with the labels of its reconcilers. It keeps of each child
 what is needed to recognise changes by others, and, packed, what handlers can read.
 """
+import collections
 import contextlib
 import functools
 import json
@@ -39,13 +40,23 @@ class Shape:
     What the children of one kind and one handler share. They are alike, so each is compressed by
     what it differs in from the first one.
     """
-    __slots__ = ('_sample', 'label', 'manager', 'resource')
+    __slots__ = ('_sample', 'label', 'manager', 'resource', 'unrecorded')
 
-    def __init__(self, resource: references.Resource, label: str, manager: str | None) -> None:
-        """``manager`` is the field manager that has applied the children, if it is known."""
+    def __init__(
+            self,
+            resource: references.Resource,
+            label: str,
+            manager: str | None,
+            unrecorded: set[desired.Path],
+    ) -> None:
+        """
+        ``manager`` is the field manager that has applied the children, if it is known.
+        ``unrecorded`` are the fields that the API server does not record, as far as it is known.
+        """
         self.resource = resource
         self.label = label
         self.manager = manager
+        self.unrecorded = unrecorded
         self._sample: bytes | None = None
 
     def pack(self, value: object) -> bytes:
@@ -156,29 +167,28 @@ class Child:
         """Take the next state as newer, whatever its version."""
         self.version = None
 
-    def find_unrecorded(self, manifest: Mapping[str, Any]) -> Collection[desired.Path]:
+    def learn(self, manifest: Mapping[str, Any]) -> None:
         """
-        Find the fields of which the API server has recorded nothing, though they were applied.
+        Learn of which fields the API server has recorded nothing, though they were applied.
 
         The child must be the response to this manifest, and not settled yet.
         """
-        return () if self._fields is None else frozenset(desired.find_unrecorded(
-            self._get_fields(self._fields), _get_content(manifest)))
+        if self._fields is not None:
+            self.shape.unrecorded.update(desired.find_unrecorded(
+                self._get_fields(self._fields), _get_content(manifest)))
 
     def has_last(self, wanted: desired.Desired) -> bool:
         """Whether this manifest was the last one to be applied, whatever others have changed."""
         return self._digest == hash(wanted.digest)
 
-    def is_as(
-            self, wanted: desired.Desired, *, unrecorded: Collection[desired.Path] = (),
-    ) -> bool:
+    def is_as(self, wanted: desired.Desired) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
         if not self.has_last(wanted):
             return False
         if self._settled != self._state:
             if self._settled is not None or self._fields is None or not desired.owns(
                     self._get_fields(self._fields), _get_content(wanted.manifest),
-                    unrecorded=unrecorded):
+                    unrecorded=self.shape.unrecorded):
                 return False
             self.settle()
         return True
@@ -239,8 +249,8 @@ def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) ->
 OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
-OnUnavailable = Callable[[references.Resource, references.Namespace, Exception], None]
-"""Called with a kind of children, where, and an error when they cannot be listed for now."""
+OnForbidden = Callable[[references.Resource, references.Namespace, Exception], None]
+"""Called once with a kind of children, where, and an error if they must not be listed."""
 
 
 class ChildStore:
@@ -251,7 +261,7 @@ class ChildStore:
             *,
             on_change: OnChange = lambda uid: None,
             on_listed: Callable[[], None] = lambda: None,
-            on_unavailable: OnUnavailable = lambda resource, namespace, error: None,
+            on_forbidden: OnForbidden = lambda resource, namespace, error: None,
     ) -> None:
         """
         ``on_listed`` is called when all children of some kind in some namespace are known, or when
@@ -260,13 +270,13 @@ class ChildStore:
         super().__init__()
         self.on_change: OnChange = on_change
         self.on_listed: Callable[[], None] = on_listed
-        self.on_unavailable: OnUnavailable = on_unavailable
+        self.on_forbidden: OnForbidden = on_forbidden
         self._by_owner: dict[str, dict[desired.Key, Child]] = {}
         self._known: dict[tuple[str, str, str | None], dict[desired.Key, Child]] = {}
         """The same children by their groups, kinds, and namespaces."""
         self._held: dict[desired.Key, list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
-        self._unrecorded: dict[tuple[str, str], Collection[desired.Path]] = {}
+        self._unrecorded = collections.defaultdict[tuple[str, str | None], set[desired.Path]](set)
         """The fields that the API server does not record, by the groups and kinds."""
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
@@ -379,10 +389,6 @@ class ChildStore:
             resource for resource in known
             if resource.namespaced and selector.check(resource)), None)
 
-    def get_unrecorded(self, key: desired.Key) -> Collection[desired.Path]:
-        """Get the fields of children of this kind that the API server is known not to record."""
-        return self._unrecorded.get((key.group, key.kind), ())
-
     def accept(
             self,
             resource: references.Resource,
@@ -397,8 +403,8 @@ class ChildStore:
         What the API server does not record is learned from it, for all children of the kind.
         """
         child = self._make(resource, raw)
-        if repeated is not None and (found := child.find_unrecorded(repeated)):
-            self._unrecorded[child.key[:2]] = {*self.get_unrecorded(child.key), *found}
+        if repeated is not None:
+            child.learn(repeated)
         child.settle()
         known = self.find(child.key)
         if known is None or known.uid != child.uid or not bodies.is_newer(
@@ -475,7 +481,8 @@ class ChildStore:
         label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
-            shape = Shape(resource, label, self._managers.get(label))
+            shape = Shape(resource, label, self._managers.get(label), self._unrecorded[
+                resource.group, resource.kind])
             if shape.manager is not None:
                 self._shapes[resource, label] = shape
         return Child(shape, raw, owner)
@@ -532,6 +539,8 @@ class Shelf(watching.Sink):
         self._store = store
         self._resource = resource
         self._namespace = namespace
+        self._is_told = False
+        """Whether it was said that the children must not be listed."""
         self._unseen: dict[str, Child] = {}
         """The children that were known at the beginning of the list, and that it has not shown."""
 
@@ -560,10 +569,12 @@ class Shelf(watching.Sink):
             self._store.on_listed()
 
     def unavailable(self, error: Exception) -> None:
-        if self.is_listed:
+        if self.is_listed or not isinstance(error, errors.APIForbiddenError):
             return
-        self._store.on_unavailable(self._resource, self._namespace, error)
-        if not self.is_forbidden and isinstance(error, errors.APIForbiddenError):
+        if not self._is_told:
+            self._is_told = True
+            self._store.on_forbidden(self._resource, self._namespace, error)
+        if not self.is_forbidden:
             self.is_forbidden = True
             self._store.on_listed()
 

@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Protocol
 
-from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling import children, desired
@@ -96,7 +95,7 @@ class Hub:
         self.get_memo = get_memo
         self.store = children.ChildStore(
             on_change=self._notify, on_listed=self.note_list,
-            on_unavailable=self._complain)
+            on_forbidden=self._complain)
         self.waiting: set[Member] = set()
         """The objects that wait until all children or all parents of some kind are listed."""
         self.is_gone: Callable[[str], bool] = lambda uid: False
@@ -109,8 +108,6 @@ class Hub:
         The objects by their uids, and those that watch others also by their names. One uid has
         several if some handlers are for others of the versions of a resource.
         """
-        self._told: set[tuple[references.Resource, references.Namespace]] = set()
-        """Which kinds of children must not be listed, and where, as was said in the log."""
 
     def bind(
             self,
@@ -173,11 +170,6 @@ class Hub:
             if handler in member.host.handlers.reconciling:
                 member.trigger()
 
-    def close(self, resource: references.Resource, namespace: references.Namespace) -> None:
-        """Forget the children of one kind in one namespace, and what was said of these."""
-        self.store.close(resource, namespace)
-        self._told.discard((resource, namespace))
-
     def _notify(self, uid: str) -> None:
         for member in self._members.get(uid, ()):
             member.restore()
@@ -185,11 +177,7 @@ class Hub:
     def _complain(
             self, resource: references.Resource, namespace: references.Namespace, error: Exception,
     ) -> None:
-        """Say once which handlers wait, and which rights are needed."""
-        if not isinstance(error, errors.APIForbiddenError) or (
-                (resource, namespace) in self._told):
-            return
-        self._told.add((resource, namespace))
+        """Say which handlers wait, and which rights are needed."""
         names = [repr(handler) for handler, kinds in self._kinds.items()
                  if resource in kinds.values()]
         objects = "" if namespace is None else f" for objects in the namespace {namespace!r}"

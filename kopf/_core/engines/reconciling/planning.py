@@ -1,11 +1,11 @@
 """
 Plans: what to write so that the children are as they should be. All functions are pure.
 """
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from kopf._core.engines.reconciling.children import Child
-from kopf._core.engines.reconciling.desired import Desired, Key, Path
+from kopf._core.engines.reconciling.desired import Desired, Key
 
 ORDER = (
     ('', 'Namespace'),
@@ -38,20 +38,17 @@ def plan(
         known: Mapping[Key, Child],
         *,
         prune: bool,
-        get_unrecorded: Callable[[Key], Collection[Path]] = lambda key: (),
 ) -> list[Step]:
     """
     Find what to write.
 
-    ``get_unrecorded`` returns the fields that the API server does not record for such a child. A
-    child that is being deleted is left alone: when it is gone, the plan is made again. A copy of a
-    child has the same labels, and is not deleted.
+    A child that is being deleted is left alone: when it is gone, the plan is made again. A copy of
+    a child has the same labels, and is not deleted.
     """
     steps: list[Step] = []
     for key, item in wanted.items():
         child = known.get(key)
-        if child is None or not (child.is_deleting or child.is_as(
-                item, unrecorded=get_unrecorded(key))):
+        if child is None or not (child.is_deleting or child.is_as(item)):
             steps.append(Apply(item, child))
     if prune:
         steps.extend(

@@ -94,8 +94,7 @@ class Upkeep:
         for key in wanted.keys() & known.keys():
             known[key].expect_return()
         steps = planning.plan(
-            wanted, known, prune=self.handler.prune and not self.problems,
-            get_unrecorded=self.hub.store.get_unrecorded)
+            wanted, known, prune=self.handler.prune and not self.problems)
         for stage in planning.arrange(steps):
             await _do_all(self._carry_out, stage)
 
@@ -103,7 +102,7 @@ class Upkeep:
         try:
             match step:
                 case planning.Apply(wanted, known):
-                    if not self._is_superfluous(wanted, known):
+                    if known is None or not known.is_as(wanted):  # the writes before can teach it
                         self.member.note_application()
                         await self._apply(wanted, known)
                 case planning.Delete(known):
@@ -114,12 +113,6 @@ class Upkeep:
         except errors.APIError as e:
             key = step.wanted.key if isinstance(step, planning.Apply) else step.known.key
             self.problems.append(f"{key}: {_explain(e, step)}")
-
-    def _is_superfluous(self, wanted: desired.Desired, known: children.Child | None) -> bool:
-        """Whether it was learned from the writes before that the child is as it should be."""
-        unrecorded = self.hub.store.get_unrecorded(wanted.key)
-        return bool(unrecorded) and known is not None and known.is_as(
-            wanted, unrecorded=unrecorded)
 
     async def _apply(self, wanted: desired.Desired, known: children.Child | None) -> None:
         is_orphan = known is None and await self._verify_vacancy(wanted)
@@ -187,8 +180,8 @@ class Upkeep:
             if owner is not None and not self.hub.is_gone(owner):
                 self.hub.waiting.add(self.member)
                 raise errors.APIConflictError(self.hub.describe_owner(owner), status=409)
-        elif not any(_is_same(ref, other) for ref in (
-                wanted.manifest['metadata'].get('ownerReferences') or ())):
+        elif _identify(other) not in map(
+                _identify, wanted.manifest['metadata'].get('ownerReferences') or ()):
             raise errors.APIConflictError(
                 f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
         return owner is not None
@@ -251,12 +244,8 @@ async def _do_all(fn: Callable[[T], Awaitable[None]], items: Sequence[T]) -> Non
     await tasks.gather(*map(do, items))
 
 
-def _is_same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two references are for the same object, or for one that was created again."""
-    return _identify(one) == _identify(other)
-
-
 def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:
+    """Tell whom a reference is for: an object, or one that was created again with its name."""
     return str(ref.get('apiVersion')).rpartition('/')[0], ref.get('kind'), ref.get('name')
 
 

@@ -64,7 +64,7 @@ class OwnedWatches:
         outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]
         for key in outdated:
             if key.handler is None:
-                self._hub.close(key.resource, key.namespace)
+                self._hub.store.close(key.resource, key.namespace)
             else:
                 del self._watched[key]
             del self._selectors[key]
