@@ -315,8 +315,7 @@ class ChildStore:
 
         A cluster-scoped parent has none in those namespaces where they must not be listed.
         """
-        shelves = self._shelves.get(resource, {})
-        needed = _select(shelves, namespace) or shelves.values()
+        needed = self._select(resource, namespace) or self._select(resource, None)
         return any(shelf.is_listed for shelf in needed) and all(
             shelf.is_listed or shelf.is_forbidden for shelf in needed)
 
@@ -333,9 +332,16 @@ class ChildStore:
 
         With None, it is about all namespaces that the operator serves.
         """
-        shelves = self._shelves.get(resource, {})
-        needed = shelves.values() if namespace is None else _select(shelves, namespace)
+        needed = self._select(resource, namespace)
         return bool(needed) and all(shelf.is_listed for shelf in needed)
+
+    def _select(
+            self, resource: references.Resource, namespace: str | None,
+    ) -> 'Collection[Shelf]':
+        """Select those with the children in the namespace: its own one, and the cluster's."""
+        shelves = self._shelves.get(resource, {})
+        names = shelves if namespace is None else (None, references.NamespaceName(namespace))
+        return [shelves[name] for name in names if name in shelves]
 
     @contextlib.contextmanager
     def writing(self, key: desired.Key) -> Iterator[None]:
@@ -495,14 +501,6 @@ class ChildStore:
             if _find_fields(entries, manager) is not None:
                 return known
         return label
-
-
-def _select(
-        shelves: 'Mapping[references.Namespace, Shelf]', namespace: str | None,
-) -> 'list[Shelf]':
-    """Select those that have the children in the namespace: its own one, and the cluster's."""
-    wheres = (None,) if namespace is None else (None, references.NamespaceName(namespace))
-    return [shelf for where in wheres if (shelf := shelves.get(where)) is not None]
 
 
 def _drop(index: dict[Any, dict[Any, Any]], name: object, key: object) -> None:

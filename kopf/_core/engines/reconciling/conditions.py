@@ -40,24 +40,22 @@ def set_condition(
     :param message: the details, for people.
     :raises ValueError: if the status is none of these.
     """
-    resource = invocation.kwargs_var.get({}).get('resource')
-    _add(patch, type, status, reason, message, is_observed=(
-        resource is not None and 'status' in resource.subresources))
+    _add(patch, invocation.kwargs_var.get({}).get('resource'), type, status, reason, message)
 
 
 def _add(
         patch: patches.Patch,
+        resource: references.Resource | None,
         type: str,
         status: ConditionStatus | bool | None,
         reason: str,
         message: str,
-        *,
-        is_observed: bool,
 ) -> None:
     texts: dict[Any, ConditionStatus] = {True: 'True', False: 'False', None: 'Unknown'}
     text = texts[status] if status is None or isinstance(status, bool) else status
     if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
+    is_observed = resource is not None and 'status' in resource.subresources
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
     patch.fns.append(functools.partial(_set_condition, {
         'type': type, 'status': text, 'reason': reason, 'message': message,
@@ -106,15 +104,11 @@ def report(
         resource: references.Resource,
 ) -> None:
     """Set the conditions of an object after its reconciliation, as kstatus reads them."""
-    add = functools.partial(_add, patch, is_observed='status' in resource.subresources)
-    messages, is_stalled = problems
-    message = '; '.join(messages)[:MAX_MESSAGE]
-    if not messages:
-        add('Ready', True, 'Reconciled', '')
-        add('Reconciling', False, 'Reconciled', '')
-        add('Stalled', False, 'Reconciled', '')
-        return
-    reason = 'Failed' if is_stalled else 'Retrying'
-    add('Ready', False, reason, message)
-    add('Reconciling', not is_stalled, reason, '' if is_stalled else message)
+    add = functools.partial(_add, patch, resource)
+    message = '; '.join(problems.messages)[:MAX_MESSAGE]
+    is_ready, is_stalled = not problems.messages, bool(problems.messages) and problems.is_stalled
+    is_retrying = not (is_ready or is_stalled)
+    reason = 'Reconciled' if is_ready else 'Failed' if is_stalled else 'Retrying'
+    add('Ready', is_ready, reason, message)
+    add('Reconciling', is_retrying, reason, message if is_retrying else '')
     add('Stalled', is_stalled, reason, message if is_stalled else '')

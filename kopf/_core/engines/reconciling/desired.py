@@ -124,7 +124,11 @@ def prepare(
     found: dict[Key, Desired] = {}
     errors: list[ManifestError] = []
     generated: collections.Counter[tuple[str, ...]] = collections.Counter()
-    heritage = _Heritage.make(parent, manager=manager)
+    meta, uid = parent.metadata, str(parent.metadata.uid)
+    heritage = _Heritage(
+        meta.name, meta.namespace, uid, manager, labels=dict(meta.labels),
+        marks={OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)},
+        reference=bodies.build_owner_reference(parent))
     for item in flatten(result):
         try:
             desired = _prepare(item, heritage=heritage, kinds=kinds, generated=generated)
@@ -147,16 +151,6 @@ class _Heritage(NamedTuple):
     marks: Mapping[str, str]
     """The labels that say whose children they are."""
     reference: Mapping[str, Any]
-
-    @classmethod
-    def make(cls, parent: bodies.Body, *, manager: str) -> '_Heritage':
-        meta, uid = parent.metadata, str(parent.metadata.uid)
-        return cls(
-            name=meta.name, namespace=meta.namespace, uid=uid, manager=manager,
-            labels=dict(meta.labels),
-            marks={OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)},
-            reference=bodies.build_owner_reference(
-                parent, controller=True, block_owner_deletion=True))
 
 
 def _prepare(

@@ -338,8 +338,7 @@ class Reconcilers(Member):
         self.host.accept(newest)
         self.has_written = True
         if has_news:
-            self._is_triggered = True  # but not asked: what follows from own writes is limited
-            self._count_repetition()
+            self.note_answer()
             self.host.wake_up()
 
     async def _clean_up(
