@@ -60,22 +60,20 @@ class Application(Awaitable[bodies.Body]):
 
 
 class Applier:
-    """Applies manifests for the handlers of one operator."""
+    """Applies manifests for the handlers of one operator, by the running event loop."""
 
     def __init__(self, client: api.Client) -> None:
         super().__init__()
         self.client = client
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.get_running_loop()
         self._resources: dict[tuple[str, str], references.Resource] = {}
 
     def enter(self) -> None:
-        """Serve the handlers of this context, by the running event loop."""
-        self._loop = asyncio.get_running_loop()
+        """Serve the handlers of this context."""
         applier_var.set(self)
 
     def start(self, manifest: Any, *, manager: str, force: bool) -> Application:
         """Begin to apply, from any thread."""
-        assert self._loop is not None
         work: concurrent.futures.Future[bodies.Body] | None = None
 
         def permit() -> None:

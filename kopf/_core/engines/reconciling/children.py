@@ -12,9 +12,9 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, cast
 
-from kopf._cogs.clients import errors, watching
+from kopf._cogs.clients import errors, screening, watching
 from kopf._cogs.structs import bodies, offspring, references
 from kopf._core.engines.reconciling import desired
 
@@ -297,9 +297,7 @@ class ChildStore:
         the children matter: after a pause, other operators can have changed them.
         """
         shelves = self._shelves.setdefault(resource, {})
-        shelf = shelves.get(namespace)
-        if shelf is None:
-            shelf = shelves[namespace] = Shelf(self, resource, namespace)
+        shelf = shelves.setdefault(namespace, Shelf(self, resource, namespace))
         shelf.reopen()
         return shelf
 
@@ -576,12 +574,7 @@ class Shelf(watching.Sink):
             self.is_forbidden = True
             self._store.on_listed()
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         if type == 'DELETED':
             self._store.remove(make_key(self._resource, body), bodies.get_uid(body))
         else:
@@ -592,9 +585,8 @@ def _complete(body: bodies.RawBody, resource: references.Resource) -> bodies.Raw
     """Add what the items of lists lack."""
     if 'kind' in body and 'apiVersion' in body:
         return body
-    completed: Any = {'apiVersion': resource.api_version, 'kind': resource.kind, **body}
-    result: bodies.RawBody = completed
-    return result
+    return cast(
+        bodies.RawBody, {'apiVersion': resource.api_version, 'kind': resource.kind, **body})
 
 
 class OperatorChildren(offspring.Children):

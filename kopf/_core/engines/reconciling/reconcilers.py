@@ -6,14 +6,13 @@ with these, and never twice at once for an object.
 """
 import asyncio
 import random
-from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.helpers import quotas
-from kopf._cogs.structs import bodies, ids, patches, references
+from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, decisions, execution, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
@@ -234,7 +233,7 @@ class Reconcilers(Member):
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
             self._reporter, self._is_reported = handler.id, False
-        self._note_problems(handler, problems, is_stalled=outcome.final)
+        self._note_problems(handler.id, conditions.Problems(tuple(problems), outcome.final))
         if is_last and not self._is_reported:
             self._report(patch)
         try:
@@ -252,7 +251,7 @@ class Reconcilers(Member):
         """Say once that the object with children does not match the filters any more."""
         handler = upkeep.handler
         del self._states[handler.id]
-        self._note_problems(handler)
+        self._note_problems(handler.id, conditions.Problems((), is_stalled=False))
         if self._reporter == handler.id:
             self._reporter = None
         left = [] if handler.id in self._told else list(upkeep.find_known())
@@ -263,17 +262,11 @@ class Reconcilers(Member):
                 f"{handler!r} does not match this object any more. Its owned resources stay as "
                 f"they are: {', '.join(map(str, left[:MAX_NAMED]))}{more}.")
 
-    def _note_problems(
-            self,
-            handler: handlers.ReconcilingHandler,
-            problems: Sequence[str] = (),
-            *,
-            is_stalled: bool = False,
-    ) -> None:
-        former = self._problems.pop(handler.id, None)
-        if problems:
-            self._problems[handler.id] = conditions.Problems(tuple(problems), is_stalled)
-        if self._reporter is not None and (former is not None or problems):
+    def _note_problems(self, handler_id: ids.HandlerId, found: conditions.Problems) -> None:
+        former = self._problems.pop(handler_id, None)
+        if found.messages:
+            self._problems[handler_id] = found
+        if self._reporter is not None and (former is not None or found.messages):
             self._is_reported = False
 
     def _report(self, patch: patches.Patch) -> None:
@@ -353,9 +346,14 @@ class Reconcilers(Member):
         if not all(map(self._hub.is_certain, served)) or not all(
                 store.is_listed(kind, None) for kind in kinds):
             self._hub.waiting.add(self)
-            for kind in kinds:
-                for namespace in store.find_forbidden(kind):
-                    self._tell_of_waiting(kind, namespace, target.logger)
+            forbidden = [(kind, name) for kind in kinds for name in store.find_forbidden(kind)]
+            if forbidden and None not in self._told:
+                self._told |= {None}
+                kind, name = forbidden[0]
+                target.logger.warning(
+                    f"The deletion waits until {kind} can be listed{describe_place(name)}, as "
+                    f"owned resources can be there. The operator needs the right to list them. If "
+                    f"there are none, remove the finalizer {FINALIZER}.")
             return
         left = [child for child in store.of(self.host.uid).values()
                 if not child.is_owned and child.is_applied]
@@ -364,17 +362,6 @@ class Reconcilers(Member):
                 await delete(target, child)
         if not left:
             await self._switch_finalizer(raw, target, is_added=False)
-
-    def _tell_of_waiting(
-            self, kind: references.Resource, namespace: references.Namespace, logger: Any,
-    ) -> None:
-        """Say once that the deleted object waits for a kind that must not be listed."""
-        if None not in self._told:
-            self._told |= {None}
-            logger.warning(
-                f"The deletion waits until {kind} can be listed{describe_place(namespace)}, as "
-                f"owned resources can be there. The operator needs the right to list them. If "
-                f"there are none, remove the finalizer {FINALIZER}.")
 
     def _aim_at(self, raw: bodies.RawBody) -> application.Target:
         """Get what is needed to write for the object in this state."""

@@ -7,9 +7,9 @@ or index says which these are.
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import screening, watching
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import handlers
 
@@ -73,20 +73,13 @@ class Watched(watching.Sink):
         for uid in self._unseen:
             self._forget(uid)
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         if type == 'DELETED':
             self._forget(bodies.get_uid(body))
         else:
             self._take(body)
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         self._unseen.discard(bodies.get_uid(body))
 
     def _take(self, raw: bodies.RawBody) -> None:
