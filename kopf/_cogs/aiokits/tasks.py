@@ -2,7 +2,7 @@
 Tasks: how to end them, so that none is left behind.
 """
 import asyncio
-from collections.abc import Collection, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from typing import Any, TypeVar
 
 T = TypeVar('T')
@@ -31,3 +31,16 @@ async def gather(*coros: Coroutine[Any, Any, T]) -> list[T]:
         return await asyncio.gather(*tasks)
     finally:
         await cancel(tasks)
+
+
+async def for_each(
+        fn: Callable[[T], Awaitable[None]], items: Iterable[T], *, limit: int,
+) -> None:
+    """Await the function for all items, for a limited number of them at once; see `gather`."""
+    vacant = asyncio.Semaphore(limit)
+
+    async def do(item: T) -> None:
+        async with vacant:
+            await fn(item)
+
+    await gather(*map(do, items))

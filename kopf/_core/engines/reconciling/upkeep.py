@@ -1,10 +1,9 @@
 """
 Upkeep: makes the children that a handler has returned for an object, and deletes the others.
 """
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
@@ -14,13 +13,11 @@ from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
 
-T = TypeVar('T')
-
 MAX_WRITES = 8
 """How many children of one object are written at once."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Upkeep:
     """The children of one handler and one object, from the call of the handler to the writes."""
     hub: Hub
@@ -74,9 +71,9 @@ class Upkeep:
                     item.watched, raw, owner=self._uid, namespace=self.namespace)) is not None:
                 found[item.key] = child
 
-        await _do_all(look_for, [
+        await tasks.for_each(look_for, [
             item for key, item in wanted.items()
-            if key not in self.strays and self.hub.store.find_owner(key) is None])
+            if key not in self.strays and self.hub.store.find_owner(key) is None], limit=MAX_WRITES)
         return found
 
     def find_known(self) -> Mapping[desired.Key, children.Child]:
@@ -96,7 +93,7 @@ class Upkeep:
         steps = planning.plan(
             wanted, known, prune=self.handler.prune and not self.problems)
         for stage in planning.arrange(steps):
-            await _do_all(self._carry_out, stage)
+            await tasks.for_each(self._carry_out, stage, limit=MAX_WRITES)
 
     async def _carry_out(self, step: planning.Step) -> None:
         try:
@@ -122,7 +119,8 @@ class Upkeep:
                     applied = await self._send(
                         wanted, force=known is not None, uid=None if known is None else known.uid)
                 except errors.APIConflictError:
-                    if known is not None or not await self._is_controlled(wanted):
+                    other = None if known is not None else await self._find_controller(wanted)
+                    if other is None or other.get('uid') != self._uid:  # e.g. for changed labels
                         raise
                     applied = await self._send(wanted, force=True)
                     self._tell(f"has taken over {wanted.key}, which this object controls, "
@@ -186,11 +184,6 @@ class Upkeep:
                 f"it belongs to {other.get('kind')} {other.get('name')}.", status=409)
         return owner is not None
 
-    async def _is_controlled(self, wanted: desired.Desired) -> bool:
-        """Whether the object controls an object that is not known, e.g. for a changed label."""
-        controller = await self._find_controller(wanted)
-        return controller is not None and controller.get('uid') == self._uid
-
     async def _find_controller(self, wanted: desired.Desired) -> Mapping[str, Any] | None:
         """Find the reference to the controller of an object that is not known, if it has any."""
         raw = await self._read(wanted)
@@ -228,20 +221,6 @@ async def delete(
     await target.observer.write(child.resource, known, work, content_type='delete')
     child.note_deletion(is_pruned=is_pruned)
     target.logger.debug(f"Deleted {child.key}.")
-
-
-async def _do_all(fn: Callable[[T], Awaitable[None]], items: Sequence[T]) -> None:
-    """Do it for all items, for a few of them at once."""
-    if len(items) == 1:
-        await fn(items[0])
-        return
-    limit = asyncio.Semaphore(MAX_WRITES)
-
-    async def do(item: T) -> None:
-        async with limit:
-            await fn(item)
-
-    await tasks.gather(*map(do, items))
 
 
 def _identify(ref: Mapping[str, Any]) -> tuple[object, ...]:

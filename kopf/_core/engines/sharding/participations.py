@@ -187,7 +187,7 @@ class Participation:
                 view, me=group.me, held=self._own.grants, leaving=self._own.leaving,
                 busy=self._get_busy(), is_settling=sent < self._settled_at), term)
             if min(view.members) == group.me:
-                await self._each(self._delete, view.leftovers)
+                await tasks.for_each(self._delete, view.leftovers, limit=MAX_WRITES)
         return len(view.members)
 
     async def _is_in_force(self, view: rosters.View, now: float) -> bool:
@@ -218,8 +218,9 @@ class Participation:
         if plan.release:
             self._own.leave(plan.release)
             self._on_change()
-        await self._each(functools.partial(self._acquire, term=term), plan.acquire)
-        await self._each(self._disown, plan.disown)
+        acquire = functools.partial(self._acquire, term=term)
+        await tasks.for_each(acquire, plan.acquire, limit=MAX_WRITES)
+        await tasks.for_each(self._disown, plan.disown, limit=MAX_WRITES)
         is_first = not self._own.is_settled and (
             bool(plan.acquire) or self._clock() >= self._settled_at)
         if is_first:
@@ -243,7 +244,8 @@ class Participation:
                 grants.append(self._surrendered.get_nowait())
             own = [grant.shard for grant in grants if self._own.covers(grant)]
             self._own.remove(own)
-            await self._each(self._disown, own)  # if that fails, the next round repeats it
+            # If that fails, the next round repeats it.
+            await tasks.for_each(self._disown, own, limit=MAX_WRITES)
             self._on_change()
 
     async def _write_shard(self, shard: int, holder: str) -> bool:
@@ -261,15 +263,6 @@ class Participation:
         item = self._seen[name]
         if item.raw is not None:
             await self._attempt('delete Leases', self._client.delete(item.raw))
-
-    async def _each(self, act: Callable[[T], Awaitable[None]], items: Collection[T]) -> None:
-        limit = asyncio.Semaphore(MAX_WRITES)
-
-        async def work(item: T) -> None:
-            async with limit:
-                await act(item)
-
-        await tasks.gather(*[work(item) for item in items])
 
     # The requests.
 
