@@ -271,7 +271,7 @@ class Processor:
         item.notice()
         item.enter(objects.Phase.CALLING)
         try:
-            await member.run(item.handlers.reconciling, newest)
+            await member.run(newest)
         finally:
             item.enter(objects.Phase.WORKING)
         if member.has_written and self._is_changing(item, newest):

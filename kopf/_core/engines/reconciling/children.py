@@ -406,7 +406,7 @@ class ChildStore:
         ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
         What the API server does not record is learned from it, for all children of the kind.
         """
-        child = self._make(resource, raw)
+        child = self.make(resource, raw)
         if repeated is not None:
             child.learn(repeated)
         child.settle()
@@ -416,26 +416,6 @@ class ChildStore:
             self._put(child)
         elif known.owner != child.owner:
             self.on_change(child.owner)  # the child was taken away since then
-
-    def recognise(
-            self,
-            resource: references.Resource,
-            raw: bodies.RawBody,
-            *,
-            owner: str,
-            namespace: str | None,
-    ) -> Child | None:
-        """
-        Make a child of an object that the watch does not show, if it is one of this parent.
-
-        Others can have changed its labels. The object is the parent's by its owner reference, or if
-        a handler has applied it and nothing says that it is somebody else's.
-        """
-        raw = _complete(raw, resource)
-        child = self._make(resource, raw)
-        if not child.owner and child.is_applied:
-            return self._make(resource, raw, owner)
-        return child if child.owner == owner and child.is_of(namespace) else None
 
     def see(self, resource: references.Resource, raw: bodies.RawBody) -> None:
         """Take a state from the watch, unless a newer one is known."""
@@ -450,7 +430,7 @@ class ChildStore:
             known = None
         if known is not None and not bodies.is_newer(bodies.parse_version(raw), known.version):
             return  # mostly echoes of own writes: nothing is made of them
-        child = self._make(resource, raw)
+        child = self.make(resource, raw)
         if known is not None and known.owner == child.owner:
             child.follow(known)
         self._put(child)
@@ -479,9 +459,10 @@ class ChildStore:
         if not child.is_pruned:
             self.on_change(child.owner)
 
-    def _make(
+    def make(
             self, resource: references.Resource, raw: bodies.RawBody, owner: str | None = None,
     ) -> Child:
+        """Make a child of an object, whose parent is given or found in it; see `Child`."""
         label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
@@ -607,8 +588,21 @@ class OperatorChildren(offspring.Children):
         self._uid = uid
         self._namespace = namespace
 
+    def _recognise(self, resource: references.Resource, raw: bodies.RawBody) -> Child | None:
+        """
+        Make a child of an object that the watch does not show, if it is one of this parent.
+
+        Others can have changed its labels. The object is the parent's by its owner reference, or if
+        a handler has applied it and nothing says that it is somebody else's.
+        """
+        raw = _complete(raw, resource)
+        child = self._store.make(resource, raw)
+        if not child.owner and child.is_applied:
+            return self._store.make(resource, raw, self._uid)
+        return child if child.owner == self._uid and child.is_of(self._namespace) else None
+
     def _list(self) -> list[Child]:
-        # At once, as handlers can run in threads.
+        """List the children at once, as handlers can run in threads."""
         known = [child for child in list(self._store.of(self._uid).values())
                  if child.is_of(self._namespace)]
         return [*known, *self._strays.values()]

@@ -89,9 +89,7 @@ class Reconcilers(Member):
         self._is_triggered = True
         self._count_repetition()
 
-    async def run(
-            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
-    ) -> None:
+    async def run(self, raw: bodies.RawBody) -> None:
         """
         Call the handlers that are due, and apply what they return.
 
@@ -103,11 +101,11 @@ class Reconcilers(Member):
         try:
             if decisions.is_deleting(raw):
                 self._states.clear()
-                await self._clean_up(served, raw)
+                await self._clean_up(raw)
                 return
             if is_triggered and not is_asked and self._get_wait() > clocks.PRECISION:
                 is_triggered, self._is_triggered = False, True  # later
-            await self._call(served, raw, is_triggered=is_triggered)
+            await self._call(raw, is_triggered=is_triggered)
         except (Exception, asyncio.CancelledError):
             self._is_triggered = self._is_asked = True  # the reactor tries again
             raise
@@ -131,16 +129,10 @@ class Reconcilers(Member):
         return 0.0 if self._restorations is None else self._restorations.get_wait(
             self._hub.context.clock.mono())
 
-    async def _call(
-            self,
-            served: tuple[handlers.ReconcilingHandler, ...],
-            raw: bodies.RawBody,
-            *,
-            is_triggered: bool,
-    ) -> None:
+    async def _call(self, raw: bodies.RawBody, *, is_triggered: bool) -> None:
         now = self._hub.context.clock.mono()
         called = [
-            handler for handler in served if is_triggered or (
+            handler for handler in self.host.handlers.reconciling if is_triggered or (
                 handler.id in self._states and self._states[handler.id].is_due(now))]
         newest: bodies.RawBody | None = raw
         for number, handler in enumerate(called, start=1):
@@ -176,11 +168,11 @@ class Reconcilers(Member):
             hub.waiting.add(self)
             return raw
         target = self._aim_at(raw)
+        known = children.OperatorChildren(hub.store, host.uid, namespace, strays)
         cause = causes.ReconcilingCause(
             logger=target.logger, memo=hub.get_memo(host), indices=context.indices,
-            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(),
-            children=children.OperatorChildren(hub.store, host.uid, namespace, strays))
-        upkeep = Upkeep(hub, target, self, handler, namespace, strays)
+            resource=host.resource, body=bodies.Body(raw), patch=patches.Patch(), children=known)
+        upkeep = Upkeep(hub, target, self, handler, known)
         filter_error: Exception | None = None
         try:
             if not handler.unfiltered and not filters.matches(handler, cause):
@@ -212,24 +204,19 @@ class Reconcilers(Member):
                     settings=context.settings, logger=target.logger)._replace(patch=outcome.patch)
                 if outcome.exception is None:  # it is ignored, as the author has declared
                     problems.clear()
-        return await self._finish(upkeep, raw, outcome, state, is_last=is_last)
+        self._note(handler, outcome)
+        return await self._finish(upkeep, raw, outcome, is_last=is_last)
 
     async def _finish(
-            self,
-            upkeep: Upkeep,
-            raw: bodies.RawBody,
-            outcome: progression.Outcome,
-            state: progression.HandlerState,
-            *,
+            self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, *,
             is_last: bool,
     ) -> bodies.RawBody | None:
         """
-        Note the outcome; write the patch of the handler, and the conditions.
+        Write the patch of the handler, and the conditions.
 
         If the API server refuses the patch, the handler has failed, and no others are affected.
         """
         handler, problems = upkeep.handler, upkeep.problems
-        self._note(handler, outcome, state)
         patch = outcome.patch if outcome.patch is not None else patches.Patch()
         if handler.conditions:
             self._reporter, self._is_reported = handler.id, False
@@ -241,11 +228,11 @@ class Reconcilers(Member):
         except application.REFUSALS as e:
             text = f"its {application.describe_refusal(e)}"
         failed = execution.fail(handler, application.PatchError(text), upkeep.target.logger)
+        self._states.pop(handler.id, None)
         if outcome.patch is None:  # the conditions themselves are refused
-            self._note(handler, failed, state)
             return raw
         problems.append(text)
-        return await self._finish(upkeep, raw, failed, state, is_last=is_last)
+        return await self._finish(upkeep, raw, failed, is_last=is_last)
 
     def _abandon(self, upkeep: Upkeep) -> None:
         """Say once that the object with children does not match the filters any more."""
@@ -277,15 +264,10 @@ class Reconcilers(Member):
                 patch, conditions.combine(self._problems, but=self._reporter),
                 resource=self.host.resource)
 
-    def _note(
-            self,
-            handler: handlers.ReconcilingHandler,
-            outcome: progression.Outcome,
-            state: progression.HandlerState,
-    ) -> None:
+    def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
         now = self._hub.context.clock.now()
-        self._states.pop(handler.id, None)  # if it has failed for good, until the next change
+        state = self._states.pop(handler.id)  # if it has failed for good, until the next change
         if not outcome.final:
             state = state.after(outcome, now=now)
         elif outcome.exception is None and handler.interval is not None:
@@ -334,13 +316,11 @@ class Reconcilers(Member):
             self.note_answer()
             self.host.wake_up()
 
-    async def _clean_up(
-            self, served: tuple[handlers.ReconcilingHandler, ...], raw: bodies.RawBody,
-    ) -> None:
+    async def _clean_up(self, raw: bodies.RawBody) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
         if not decisions.is_blocked(raw, FINALIZER):
             return
-        store, target = self._hub.store, self._aim_at(raw)
+        store, target, served = self._hub.store, self._aim_at(raw), self.host.handlers.reconciling
         kinds = dict.fromkeys(
             kind for handler in served for kind in self._hub.get_kinds(handler).values())
         if not all(map(self._hub.is_certain, served)) or not all(

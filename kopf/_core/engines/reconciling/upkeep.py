@@ -25,9 +25,8 @@ class Upkeep:
     """What the handler is called for, and what writes for it."""
     member: Member
     handler: handlers.ReconcilingHandler
-    namespace: str | None
-    strays: children.Strays
-    """The children that the watch does not show, because others have changed their labels."""
+    visible: children.OperatorChildren
+    """The children that the handler sees."""
     problems: list[str] = dataclasses.field(default_factory=list)
     """What prevents children from being as the handler wants them, in words."""
 
@@ -67,23 +66,20 @@ class Upkeep:
                 del wanted[item.key]
                 self.problems.append(f"{item.key}: {e}")
                 return
-            if raw is not None and (child := self.hub.store.recognise(
-                    item.watched, raw, owner=self._uid, namespace=self.namespace)) is not None:
+            child = None if raw is None else self.visible._recognise(item.watched, raw)
+            if child is not None:
                 found[item.key] = child
 
-        await tasks.for_each(look_for, [
+        unknown = [
             item for key, item in wanted.items()
-            if key not in self.strays and self.hub.store.find_owner(key) is None], limit=MAX_WRITES)
+            if key not in self.visible._strays and self.hub.store.find_owner(key) is None]
+        await tasks.for_each(look_for, unknown, limit=MAX_WRITES)
         return found
 
     def find_known(self) -> Mapping[desired.Key, children.Child]:
         """Find those children of the object that this handler has applied."""
-        store = self.hub.store
-        label = store.register(self._manager)
-        known = {key: child for key, child in store.of(self._uid).items()
-                 if child.is_of(self.namespace)}
-        return {key: child for key, child in {**known, **self.strays}.items()
-                if child.label == label}
+        label = self.hub.store.register(self._manager)
+        return {child.key: child for child in self.visible._list() if child.label == label}
 
     async def write(self, wanted: Mapping[desired.Key, desired.Desired]) -> None:
         """Apply and delete children by a plan. The problems prevent the deletion."""
@@ -165,7 +161,8 @@ class Upkeep:
         :raises errors.APIConflictError: if it is somebody else's.
         """
         owner = self.hub.store.find_owner(wanted.key)
-        child = self.hub.store.of(self._uid).get(wanted.key) or self.strays.get(wanted.key)
+        strays = self.visible._strays
+        child = self.hub.store.of(self._uid).get(wanted.key) or strays.get(wanted.key)
         if child is not None:
             if child.is_applied:
                 raise errors.APIConflictError(

@@ -4,7 +4,7 @@ objects that they use without owning them.
 """
 import functools
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 from kopf._cogs.clients import api, listing, watching
@@ -21,6 +21,8 @@ class Key(NamedTuple):
     """What one watch is for: the children of a kind, or the objects that one handler watches."""
     resource: references.Resource
     namespace: references.Namespace
+    labels: str = ''
+    """The label selector; empty if all objects are watched."""
     handler: handlers.ReconcilingHandler | None = None
     """The handler that watches the objects; None for children."""
     mapper: handlers.Mapper | None = None
@@ -40,8 +42,7 @@ class OwnedWatches:
         self.watches = watchsets.WatchSet[Key](on_end)
         self._hub = hub
         self._client = client
-        self._selectors: dict[Key, str] = {}
-        """The label selectors by the watches; empty if all objects are watched."""
+        self._keys: Collection[Key] = ()
         self._watched: dict[Key, watched.Watched] = {}
 
     async def adjust(
@@ -61,44 +62,41 @@ class OwnedWatches:
             handler: {(resource.group, resource.kind or ''): resource for resource in resources}
             for handler, resources in owned.items()}, uncertain=uncertain)
         needed = self._select(owned, used, namespaces)
-        outdated = [key for key, old in self._selectors.items() if needed.get(key) != old]
+        outdated = [key for key in self._keys if key not in needed]
         for key in outdated:
-            if key.handler is None:
+            if self._watched.pop(key, None) is None:
                 self._hub.store.close(key.resource, key.namespace)
-            else:
-                del self._watched[key]
-            del self._selectors[key]
+        self._keys = needed
         await self.watches.stop(outdated)
         self.watches.forget(outdated)
         self.watches.drop_dead()
-        for key, selector in needed.items():
+        for key in needed:
             if key not in self.watches:
-                self._selectors[key] = selector
-                self._start(key, selector)
+                self._start(key)
 
     def _select(
             self,
             owned: registries.Owned,
             used: registries.Watched,
             namespaces: Collection[references.Namespace],
-    ) -> Mapping[Key, str]:
-        """Make the label selectors of all watches."""
+    ) -> Collection[Key]:
+        """Find what is to be watched."""
         labels: dict[references.Resource, set[str]] = {}
         for handler, resources in owned.items():
             label = self._hub.store.register(self._hub.get_manager(handler))
             for resource in resources:
                 labels.setdefault(resource, set()).add(label)
-        keys = {
-            Key(resource, None): f'{desired.HANDLER_LABEL} in ({",".join(sorted(values))})'
-            for resource, values in labels.items()}
-        keys.update({
-            Key(resource, None, handler, mapper): ''
-            for handler, items in used.items() for resource, mapper in items})
-        return {
-            key._replace(namespace=namespace): selector for key, selector in keys.items()
-            for namespace in (namespaces if key.resource.namespaced else (None,))}
+        keys = [
+            Key(resource, None, f'{desired.HANDLER_LABEL} in ({",".join(sorted(values))})')
+            for resource, values in labels.items()]
+        keys.extend(
+            Key(resource, None, handler=handler, mapper=mapper)
+            for handler, items in used.items() for resource, mapper in items)
+        return dict.fromkeys(
+            key._replace(namespace=namespace) for key in keys
+            for namespace in (namespaces if key.resource.namespaced else (None,)))
 
-    def _start(self, key: Key, selector: str) -> None:
+    def _start(self, key: Key) -> None:
         sink: watching.Sink
         if key.handler is None or key.mapper is None:
             sink = self._hub.store.open(key.resource, key.namespace)
@@ -110,7 +108,7 @@ class OwnedWatches:
                 key.handler, key.resource, self._hub.trigger, users)
         self.watches.start(key, functools.partial(
             watching.watch, self._client,
-            settings=listing.select_only(self._client.settings, selector),
+            settings=listing.select_only(self._client.settings, key.labels),
             resource=key.resource, namespace=key.namespace, sink=sink, logger=logger,
             metadata_only=key.mapper is not None and not watched.needs_content(key.mapper)),
             name=f"watching of {key.resource} for reconcilers")
