@@ -177,13 +177,13 @@ class Child:
             self.shape.unrecorded.update(desired.find_unrecorded(
                 self._get_fields(self._fields), _get_content(manifest)))
 
-    def has_last(self, wanted: desired.Desired) -> bool:
-        """Whether this manifest was the last one to be applied, whatever others have changed."""
-        return self._digest == hash(wanted.digest)
+    def has_same_manifest(self, newer: 'Child') -> bool:
+        """Whether the last applied manifests are the same, whatever others have changed."""
+        return self._digest == newer._digest
 
     def is_as(self, wanted: desired.Desired) -> bool:
         """Whether nobody has changed the child since this manifest was applied."""
-        if not self.has_last(wanted):
+        if self._digest != hash(wanted.digest):
             return False
         if self._settled != self._state:
             if self._settled is not None or self._fields is None or not desired.owns(
@@ -347,7 +347,7 @@ class ChildStore:
         Hold the news of a child back while it is written: the watch can be ahead of the response.
 
         What is no echo of the write is news after it. Two handlers can write the same child at
-        once, if they are for several versions of a resource.
+        once, if they are for several versions of a resource, or for two parents.
         """
         self._held.setdefault(key, [])
         try:
@@ -397,20 +397,19 @@ class ChildStore:
             self,
             resource: references.Resource,
             raw: bodies.RawBody,
-            *,
-            repeated: Mapping[str, Any] | None = None,
+            manifest: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Take the response to an applied manifest: it can be ahead of the watch.
 
-        ``repeated`` is the manifest if it was applied before, and then seemed to have lost fields.
-        What the API server does not record is learned from it, for all children of the kind.
+        If the same manifest was applied before, it seemed to have lost fields then. What the API
+        server does not record is learned from that, for all children of the kind.
         """
         child = self.make(resource, raw)
-        if repeated is not None:
-            child.learn(repeated)
-        child.settle()
         known = self.find(child.key)
+        if manifest is not None and known is not None and known.has_same_manifest(child):
+            child.learn(manifest)
+        child.settle()
         if known is None or known.uid != child.uid or not bodies.is_newer(
                 known.version, child.version):
             self._put(child)

@@ -123,15 +123,14 @@ def prepare(
     """
     found: dict[Key, Desired] = {}
     errors: list[ManifestError] = []
-    generated: collections.Counter[tuple[str, ...]] = collections.Counter()
     meta, uid = parent.metadata, str(parent.metadata.uid)
     heritage = _Heritage(
-        meta.name, meta.namespace, uid, manager, labels=dict(meta.labels),
+        meta.name, meta.namespace, uid, kinds, manager, labels=dict(meta.labels),
         marks={OWNER_LABEL: uid, HANDLER_LABEL: make_label(manager)},
-        reference=bodies.build_owner_reference(parent))
+        reference=bodies.build_owner_reference(parent), generated=collections.Counter())
     for item in flatten(result):
         try:
-            desired = _prepare(item, heritage=heritage, kinds=kinds, generated=generated)
+            desired = _prepare(item, heritage)
             if desired.key in found:
                 raise ManifestError(f"{desired.key} is returned twice. Give each its own name.")
         except ManifestError as e:
@@ -146,31 +145,24 @@ class _Heritage(NamedTuple):
     name: str | None
     namespace: str | None
     uid: str
+    kinds: Kinds
     manager: str
     labels: Mapping[str, str]
     marks: Mapping[str, str]
     """The labels that say whose children they are."""
     reference: Mapping[str, Any]
+    generated: collections.Counter[tuple[str, ...]]
+    """How many names were generated: so, each depends only on those alike before it."""
 
 
-def _prepare(
-        item: object,
-        *,
-        heritage: _Heritage,
-        kinds: Kinds,
-        generated: collections.Counter[tuple[str, ...]],
-) -> Desired:
-    """
-    Make a desired child of a manifest.
-
-    ``generated`` counts the generated names, so that each depends only on those alike before it.
-    """
+def _prepare(item: object, heritage: _Heritage) -> Desired:
+    """Make a desired child of a manifest."""
     manifest = to_json(item)
     api_version, kind = manifest.get('apiVersion'), manifest.get('kind')
     if not isinstance(api_version, str) or not isinstance(kind, str):
         raise ManifestError(f"A manifest needs apiVersion and kind: {str(item)[:100]}")
     group, _, version = api_version.rpartition('/')
-    found = kinds.get((group, kind))
+    found = heritage.kinds.get((group, kind))
     if found is None:
         raise ManifestError(
             f"{kind} of {api_version} is not among the owned kinds in the cluster. Add the "
@@ -192,8 +184,8 @@ def _prepare(
     prefix = metadata.pop('generateName', None)
     if not metadata.get('name') and prefix:
         place = (group, kind, namespace or '', prefix)
-        number = generated[place]
-        generated[place] += 1
+        number = heritage.generated[place]
+        heritage.generated[place] += 1
         unique = [heritage.uid, heritage.manager, *place, number]
         metadata['name'] = f'{prefix}{make_digest(unique)[:8]}'
     elif not metadata.get('name'):

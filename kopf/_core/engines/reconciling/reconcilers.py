@@ -19,8 +19,8 @@ from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, des
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
 from kopf._core.intents import causes, filters, handlers
 
-VERSIONS = frozenset({'resourceVersion', 'generation', 'managedFields'})
-"""What changes in the metadata of an object by any write."""
+UNVERSIONED = {'metadata': {'resourceVersion': None, 'generation': None, 'managedFields': None}}
+"""A patch that removes what changes in an object by any write."""
 
 SPREAD = 0.1
 """By which part the intervals vary, so that objects are not reconciled all at once."""
@@ -59,7 +59,7 @@ class Reconcilers(Member):
         """The handler with ``conditions=True``, if the object matches its filters."""
         self._is_reported = True
         """Whether the conditions are as the last calls of the handlers require."""
-        self._told: frozenset[ids.HandlerId | None] = frozenset()
+        self._told: tuple[ids.HandlerId | None, ...] = ()  # an empty set would take memory
         """
         What was said in the log: which handlers the object matches no more; and (None) that the
         deleted object waits for children that must not be listed.
@@ -135,9 +135,9 @@ class Reconcilers(Member):
             handler for handler in self.host.handlers.reconciling if is_triggered or (
                 handler.id in self._states and self._states[handler.id].is_due(now))]
         newest: bodies.RawBody | None = raw
-        for number, handler in enumerate(called, start=1):
-            if newest is not None:
-                newest = await self._run(handler, newest, is_last=number == len(called))
+        while called and newest is not None:
+            handler = called.pop(0)
+            newest = await self._run(handler, newest, is_last=not called)
         if newest is not None and not self._is_reported:  # the last handler was not called
             patch = patches.Patch()
             self._report(patch)
@@ -180,7 +180,7 @@ class Reconcilers(Member):
                 return raw
         except filters.FilterError as e:
             filter_error = e.error
-        self._told -= {handler.id}
+        self._told = tuple(told for told in self._told if told != handler.id)
 
         outcome = await execution.execute(
             handler, cause, context=context, state=state, filter_error=filter_error)
@@ -205,11 +205,10 @@ class Reconcilers(Member):
                 if outcome.exception is None:  # it is ignored, as the author has declared
                     problems.clear()
         self._note(handler, outcome)
-        return await self._finish(upkeep, raw, outcome, is_last=is_last)
+        return await self._finish(upkeep, raw, outcome, is_last)
 
     async def _finish(
-            self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, *,
-            is_last: bool,
+            self, upkeep: Upkeep, raw: bodies.RawBody, outcome: progression.Outcome, is_last: bool,
     ) -> bodies.RawBody | None:
         """
         Write the patch of the handler, and the conditions.
@@ -232,7 +231,7 @@ class Reconcilers(Member):
         if outcome.patch is None:  # the conditions themselves are refused
             return raw
         problems.append(text)
-        return await self._finish(upkeep, raw, failed, is_last=is_last)
+        return await self._finish(upkeep, raw, failed, is_last)
 
     def _abandon(self, upkeep: Upkeep) -> None:
         """Say once that the object with children does not match the filters any more."""
@@ -243,7 +242,7 @@ class Reconcilers(Member):
             self._reporter = None
         left = [] if handler.id in self._told else list(upkeep.find_known())
         if left:
-            self._told |= {handler.id}
+            self._told += (handler.id,)
             more = f" and {len(left) - MAX_NAMED} more" if len(left) > MAX_NAMED else ""
             upkeep.target.logger.info(
                 f"{handler!r} does not match this object any more. Its owned resources stay as "
@@ -328,7 +327,7 @@ class Reconcilers(Member):
             self._hub.waiting.add(self)
             forbidden = [(kind, name) for kind in kinds for name in store.find_forbidden(kind)]
             if forbidden and None not in self._told:
-                self._told |= {None}
+                self._told += (None,)
                 kind, name = forbidden[0]
                 target.logger.warning(
                     f"The deletion waits until {kind} can be listed{describe_place(name)}, as "
@@ -360,8 +359,6 @@ def _has_news(raw: bodies.RawBody, newest: bodies.RawBody, expected: bodies.RawB
     if bodies.parse_version(expected) != bodies.parse_version(raw):
         return True
     effect = application.get_effect(raw, expected)
-    before, after = patches.merge(raw, effect), patches.merge(newest, effect)
-    for state in (before, after):
-        state['metadata'] = {
-            key: val for key, val in state['metadata'].items() if key not in VERSIONS}
+    before, after = (
+        patches.merge(patches.merge(state, effect), UNVERSIONED) for state in (raw, newest))
     return before != after

@@ -112,8 +112,7 @@ class Upkeep:
         try:
             with self.hub.store.writing(wanted.key):
                 try:
-                    applied = await self._send(
-                        wanted, force=known is not None, uid=None if known is None else known.uid)
+                    applied = await self._send(wanted, known, force=known is not None)
                 except errors.APIConflictError:
                     other = None if known is not None else await self._find_controller(wanted)
                     if other is None or other.get('uid') != self._uid:  # e.g. for changed labels
@@ -131,9 +130,7 @@ class Upkeep:
                     elif known is None and _has_other_managers(applied, self._manager):
                         self._tell(f"has adopted {wanted.key}, which existed before, with no "
                                    f"other controller and with no other values in the same fields.")
-                is_repeated = known is not None and known.has_last(wanted)
-                self.hub.store.accept(
-                    wanted.watched, applied, repeated=wanted.manifest if is_repeated else None)
+                self.hub.store.accept(wanted.watched, applied, wanted.manifest)
         except errors.APIUnprocessableError:
             if not self.handler.recreate or known is None or not known.is_applied:
                 raise
@@ -194,12 +191,12 @@ class Upkeep:
             resource=wanted.watched, namespace=wanted.key.namespace, name=wanted.key.name)
 
     async def _send(
-            self, wanted: desired.Desired, *, force: bool, uid: str | None = None,
+            self, wanted: desired.Desired, known: children.Child | None = None, *, force: bool,
     ) -> bodies.RawBody:
-        """Apply the manifest; with ``uid``, only to this object and not to a namesake."""
+        """Apply the manifest: to the known child, and not to a namesake."""
         manifest: Any = wanted.manifest
-        if uid is not None:
-            manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': uid}}
+        if known is not None:
+            manifest = {**manifest, 'metadata': {**manifest['metadata'], 'uid': known.uid}}
         work = applying.apply(
             self.target.client, resource=wanted.resource, manifest=manifest,
             manager=self._manager, force=force, logger=self.target.logger)
