@@ -40,21 +40,16 @@ class Shape:
     What the children of one kind and one handler share. They are alike, so each is compressed by
     what it differs in from the first one.
     """
-    __slots__ = ('_sample', 'label', 'manager', 'resource', 'unrecorded')
+    __slots__ = ('_sample', 'manager', 'resource', 'unrecorded')
 
     def __init__(
-            self,
-            resource: references.Resource,
-            label: str,
-            manager: str | None,
-            unrecorded: set[desired.Path],
+            self, resource: references.Resource, manager: str | None, unrecorded: set[desired.Path],
     ) -> None:
         """
-        ``manager`` is the field manager that has applied the children, if it is known.
+        ``manager`` is the field manager of the handler, if it is known by the label of children.
         ``unrecorded`` are the fields that the API server does not record, as far as it is known.
         """
         self.resource = resource
-        self.label = label
         self.manager = manager
         self.unrecorded = unrecorded
         self._sample: bytes | None = None
@@ -129,11 +124,6 @@ class Child:
     @property
     def resource(self) -> references.Resource:
         return self.shape.resource
-
-    @property
-    def label(self) -> str:
-        """The label that says which handler has made the child."""
-        return self.shape.label
 
     def is_of(self, namespace: str | None) -> bool:
         """
@@ -465,8 +455,8 @@ class ChildStore:
         label = self._find_label(raw)
         shape = self._shapes.get((resource, label))
         if shape is None:
-            shape = Shape(resource, label, self._managers.get(label), self._unrecorded[
-                resource.group, resource.kind])
+            unrecorded = self._unrecorded[resource.group, resource.kind]
+            shape = Shape(resource, self._managers.get(label), unrecorded)
             if shape.manager is not None:
                 self._shapes[resource, label] = shape
         return Child(shape, raw, owner)

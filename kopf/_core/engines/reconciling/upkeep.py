@@ -34,10 +34,6 @@ class Upkeep:
     def _manager(self) -> str:
         return self.hub.get_manager(self.handler)
 
-    @property
-    def _uid(self) -> str:
-        return self.member.host.uid
-
     def prepare(self, result: object, parent: bodies.Body) -> dict[desired.Key, desired.Desired]:
         """Make the desired children of the result; those that cannot be made are problems."""
         wanted, invalid = desired.prepare(
@@ -78,8 +74,9 @@ class Upkeep:
 
     def find_known(self) -> Mapping[desired.Key, children.Child]:
         """Find those children of the object that this handler has applied."""
-        label = self.hub.store.register(self._manager)
-        return {child.key: child for child in self.visible._list() if child.label == label}
+        manager = self._manager
+        return {child.key: child for child in self.visible._list()
+                if child.shape.manager == manager}
 
     async def write(self, wanted: Mapping[desired.Key, desired.Desired]) -> None:
         """Apply and delete children by a plan. The problems prevent the deletion."""
@@ -115,7 +112,7 @@ class Upkeep:
                     applied = await self._send(wanted, known, force=known is not None)
                 except errors.APIConflictError:
                     other = None if known is not None else await self._find_controller(wanted)
-                    if other is None or other.get('uid') != self._uid:  # e.g. for changed labels
+                    if other is None or other.get('uid') != self.member.host.uid:
                         raise
                     applied = await self._send(wanted, force=True)
                     self._tell(f"has taken over {wanted.key}, which this object controls, "
@@ -157,9 +154,10 @@ class Upkeep:
 
         :raises errors.APIConflictError: if it is somebody else's.
         """
-        owner = self.hub.store.find_owner(wanted.key)
-        strays = self.visible._strays
-        child = self.hub.store.of(self._uid).get(wanted.key) or strays.get(wanted.key)
+        store, strays = self.hub.store, self.visible._strays
+        owner = store.find_owner(wanted.key)
+        is_own = owner == self.member.host.uid
+        child = store.find(wanted.key) if is_own else strays.get(wanted.key)
         if child is not None:
             if child.is_applied:
                 raise errors.APIConflictError(
