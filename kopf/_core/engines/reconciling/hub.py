@@ -1,8 +1,7 @@
 """
 The hub: what the reconcilers of all objects of an operator share.
 
-It knows the children of all objects, finds the objects that are reconciled again, and says once in
-the log what holds for long.
+It knows the children of all objects, and finds the objects that are reconciled again.
 """
 import itertools
 import logging
@@ -84,18 +83,14 @@ class Hub:
     """What the reconcilers of all objects of an operator share."""
 
     def __init__(
-            self,
-            *,
-            context: execution.Context,
-            get_memo: Callable[[Any], Any],
+            self, *, context: execution.Context, get_memo: Callable[[Any], Any],
     ) -> None:
         """``get_memo`` returns the memo of an object by its `Host`."""
         super().__init__()
         self.context = context
         self.get_memo = get_memo
         self.store = children.ChildStore(
-            on_change=self._notify, on_listed=self.note_list,
-            on_forbidden=self._complain)
+            on_change=self._notify, on_listed=self.note_list, on_forbidden=self._complain)
         self.waiting: set[Member] = set()
         """The objects that wait until all children or all parents of some kind are listed."""
         self.is_gone: Callable[[str], bool] = lambda uid: False
