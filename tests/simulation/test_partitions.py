@@ -37,7 +37,7 @@ def test_what_is_handled_after_a_takeover_is_not_handled_again_when_the_former_p
 @pytest.mark.skipif(sys.version_info[:2] != VERSION, reason="the seeds are of another version")
 @pytest.mark.parametrize('seed, fault', [
     (18, Fault('writes of the former peer come later',
-               '_core.reactor.roles.peering:Peerings._note_change',
+               '_core.engines.peering.memberships:Membership.judge',
                "self._client.reset_writes()", "pass", OWN)),
     (18, Fault('writes that wait are not fenced',
                '_core.actions.application:Target.pass_unfenced',

@@ -87,6 +87,9 @@ class Member:
     def standing(self):
         return self.membership.standing
 
+    def reset_writes(self):
+        """All writes are cut off anyway."""
+
     def stall(self):
         self.stalls += 1
 

@@ -84,22 +84,24 @@ class Membership:
 
     def __init__(
             self,
+            namespace: references.Namespace,
+            standing: Standing = Standing.UNKNOWN,
             *,
             client: api.Client,
             settings: configuration.OperatorSettings,
             clock: clocks.Clock,
             resource: references.Resource,
-            namespace: references.Namespace,
             identity: str,
-            standing: Standing = Standing.UNKNOWN,
             on_change: Callable[[], None],
+            on_end: Callable[[asyncio.Task[None]], None] = lambda _: None,
             is_idle: Callable[[], bool] = lambda: True,
             on_stall: Callable[[], None] = lambda: None,
     ) -> None:
         """
         Join the peering.
 
-        ``on_change`` is called when `standing` has changed, or when the membership has failed.
+        ``on_change`` is called when `standing` has changed. ``on_end`` is called with the task of
+        the membership when that has ended; it fails only if no credentials are left, or by a bug.
         ``is_idle`` returns whether no handlers are under way; when that changes, call `judge`.
         ``on_stall`` is called when the watch does not bring the states of the object any more.
         """
@@ -143,16 +145,7 @@ class Membership:
         self._renewing: asyncio.TimerHandle | None = None
         self._task = asyncio.get_running_loop().create_task(
             self._keep_alive(), name=f"keep-alive in {self._title}")
-        self._task.add_done_callback(lambda _: on_change())
-
-    def check(self) -> None:
-        """
-        Raise the error if the membership has failed.
-
-        :raises LoginError: all other errors of the API are retried.
-        """
-        if self._task.done() and not self._task.cancelled():
-            self._task.result()
+        self._task.add_done_callback(on_end)
 
     def see(self, raw: bodies.RawBody, *, live: bool, restored: bool = False) -> None:
         """
@@ -372,6 +365,8 @@ class Membership:
         if until is not None:
             self._waking = asyncio.get_running_loop().call_at(until, self.judge)
         if self.standing is not previous:
+            if self.standing is Standing.LOST:
+                self._client.reset_writes()  # they must not arrive when others have taken over
             self._explain(previous, verdict)
             self._on_change()
         if self._renewed is not None and self._get_paused() is not self._said:

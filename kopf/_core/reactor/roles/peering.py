@@ -13,7 +13,6 @@ import json
 import logging
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api
@@ -27,10 +26,10 @@ from kopf._core.reactor.watches.watchsets import Key
 
 logger = logging.getLogger('kopf._core.engines.peering')
 
+Standing = memberships.Standing
+
 FAREWELL_TIMEOUT = 5.0
 """How long (seconds) it may take to leave the peering of a namespace that is no longer served."""
-
-_T = TypeVar('_T')
 
 
 class Peerings(coordination.Coordination):
@@ -48,7 +47,7 @@ class Peerings(coordination.Coordination):
     ) -> None:
         super().__init__(works)
         self._paused = False
-        """Whether the operator has been paused; compare with `_must_pause`."""
+        """Whether the operator has been paused."""
         self._client = client
         self._settings = settings
         self._clock = clock
@@ -57,16 +56,10 @@ class Peerings(coordination.Coordination):
         self._watches: dict[Key, peers.PeeringWatch] = {}
         self._set = watchsets.WatchSet[Key](self._wake)
         self._resources: Collection[references.Resource] = ()
-        self._changed: set[Key] = set()
-        """The watches that have changed since the last `select`."""
+        self._served: Collection[references.Namespace] = ()
+        """The namespaces in which peering objects are expected."""
         self._unknown: set[Key] = set()
-        """The watches whose peers are not known yet."""
-        self._pausing: set[Key] = set()
-        """The watches whose peers require that the operator is paused."""
-        self._lost: set[Key] = set()
-        """The watches with own records that have expired."""
-        self._absent: set[references.Namespace] = set()
-        """The namespaces without a peering object."""
+        """The watches whose peers are not known yet. Until there are none, nothing is handled."""
         self.groups = () if settings.peering.standalone else records.GROUPS
         self._woken: asyncio.Event | None = None
         self._warned: set[references.Namespace] = set()
@@ -89,30 +82,29 @@ class Peerings(coordination.Coordination):
         if self._settings.peering.standalone:
             return
         clusterwide = self._settings.peering.clusterwide
-        served: Collection[references.Namespace] = [None] if clusterwide else namespaces
+        self._served = [None] if clusterwide else namespaces
         self._resources = dict.fromkeys(
             resource for resource in resources
             if records.is_peering(resource, clusterwide=clusterwide))
         needed = dict.fromkeys(
-            (resource, namespace) for resource in self._resources for namespace in served)
+            (resource, namespace) for resource in self._resources for namespace in self._served)
         gone = {key: self._watches.pop(key) for key in [*self._watches] if key not in needed}
         for key in needed:
             if key not in self._watches:
+                note_change = functools.partial(self._note_change, key)
                 self._watches[key] = peers.PeeringWatch(
-                    *key, client=self._client, settings=self._settings,
-                    clock=self._clock, identity=self._identity,
-                    on_change=functools.partial(self._note_change, *key),
-                    is_idle=lambda: self._idle, on_stall=functools.partial(self._watch, key))
+                    *key, client=self._client, settings=self._settings, on_synced=note_change,
+                    join=functools.partial(
+                        memberships.Membership, client=self._client, settings=self._settings,
+                        clock=self._clock, resource=key[0], identity=self._identity,
+                        on_change=note_change, on_end=self._set.note_end,
+                        is_idle=lambda: self._idle, on_stall=functools.partial(self._watch, key)))
                 self._watch(key)
-        self._changed &= self._watches.keys()
-        self._unknown = {key for key, watch in self._watches.items() if watch.is_unknown}
-        self._pausing = {key for key, watch in self._watches.items() if watch.must_pause}
-        self._lost &= self._watches.keys()
-        self._absent = {namespace for namespace in served if self._is_absent(namespace)}
+        self._unknown = {
+            key for key, watch in self._watches.items() if Standing.UNKNOWN in watch.standings}
         if gone:
             deadline = asyncio.get_running_loop().time() + FAREWELL_TIMEOUT
             await self._leave(gone, deadline)
-        self._check()
 
     def _watch(self, key: Key) -> None:
         """Begin the watch; or replace it: it brings nothing any more, though it is not closed."""
@@ -128,12 +120,6 @@ class Peerings(coordination.Coordination):
         await asyncio.gather(*(
             watch.leave(deadline, is_released=is_released) for watch in gone.values()))
 
-    @property
-    def _must_pause(self) -> bool:
-        """Whether the operator must handle nothing, as of now."""
-        return bool(self._pausing) or (not self._begun and bool(self._unknown)) or (
-            self._settings.peering.mandatory and bool(self._absent))
-
     def select(
             self, namespaces: Sequence[references.Namespace],
     ) -> Sequence[references.Namespace] | None:
@@ -145,15 +131,28 @@ class Peerings(coordination.Coordination):
         :raises LoginError: the only error that memberships do not handle themselves.
         """
         self._set.check()
-        while self._changed:
-            self._watches[self._changed.pop()].check()
-        if self._must_pause:
+        if self._unknown and not self._begun:
+            self._pause()
+            return None
+        absent = {namespace for namespace in self._served if self._is_absent(namespace)}
+        self._warn_of_absence(absent)
+        if (absent and self._settings.peering.mandatory) or any(
+                watch.standings & memberships.PAUSED for watch in self._watches.values()):
+            self._pause()
             return None
         if self._paused or not self._begun:
             self._resume()
         unsettled = {namespace for _, namespace in self._unknown}
         return [] if None in unsettled else [
             namespace for namespace in namespaces if namespace not in unsettled]
+
+    def _pause(self) -> None:
+        if not self._paused:
+            self._paused = True
+            self._whole.pause()
+            for part in self._parts:
+                part.stand_by()
+            self._resting = asyncio.get_running_loop().create_task(self._rest())
 
     def _resume(self) -> None:
         """Let the parts begin or resume; objects that are listed from now on can be handled."""
@@ -186,22 +185,17 @@ class Peerings(coordination.Coordination):
         watches, self._watches = self._watches, {}
         await self._leave(watches, deadline, is_released=is_released)
 
-    def _note_change(
-            self, resource: references.Resource, namespace: references.Namespace,
-    ) -> None:
-        key = resource, namespace
+    def _note_change(self, key: Key) -> None:
+        """Pause at once if the peers require that; all else is for the next `select`."""
         if self._left or key not in self._watches:
             return
-        watch = self._watches[key]
-        self._changed.add(key)
         self._sound_until = 0.0
-        _include(self._unknown, key, watch.is_unknown)
-        _include(self._pausing, key, watch.must_pause)
-        _include(self._absent, namespace, self._is_absent(namespace))
-        self._check()
-        if watch.is_lost and key not in self._lost:
-            self._client.reset_writes()  # they must not arrive when others have taken over
-        _include(self._lost, key, watch.is_lost)
+        standings = self._watches[key].standings
+        if Standing.UNKNOWN not in standings:
+            self._unknown.discard(key)
+        if standings & memberships.PAUSED or (
+                self._settings.peering.mandatory and self._is_absent(key[1])):
+            self._pause()
         self._wake()
 
     def _wake(self) -> None:
@@ -209,16 +203,8 @@ class Peerings(coordination.Coordination):
             self._woken.set()
 
     def _is_absent(self, namespace: references.Namespace) -> bool:
-        return all(self._watches[resource, namespace].is_absent for resource in self._resources)
-
-    def _check(self) -> None:
-        self._warn_of_absent()
-        if self._must_pause and not self._paused:
-            self._paused = True
-            self._whole.pause()
-            for part in self._parts:
-                part.stand_by()
-            self._resting = asyncio.get_running_loop().create_task(self._rest())
+        return all(self._watches[resource, namespace].standings == {Standing.ABSENT}
+                   for resource in self._resources)
 
     async def _rest(self) -> None:
         """
@@ -232,15 +218,12 @@ class Peerings(coordination.Coordination):
     def _iter_memberships(self) -> Iterable[memberships.Membership]:
         return (item for watch in self._watches.values() for item in watch.memberships.values())
 
-    def _warn_of_absent(self) -> None:
+    def _warn_of_absence(self, namespaces: set[references.Namespace]) -> None:
         """Warn once of each namespace that has no peering object, and say what follows."""
-        if not self._begun and self._unknown:
-            return  # so that there is one warning for all namespaces of the start
-        self._warned &= self._absent
-        if len(self._warned) == len(self._absent):
+        absent = sorted(namespaces - self._warned, key=str)
+        self._warned = namespaces
+        if not absent:
             return
-        absent = sorted(self._absent - self._warned, key=str)
-        self._warned.update(absent)
         peering = self._settings.peering
         names = discovery.enumerate_names(map(repr, absent))
         where = '' if peering.clusterwide else f' in {names}'
@@ -267,11 +250,3 @@ class Peerings(coordination.Coordination):
             f' -n {namespaces[0]}' if len(namespaces) == 1 else ' -n NAMESPACE')
         definition = "kubectl apply -f peering.yaml; " if resource is None else ""
         return f"{definition}echo '{obj}' | kubectl create{option} -f -"
-
-
-def _include(group: set[_T], item: _T, is_in: bool) -> None:
-    """Add the item to the group or remove it, so that it is in the group as said."""
-    if is_in:
-        group.add(item)
-    else:
-        group.discard(item)

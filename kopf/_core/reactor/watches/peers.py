@@ -5,10 +5,10 @@ import asyncio
 import dataclasses
 import itertools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Literal
 
-from kopf._cogs.aiokits import clocks, pulses
+from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
@@ -41,13 +41,13 @@ class PeeringWatch(watching.Sink):
             *,
             client: api.Client,
             settings: configuration.OperatorSettings,
-            clock: clocks.Clock,
-            identity: str,
-            on_change: Callable[[], None],
-            is_idle: Callable[[], bool],
-            on_stall: Callable[[], None],
+            join: Callable[[references.Namespace, Standing], memberships.Membership],
+            on_synced: Callable[[], None],
     ) -> None:
-        """See `memberships.Membership`."""
+        """
+        ``join`` makes the memberships. ``on_synced`` is called when it is known which ones there
+        are at first.
+        """
         super().__init__()
         self.namespace = namespace
         self.memberships: dict[references.Namespace, memberships.Membership] = {}
@@ -55,37 +55,18 @@ class PeeringWatch(watching.Sink):
         self._name = settings.peering.name
         self._client = client
         self._settings = settings
-        self._clock = clock
-        self._identity = identity
-        self._on_change = on_change
-        self._is_idle = is_idle
-        self._on_stall = on_stall
+        self._join = join
+        self._on_synced = on_synced
         self._listed: set[references.Namespace] = set()
         self._synced = False
         self._restored = False
         self._warned = False
 
     @property
-    def is_unknown(self) -> bool:
-        return not self._synced or any(
-            item.standing is Standing.UNKNOWN for item in self.memberships.values())
-
-    @property
-    def is_absent(self) -> bool:
-        return self._synced and all(
-            item.standing is Standing.ABSENT for item in self.memberships.values())
-
-    @property
-    def must_pause(self) -> bool:
-        return any(item.standing in memberships.PAUSED for item in self.memberships.values())
-
-    @property
-    def is_lost(self) -> bool:
-        return any(item.standing is Standing.LOST for item in self.memberships.values())
-
-    def check(self) -> None:
-        for membership in self.memberships.values():
-            membership.check()
+    def standings(self) -> Set[Standing]:
+        """The states of all memberships, of which more can come until the first list has ended."""
+        known = {item.standing for item in self.memberships.values()}
+        return known or {Standing.ABSENT} if self._synced else known | {Standing.UNKNOWN}
 
     async def leave(self, deadline: float, *, is_released: bool = True) -> None:
         await asyncio.gather(*(
@@ -139,17 +120,14 @@ class PeeringWatch(watching.Sink):
     def _enter(self, body: bodies.RawBody) -> memberships.Membership:
         place = self._get_place(body)
         if place not in self.memberships:
-            self.memberships[place] = memberships.Membership(
-                client=self._client, settings=self._settings, clock=self._clock,
-                resource=self._resource, namespace=place, identity=self._identity,
-                standing=Standing.ABSENT if self._synced else Standing.UNKNOWN,
-                on_change=self._on_change, is_idle=self._is_idle, on_stall=self._on_stall)
+            self.memberships[place] = self._join(
+                place, Standing.ABSENT if self._synced else Standing.UNKNOWN)
         return self.memberships[place]
 
     def _set_synced(self) -> None:
         if not self._synced:
             self._synced = True
-            self._on_change()
+            self._on_synced()
 
     def _warn_of_rights(self) -> None:
         """Warn once that the watch is forbidden; the memberships go on with their renewals."""

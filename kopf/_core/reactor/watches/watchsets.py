@@ -34,7 +34,7 @@ class WatchSet(Generic[K]):
     """
 
     def __init__(self, on_end: Callable[[], None]) -> None:
-        """``on_end`` is called when any watch has ended: then, call `check`."""
+        """``on_end`` is called when any task has ended: then, call `check`."""
         super().__init__()
         self._on_end = on_end
         self._tasks: dict[K, asyncio.Task[None]] = {}
@@ -53,10 +53,11 @@ class WatchSet(Generic[K]):
         pulse = self._pulses.setdefault(key, pulses.Pulse())
         pulse.expect(None)
         task = asyncio.get_running_loop().create_task(watch(pulse=pulse), name=name)
-        task.add_done_callback(self._note_end)
+        task.add_done_callback(self.note_end)
         self._tasks[key] = task
 
-    def _note_end(self, task: asyncio.Task[None]) -> None:
+    def note_end(self, task: asyncio.Task[None]) -> None:
+        """Note that a watch has ended, or another task that belongs to a watch."""
         self._ended.append(task)
         self._on_end()
 
@@ -80,7 +81,7 @@ class WatchSet(Generic[K]):
         return dead
 
     def check(self) -> None:
-        """Raise the error of a failed watch, if there is any."""
+        """Raise the error of a failed task, if there is any."""
         while self._ended:
             task = self._ended.pop()
             if not task.cancelled():
