@@ -48,14 +48,11 @@ class Tenure:
         """How long (seconds) the term lasts without a further renewal; 0 if there is none."""
         return max(0.0, self._state.until - self.now())
 
-    def begin(self, until: float) -> None:
-        """Begin a new term."""
-        self._state = _State(self._state.term + 1, until)
-
-    def prolong(self, until: float) -> None:
-        """Note a renewal. It is of no use after the end of the term."""
-        if self.term is not None:
-            self._state = self._state._replace(until=until)
+    def renew(self, until: float, *, anew: bool = False) -> bool:
+        """Prolong the term; or begin a new one if it has ended, or if asked. Return which."""
+        begins = anew or self.term is None
+        self._state = _State(self._state.term + begins, until)
+        return begins
 
     def end(self) -> None:
         """End the term before its time."""

@@ -4,11 +4,10 @@ Leasing: the requests for the Leases of one namespace.
 A request takes a part of the time after which a Lease that is not renewed is lost, and is not
 retried: whoever keeps the Leases decides again first.
 """
-import contextlib
 import json
 import urllib.parse
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from kopf._cogs.clients import api, errors, splitting
 from kopf._cogs.structs import bodies, leases, nesting, references
@@ -22,26 +21,6 @@ PATIENCE = 0.5
 _NUMBERS = ('leaseDurationSeconds', 'leaseTransitions')
 
 
-class Stream(Protocol):
-    async def readany(self) -> bytes:
-        """Wait for more, and return all that has come; empty at the end."""
-
-
-class Client(Protocol):
-    """The part of `api.Client` that is needed here."""
-
-    async def request(
-            self, method: str, path: str, *, body: bytes | None = None,
-            timeout: float | None = None, retry: bool = True,
-    ) -> Any:
-        """Make a request; see `api.Client.request`."""
-
-    def stream(
-            self, path: str, *, params: Mapping[str, str] | None = None,
-    ) -> contextlib.AbstractAsyncContextManager[Stream]:
-        """Make a long-lasting request; see `api.Client.stream`."""
-
-
 class LeaseClient:
     """
     Reads and writes Leases. All methods raise `errors.APIError`, and `LoginError`.
@@ -49,7 +28,7 @@ class LeaseClient:
     Writes of existing Leases are guarded by their resource version.
     """
 
-    def __init__(self, client: Client, *, namespace: str, deadline: float) -> None:
+    def __init__(self, client: api.Client, *, namespace: str, deadline: float) -> None:
         """The deadline is the one of the renewals, in seconds."""
         super().__init__()
         self._client = client
@@ -75,10 +54,12 @@ class LeaseClient:
             _verify(item)
         return items
 
-    async def create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        return await self._request('POST', self._path, body)
-
-    async def replace(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def put(
+            self, known: Mapping[str, Any] | None, body: Mapping[str, Any],
+    ) -> Mapping[str, Any]:
+        """Replace the known Lease, or create it if there is none."""
+        if known is None:
+            return await self._request('POST', self._path, body)
         return await self._request('PUT', self._get_path(body['metadata']['name']), body)
 
     async def delete(self, raw: Mapping[str, Any]) -> None:

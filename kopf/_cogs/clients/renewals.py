@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import clocks, tenures, timeouts
-from kopf._cogs.clients import errors, leasing
+from kopf._cogs.clients import api, errors, leasing
 from kopf._cogs.structs import credentials
 
 T = TypeVar('T')
@@ -23,7 +23,7 @@ class Renewal:
 
     def __init__(
             self,
-            client: leasing.Client,
+            client: api.Client,
             *,
             namespace: str,
             deadline: float,
@@ -82,12 +82,7 @@ class Renewal:
 
         The time before the request counts: for the others, the Lease was changed after that.
         """
-        until = sent.mono + self._deadline
-        if self._tenure.term is not None and not anew:
-            self._tenure.prolong(until)
-            return False
-        self._tenure.begin(until)
-        return True
+        return self._tenure.renew(sent.mono + self._deadline, anew=anew)
 
     async def keep(
             self, renew: Callable[[], Awaitable[Any]], *, get_pause: Callable[[], float],

@@ -31,7 +31,7 @@ def test_nobody_leads_before_the_first_term(clock):
 
 def test_term_ends_by_the_clock(clock):
     tenure = Tenure(clock)
-    tenure.begin(110)
+    tenure.renew(110)
     assert (tenure.term, tenure.left) == (1, 10)
     clock.now = 109.9
     assert tenure.term == 1
@@ -41,28 +41,30 @@ def test_term_ends_by_the_clock(clock):
 
 def test_term_is_prolonged(clock):
     tenure = Tenure(clock)
-    tenure.begin(110)
+    tenure.renew(110)
     clock.now = 105
-    tenure.prolong(115)
+    assert not tenure.renew(115)
     clock.now = 114
     assert tenure.term == 1
 
 
-def test_renewal_that_is_known_too_late_is_of_no_use(clock):
+def test_renewal_that_is_known_too_late_is_of_no_use_for_the_term(clock):
     tenure = Tenure(clock)
-    tenure.begin(110)
+    tenure.renew(110)
     clock.now = 111
-    tenure.prolong(120)
-    assert tenure.term is None
+    assert tenure.renew(120)
+    assert tenure.term == 2
 
 
 def test_terms_have_numbers(clock):
     tenure = Tenure(clock)
-    tenure.begin(110)
+    tenure.renew(110)
     tenure.end()
     assert tenure.term is None
-    tenure.begin(115)
+    assert tenure.renew(115)
     assert tenure.term == 2
+    assert tenure.renew(120, anew=True)
+    assert tenure.term == 3
 
 
 @pytest.mark.skipif(not hasattr(signal, 'SIGSTOP'), reason="There are no such signals here.")

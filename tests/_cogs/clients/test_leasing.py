@@ -93,8 +93,8 @@ def make_leases(client):
 
 @pytest.mark.parametrize('call, request_', [
     (lambda own: own.get('a b'), ('GET', f'{PATH}/a%20b', None)),
-    (lambda own: own.create(LEASE), ('POST', PATH, LEASE)),
-    (lambda own: own.replace(LEASE), ('PUT', f'{PATH}/a%20b', LEASE)),
+    (lambda own: own.put(None, LEASE), ('POST', PATH, LEASE)),
+    (lambda own: own.put(LEASE, LEASE), ('PUT', f'{PATH}/a%20b', LEASE)),
     (lambda own: own.delete(LEASE), (
         'DELETE', f'{PATH}/a%20b', {'preconditions': {'resourceVersion': '7'}})),
 ], ids=['get', 'create', 'replace', 'delete'])

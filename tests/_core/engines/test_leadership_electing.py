@@ -8,7 +8,7 @@ import pytest
 from kopf._cogs.aiokits.clocks import Moment
 from kopf._cogs.structs.leases import Sighting
 from kopf._core.engines.leadership import electing
-from kopf._core.engines.leadership.electing import Create, Read, Replace, Wait
+from kopf._core.engines.leadership.electing import Read, Wait, Write
 
 WALL = datetime.datetime(2020, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC)
 ME = electing.Candidate(identity='me', namespace='ns', name='lease', duration=15)
@@ -35,23 +35,23 @@ def decide(seen, *, now, is_fresh):
     (None, 100, True, Read),
     # There is no Lease.
     (Sighting(None, 100), 100, False, Read),
-    (Sighting(None, 100), 100, True, Create),
+    (Sighting(None, 100), 100, True, Write),
     # Another replica leads, until its Lease has not changed for its duration.
     (Sighting(make_lease('other'), 100), 100, True, Wait),
     (Sighting(make_lease('other'), 100), 114.9, True, Wait),
-    (Sighting(make_lease('other'), 100), 115, True, Replace),
+    (Sighting(make_lease('other'), 100), 115, True, Write),
     (Sighting(make_lease('other'), 100), 115, False, Read),
     (Sighting(make_lease('other', duration=30), 100), 115, True, Wait),
-    (Sighting(make_lease('other', duration=None), 100), 100, True, Replace),
+    (Sighting(make_lease('other', duration=None), 100), 100, True, Write),
     # The Lease is released.
-    (Sighting(make_lease('', duration=1), 100), 100, True, Replace),
-    (Sighting(make_lease(None), 100), 100, True, Replace),
+    (Sighting(make_lease('', duration=1), 100), 100, True, Write),
+    (Sighting(make_lease(None), 100), 100, True, Write),
     (Sighting(make_lease('', duration=1), 100), 100, False, Read),
     # This replica leads, and renews the Lease without reading it; if it is late, it reads.
-    (Sighting(make_lease('me'), 100), 100, False, Replace),
-    (Sighting(make_lease('me'), 100), 114.9, False, Replace),
+    (Sighting(make_lease('me'), 100), 100, False, Write),
+    (Sighting(make_lease('me'), 100), 114.9, False, Write),
     (Sighting(make_lease('me'), 100), 115, False, Read),
-    (Sighting(make_lease('me'), 100), 115, True, Replace),
+    (Sighting(make_lease('me'), 100), 115, True, Write),
 ])
 def test_steps(seen, now, is_fresh, expected):
     assert type(decide(seen, now=now, is_fresh=is_fresh)) is expected

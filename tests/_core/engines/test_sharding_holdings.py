@@ -22,7 +22,7 @@ def clock():
 @pytest.fixture()
 def own(clock):
     own = Holdings(Tenure(clock))
-    own.tenure.begin(110)
+    own.tenure.renew(110, anew=True)
     return own
 
 
@@ -40,7 +40,7 @@ def test_grants_do_not_come_back_in_the_next_term(own, clock):
     grant = Grant(3, 1)
     own.add(grant)
     clock.now = 111
-    own.tenure.begin(120)
+    own.tenure.renew(120, anew=True)
     assert not own.covers(grant)
 
 

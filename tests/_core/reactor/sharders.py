@@ -84,7 +84,7 @@ class Replica:
         self.hub = Hub(
             context=self.env, get_memo=lambda item: changes.get_memo(self.env, item))
         self.own = Holdings(Tenure(lambda: asyncio.get_running_loop().time()))
-        self.own.tenure.begin(float('inf'))
+        self.own.tenure.renew(float('inf'), anew=True)
         self.division = divisions.Division(
             self.env, hub=self.hub, indexers=self.indexers, partition=Partition())
         binding = registries.resolve(registry, [RESOURCE])

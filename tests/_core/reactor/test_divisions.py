@@ -945,7 +945,7 @@ def test_every_state_that_lasts_is_handled_and_none_twice_unless_a_shard_was_los
                     lost = [shard for shard, who in holders.items() if who == value]
                     replicas[value].lose_by_the_clock()
                     await replicas[value].lose()
-                    replicas[value].own.tenure.begin(float('inf'))
+                    replicas[value].own.tenure.renew(float('inf'), anew=True)
                     for shard in lost:
                         holders[shard] = 1 - value
                         replicas[1 - value].gain(shard)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 from kopf._cogs.aiokits import tasks, tenures, timeouts
-from kopf._cogs.clients import errors, leasing, renewals
+from kopf._cogs.clients import api, errors, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.leadership import electing
@@ -33,7 +33,7 @@ class Candidacy:
 
     def __init__(
             self,
-            client: leasing.Client,
+            client: api.Client,
             *,
             candidate: electing.Candidate,
             settings: configuration.LeadershipSettings,
@@ -131,7 +131,7 @@ class Candidacy:
         assert self._seen is not None
         step = electing.release(self._seen, candidate=self._candidate, now=self._renewal.now)
         if step is not None:
-            raw = await self._client.replace(step.body)
+            raw = await self._client.put(self._seen.raw, step.body)
             self._seen = leases.see(self._seen, raw, now=self._tenure.now())
 
     async def _attempt(self) -> electing.Step | None:
@@ -164,13 +164,10 @@ class Candidacy:
         now = self._renewal.now
         step = electing.decide(
             self._seen, candidate=self._candidate, now=now, is_fresh=is_fresh)
-        if isinstance(step, electing.Read | electing.Wait):
+        if self._seen is None or not isinstance(step, electing.Write):
             return step
-        was_own = self._seen is not None and self._seen.holder == self._candidate.identity
-        if isinstance(step, electing.Create):
-            raw = await self._client.create(step.body)
-        else:
-            raw = await self._client.replace(step.body)
+        was_own = self._seen.holder == self._candidate.identity
+        raw = await self._client.put(self._seen.raw, step.body)
         self._seen = leases.Sighting(raw, now.mono)
         if self._renewal.note(now, anew=not was_own):
             self._holder = None

@@ -38,14 +38,8 @@ class Read:
 
 
 @dataclasses.dataclass(frozen=True)
-class Create:
-    """Create the Lease. If that succeeds, this replica leads."""
-    body: Mapping[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Replace:
-    """Replace the Lease if it has not changed. If that succeeds, this replica leads."""
+class Write:
+    """Create the Lease, or replace it if it has not changed. If it succeeds, this replica leads."""
     body: Mapping[str, Any]
 
 
@@ -56,7 +50,7 @@ class Wait:
     until: float
 
 
-Step = Read | Create | Replace | Wait
+Step = Read | Write | Wait
 
 
 def decide(
@@ -72,16 +66,15 @@ def decide(
     is_valid = seen is not None and now.mono < seen.until
     if seen is None or not (is_fresh or (is_own and is_valid)):
         return Read()
-    if seen.raw is None:
-        return Create(_make(seen, candidate, now, transitions=0))
     if seen.holder and is_valid and not is_own:
         return Wait(seen.holder, seen.until)
-    return Replace(_make(
-        seen, candidate, now, transitions=seen.transitions + (not is_own),
+    return Write(_make(
+        seen, candidate, now,
+        transitions=seen.transitions + (not is_own and seen.raw is not None),
         acquired=seen.spec.get('acquireTime') if is_own else None))
 
 
-def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) -> Replace | None:
+def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) -> Write | None:
     """
     Decide how to give the Lease away, so that another replica can take it at once.
 
@@ -90,7 +83,7 @@ def release(seen: leases.Sighting, *, candidate: Candidate, now: clocks.Moment) 
     if seen.holder != candidate.identity:
         return None
     freed = dataclasses.replace(candidate, identity='', duration=1)
-    return Replace(_make(seen, freed, now, transitions=seen.transitions))
+    return Write(_make(seen, freed, now, transitions=seen.transitions))
 
 
 def get_pause(step: Step | None, *, period: float, now: float, share: float) -> float:

@@ -7,13 +7,12 @@ shards are taken or released, as `shares` decides.
 import asyncio
 import functools
 import logging
-import math
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 from kopf._cogs.aiokits import tasks, timeouts
-from kopf._cogs.clients import errors, leasing, renewals
+from kopf._cogs.clients import api, errors, renewals
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, leases
 from kopf._core.engines.sharding import holdings, rosters, shares
@@ -44,7 +43,7 @@ class Participation:
 
     def __init__(
             self,
-            client: leasing.Client,
+            client: api.Client,
             *,
             group: rosters.Group,
             settings: configuration.LeadershipSettings,
@@ -71,14 +70,17 @@ class Participation:
         self._member: Mapping[str, Any] | None = None
         """The own Lease as it was written or read last."""
         self._seen: dict[str, leases.Sighting] = {}
-        self._joined = asyncio.Event()
-        self._settled_at = math.inf
+        self._settled_at = 0.0
         """Until when other members are expected, if all start at once."""
         self._surrendered: asyncio.Queue[holdings.Grant] = asyncio.Queue()
         self._is_blocked = False
 
     async def run(self) -> None:
         """Be a member, and hold a fair share of the shards, until cancelled."""
+        await self._join()
+        self._settled_at = self._clock() + self._settings.retry_period
+        logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
+                    f"{self._group.me!r}.")
         await tasks.gather(self._keep(), self._share(), self._surrender())
 
     def surrender(self, grant: holdings.Grant) -> None:
@@ -103,19 +105,23 @@ class Participation:
 
     # The membership.
 
+    async def _join(self) -> None:
+        """Renew the membership until it is in force."""
+        while self._own.tenure.term is None:
+            await self._renew()
+            if self._own.tenure.term is None:
+                await asyncio.sleep(self._get_pause())
+
     async def _keep(self) -> None:
         """Renew the membership all the time; after a loss, begin anew."""
         while True:
-            while self._own.tenure.term is None:
-                await self._renew()
-                if self._own.tenure.term is None:
-                    await asyncio.sleep(self._get_pause())
             await self._renewal.keep(self._renew, get_pause=self._get_pause)
             self._own.clear()
             logger.warning(
                 f"Lost all shards: the membership could not be renewed for "
                 f"{self._renewal.explain_loss(RENEW)}. Nothing is written any more.")
             self._on_change()
+            await self._join()
 
     async def _renew(self) -> None:
         sent = self._renewal.now
@@ -123,11 +129,6 @@ class Participation:
             return
         if self._renewal.note(sent):
             self._own.clear()
-            if not self._joined.is_set():
-                self._joined.set()
-                self._settled_at = self._clock() + self._settings.retry_period
-                logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
-                            f"{self._group.me!r}.")
             self._on_change()
 
     async def _write_member(self, *, leaving: bool = False) -> Mapping[str, Any]:
@@ -141,7 +142,7 @@ class Participation:
     async def _put_member(self, *, leaving: bool) -> Mapping[str, Any]:
         body = rosters.make_member(
             self._member, group=self._group, now=self._renewal.now, leaving=leaving)
-        self._member = await self._put(self._member, body)
+        self._member = await self._client.put(self._member, body)
         return self._member
 
     # The shares.
@@ -149,7 +150,6 @@ class Participation:
     async def _share(self) -> None:
         """Look at the Leases, and take and release shards; again and again."""
         settings = self._settings
-        await self._joined.wait()
         while True:
             members = 1
             if self._own.tenure.term is not None:
@@ -203,11 +203,9 @@ class Participation:
                 f"Waiting until all replicas with other shards have exited: this one has "
                 f"{group.count} shards by {group.by}; in force is {scheme!r}.")
         if scheme != group.scheme and not view.others:
-            item = self._seen.get(group.name)
-            await self._attempt('set the scheme', self._put(
-                item.raw if item is not None else None,
-                rosters.make_scheme(None if item is None else item.raw, group=group,
-                                    now=self._renewal.now)))
+            known = self._find(group.name)
+            await self._attempt('set the scheme', self._client.put(
+                known, rosters.make_scheme(known, group=group, now=self._renewal.now)))
         if scheme != group.scheme and self._own.grants:
             self._own.clear()
             logger.warning(f"Lost all shards: the scheme in force is {scheme!r} now.")
@@ -250,27 +248,24 @@ class Participation:
 
     async def _write_shard(self, shard: int, holder: str) -> bool:
         name = self._group.name_shard(shard)
-        item = self._seen.get(name)
-        raw = None if item is None else item.raw
+        known = self._find(name)
         body = rosters.make_shard(
-            raw, shard, holder=holder, group=self._group, now=self._renewal.now)
-        saved = await self._attempt('write the Leases of shards', self._put(raw, body))
+            known, shard, holder=holder, group=self._group, now=self._renewal.now)
+        saved = await self._attempt('write the Leases of shards', self._client.put(known, body))
         if saved is not None:
             self._seen[name] = leases.Sighting(saved, self._clock())
         return saved is not None
 
     async def _delete(self, name: str) -> None:
-        item = self._seen[name]
-        if item.raw is not None:
-            await self._attempt('delete Leases', self._client.delete(item.raw))
+        known = self._find(name)
+        if known is not None:
+            await self._attempt('delete Leases', self._client.delete(known))
+
+    def _find(self, name: str) -> Mapping[str, Any] | None:
+        """Find a Lease as it was seen last; None if there is none."""
+        return self._seen[name].raw if name in self._seen else None
 
     # The requests.
-
-    async def _put(
-            self, raw: Mapping[str, Any] | None, body: Mapping[str, Any],
-    ) -> Mapping[str, Any]:
-        """Create the Lease, or replace the known one."""
-        return await (self._client.create(body) if raw is None else self._client.replace(body))
 
     async def _attempt(self, what: str, work: Awaitable[T]) -> T | None:
         return await self._renewal.attempt(what, self._make_complaint(what), work)

@@ -174,7 +174,7 @@ def make_member(
     """Make the Lease of this member, to create or to renew it; or to leave, as others do."""
     return _make(
         raw, group.name_member(group.me), '' if leaving else group.me, group=group, now=now,
-        role='member', acquired=_get_spec(raw).get('acquireTime'))
+        role='member')
 
 
 def make_shard(
@@ -183,7 +183,6 @@ def make_shard(
     """Make the Lease of a shard with a new holder, or with none."""
     return _make(
         raw, group.name_shard(shard), holder, group=group, now=now, role='shard',
-        transitions=_count_transitions(raw) + (raw is not None and bool(holder)),
         extra={SHARD: str(shard)})
 
 
@@ -191,26 +190,18 @@ def make_scheme(
         raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment,
 ) -> Mapping[str, Any]:
     """Make the Lease of the scheme, to put this scheme in force."""
-    return _make(
-        raw, group.name, group.scheme, group=group, now=now, role='scheme',
-        transitions=_count_transitions(raw) + (raw is not None))
-
-
-def _get_spec(raw: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    return (raw or {}).get('spec') or {}
-
-
-def _count_transitions(raw: Mapping[str, Any] | None) -> int:
-    return _get_spec(raw).get('leaseTransitions') or 0
+    return _make(raw, group.name, group.scheme, group=group, now=now, role='scheme')
 
 
 def _make(
         raw: Mapping[str, Any] | None, name: str, holder: str, *,
-        group: Group, now: clocks.Moment, role: str, acquired: str | None = None,
-        transitions: int | None = None, extra: Mapping[str, str] | None = None,
+        group: Group, now: clocks.Moment, role: str, extra: Mapping[str, str] | None = None,
 ) -> Mapping[str, Any]:
-    labels = {LABEL: group.name, ROLE: role, SCHEME: group.scheme, **(extra or {})}
+    known, is_member = leases.Sighting(raw, now.mono), role == 'member'
     return leases.make(
         raw, namespace=group.namespace, name=name, holder=holder,
-        duration=group.duration if holder else 1, now=now.wall, acquired=acquired,
-        transitions=transitions, labels=labels)
+        duration=group.duration if holder else 1, now=now.wall,
+        acquired=known.spec.get('acquireTime') if is_member else None,
+        transitions=None if is_member else (
+            known.transitions + (raw is not None and bool(holder))),
+        labels={LABEL: group.name, ROLE: role, SCHEME: group.scheme, **(extra or {})})
