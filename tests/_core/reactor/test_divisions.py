@@ -748,7 +748,8 @@ async def test_vanished_namespaces_are_not_remembered_as_those_to_be_listed(regi
     replica.gain(0, 1)
     replica.division.close(RESOURCE, '0')
     replica.division.forget_except(['1'])
-    assert replica.division._unlisted == {(RESOURCE, '1')}
+    assert [key for key, item in replica.division._distributors.items() if item.is_unlisted] == [
+        (RESOURCE, '1')]
 
 
 async def test_namespaces_of_foreign_shards_are_idle(registry, divide):

@@ -5,6 +5,7 @@ All objects are put into the complete indices here, whoever holds their shards. 
 shards are filled by the works of these shards.
 """
 import asyncio
+import math
 from collections.abc import Collection, Iterator
 from typing import Literal
 
@@ -41,11 +42,8 @@ class Division:
         self.partition = partition
         self.works: dict[int, shards.Shard] = {}
         """The works of the shards that are held and not being released."""
-        self._served: dict[Key, registries.ResourceHandlers] = {}
         self._distributors: dict[Key, Distributor] = {}
         self._subscriber: asyncio.Event | None = None
-        self._unlisted: set[Key] = set()
-        """What has to be listed for shards that have begun after its last list was requested."""
         self._alarm: asyncio.TimerHandle | None = None
         self.indices = works.Works(
             env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
@@ -53,16 +51,16 @@ class Division:
     def begin(self, shard: shards.Shard) -> None:
         """Let these works take part from the next lists on, which begin soon."""
         self.works[shard.grant.shard] = shard
-        for key, served in self._served.items():
-            if self._is_for(key, served, shard):
-                shard.informers.open(*key, served)
-                self._unlisted.add(key)
+        for distributor in self._distributors.values():
+            if self._is_for(distributor, shard):
+                shard.informers.open(*distributor.key, distributor.served)
+                distributor.is_unlisted = True
         self.indices.call_when_filled(shard.informers.seal)
-        self._wake()
+        self.wake()
 
     def end(self, grant: holdings.Grant) -> shards.Shard:
         """Pass no more objects to the works of this shard; return them."""
-        self._wake()  # its namespaces can be idle now
+        self.wake()  # its namespaces can be idle now
         return self.works.pop(grant.shard)
 
     async def stop(self, deadline: float) -> None:
@@ -70,18 +68,8 @@ class Division:
         self._cancel_alarm()
         await self.indices.stop(deadline)
 
-    # Called by the distributors.
-
-    def note_request(self, key: Key) -> None:
-        """Note that a list is requested, for all shards that are held now."""
-        self._unlisted.discard(key)
-
-    def note_end(self, key: Key) -> None:
-        """Note that a list has ended."""
-        if key in self._unlisted:
-            self._wake()
-
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let the orchestration see what has to be listed, and what is idle."""
         if self._subscriber is not None:
             self._subscriber.set()
 
@@ -100,14 +88,15 @@ class Division:
         """What has to be listed anew now: once each time."""
         self._cancel_alarm()
         loop = asyncio.get_running_loop()
+        now = loop.time()
         times = {
-            key: when for key in self._unlisted if key in self._distributors
-            and (when := self._distributors[key].relisting_at) is not None}
-        due = [key for key, when in times.items() if when <= loop.time()]
-        self._unlisted.difference_update(due)
-        later = min((when for key, when in times.items() if key in self._unlisted), default=None)
-        if later is not None:
-            self._alarm = loop.call_at(later, self._wake)
+            key: item.relisting_at for key, item in self._distributors.items() if item.is_unlisted}
+        due = [key for key, when in times.items() if when <= now]
+        for key in due:
+            self._distributors[key].is_unlisted = False
+        later = min((when for when in times.values() if when > now), default=math.inf)
+        if later < math.inf:
+            self._alarm = loop.call_at(later, self.wake)
         return due
 
     def is_idle(self, key: Key) -> bool:
@@ -119,27 +108,26 @@ class Division:
             self, resource: references.Resource, namespace: references.Namespace,
             served: registries.ResourceHandlers,
     ) -> 'Distributor':
-        self._set(resource, namespace, served)
+        key = resource, namespace
+        distributor = self._distributors.setdefault(key, Distributor(self, key, served))
+        distributor.key, distributor.served = key, served  # equal resources can differ in details
         complete = _narrow(served)
         if complete.indexing:
             self.indices.open(resource, namespace, complete)
         else:
             self.indices.close(resource, namespace)
         for shard in self.works.values():
-            if self._is_for((resource, namespace), served, shard):
+            if self._is_for(distributor, shard):
                 shard.informers.open(resource, namespace, served)
             else:
                 shard.informers.close(resource, namespace)
-        distributor = Distributor(self, resource, namespace)
-        return self._distributors.setdefault((resource, namespace), distributor)
+        return distributor
 
     def close(
             self, resource: references.Resource, namespace: references.Namespace, *,
             deleted: bool = False,
     ) -> None:
-        del self._served[resource, namespace]
         del self._distributors[resource, namespace]
-        self._unlisted.discard((resource, namespace))
         self.indices.close(resource, namespace, deleted=deleted)
         for shard in self.works.values():
             shard.informers.close(resource, namespace, deleted=deleted)
@@ -152,20 +140,10 @@ class Division:
     def seal(self) -> None:
         self.indices.seal()
 
-    def _is_for(
-            self, key: Key, served: registries.ResourceHandlers, shard: shards.Shard,
-    ) -> bool:
+    def _is_for(self, distributor: 'Distributor', shard: shards.Shard) -> bool:
         """Whether there can be objects of the shard which are for more than complete indices."""
-        return _are_for_shards(served) and self.partition.find_only(key[1]) in (
-            None, shard.grant.shard)
-
-    def _set(
-            self, resource: references.Resource, namespace: references.Namespace,
-            served: registries.ResourceHandlers,
-    ) -> None:
-        # Resources are equal if their names are, but their details can be others.
-        self._served.pop((resource, namespace), None)
-        self._served[resource, namespace] = served
+        return _are_for_shards(distributor.served) and (
+            self.partition.find_only(distributor.key[1]) in (None, shard.grant.shard))
 
 
 def _narrow(served: registries.ResourceHandlers) -> registries.ResourceHandlers:
@@ -184,39 +162,30 @@ class Distributor:
     """Takes the events of one watch."""
 
     def __init__(
-            self,
-            division: Division,
-            resource: references.Resource,
-            namespace: references.Namespace,
+            self, division: Division, key: Key, served: registries.ResourceHandlers,
     ) -> None:
         super().__init__()
+        self.key = key
+        self.served = served
         self._division = division
-        self._resource = resource
-        self._namespace = namespace
         self._selected: frozenset[shards.Shard] = frozenset()
         """The shards that the last list was requested for, as far as they are held since then."""
         self._fed: dict[shards.Shard, intake.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
-        self.relisting_at: float | None = None
-        """From when on a next list can be requested; None until the present one has ended."""
-        self._count: int | None = 0
-        self._expected: int | None = None
+        self.is_unlisted = False
+        """Whether any shards have begun since the last list was requested."""
+        self.relisting_at = math.inf
+        """From when on a next list can be requested; it is not known until this one has ended."""
+        self.listing: int | None = 0
+        """How many objects of the first list have come so far; None when the list has ended."""
+        self.expected: int | None = None
+        """About how many objects the first list has; None if the API server has not said."""
         self._reached: int | None = None
 
     @property
     def reached(self) -> str | None:
         """The newest known version of all objects, if versions are comparable."""
         return None if self._reached is None else str(self._reached)
-
-    @property
-    def listing(self) -> int | None:
-        """How many objects of the first list have come so far; None when the list has ended."""
-        return self._count
-
-    @property
-    def expected(self) -> int | None:
-        """About how many objects the first list has; None if the API server has not said."""
-        return self._expected
 
     @property
     def filling(self) -> tuple[int, int] | None:
@@ -243,14 +212,13 @@ class Distributor:
 
     @property
     def _index(self) -> intake.Informer | None:
-        return self._division.indices.get(self._resource, self._namespace)
+        return self._division.indices.get(*self.key)
 
     def select(self, *, anew: bool) -> selections.Selection | None:
         held = frozenset(self._division.works.values())
         self._selected = held if anew else held & self._selected
         if anew:
-            self._division.note_request((self._resource, self._namespace))
-            self.relisting_at = None
+            self.is_unlisted, self.relisting_at = False, math.inf
         return None if self._index is not None else self._division.partition.select(
             [shard.grant.shard for shard in self._selected])
 
@@ -259,13 +227,13 @@ class Distributor:
             self._reached = None
         self._fed = {
             shard: informer for shard in self._division.works.values() if shard in self._selected
-            and (informer := shard.informers.get(self._resource, self._namespace)) is not None}
+            and (informer := shard.informers.get(*self.key)) is not None}
         for informer in self._get_all():
             informer.begin(restored=restored)
 
     def expect(self, remaining: int | None) -> None:
-        if self._count is not None:
-            self._expected = None if remaining is None else self._count + remaining
+        if self.listing is not None:
+            self.expected = None if remaining is None else self.listing + remaining
         if self._index is not None:
             self._index.expect(remaining)
 
@@ -276,11 +244,12 @@ class Distributor:
             informer.listed(body, packed)
 
     def end(self) -> None:
-        self._count = None
+        self.listing = None
         for informer in self._get_all():
             informer.end()
         self.relisting_at = asyncio.get_running_loop().time() + GATHERING_TIME
-        self._division.note_end((self._resource, self._namespace))
+        if self.is_unlisted:
+            self._division.wake()
 
     def unavailable(self, error: Exception) -> None:
         unlogged: Exception | None = error
@@ -288,7 +257,7 @@ class Distributor:
             self._index.unavailable(error)
             unlogged = None
         for shard in self._division.works.values():
-            informer = shard.informers.get(self._resource, self._namespace)
+            informer = shard.informers.get(*self.key)
             if informer is not None and informer.is_awaited:
                 is_filling = any(handler.sharded for handler in informer.handlers.indexing)
                 informer.unavailable(unlogged if is_filling else None)
@@ -309,8 +278,8 @@ class Distributor:
             informer.skipped(type, body)
 
     def _count_listed(self) -> None:
-        if self._count is not None:
-            self._count += 1
+        if self.listing is not None:
+            self.listing += 1
 
     def _get_all(self) -> list[intake.Informer]:
         """Get the informers of the indices and of the shards that are still held."""
