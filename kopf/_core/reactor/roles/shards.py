@@ -20,28 +20,9 @@ WRITING_TIME = 2.0
 """How long (seconds) the outcomes can be written after the time of the handlers."""
 
 
-class Permission(api.Tenure):
-    """The permission to write about the objects of a shard: as long as it is held, by the clock."""
-
-    def __init__(self, own: holdings.Holdings, grant: holdings.Grant) -> None:
-        super().__init__()
-        self._own = own
-        self._grant = grant
-
-    @property
-    def term(self) -> int | None:
-        return self._grant.term if self._own.covers(self._grant) else None
-
-    def verify(self, term: int | None) -> None:
-        if term is None or not self._own.covers(self._grant):
-            raise errors.NotLeadingError(
-                f"Nothing is written: the operator does not hold the shard {self._grant.shard} "
-                f"any more.")
-
-
-class Shard(works.Works):
+class Shard(works.Works, api.Tenure):
     """
-    The works of one shard while it is held.
+    The works of one shard while it is held, and the permission to write about its objects.
 
     The objects are put only into the indices by shards here. They are put into the complete ones
     elsewhere, together with those of all other shards.
@@ -58,15 +39,30 @@ class Shard(works.Works):
             indexers: indexing.OperatorIndexers,
             await_indexing: turns.AwaitIndexing,
     ) -> None:
+        self.grant = grant
+        self._own = own
+        self._is_lost = False
         client = env.client.without_limits()
-        client.limit_writes(Permission(own, grant))
+        client.limit_writes(self)
         super().__init__(
             dataclasses.replace(env, client=client), switch=switches.Switch(confirm=self.confirm),
             hub=hub, indexers=indexers, fills=lambda handler: handler.sharded,
             await_indexing=await_indexing, crew=crew)
-        self.grant = grant
-        self._own = own
-        self._is_lost = False
+
+    @property
+    def term(self) -> int | None:
+        return self.grant.term if self._own.covers(self.grant) else None
+
+    def verify(self, term: int | None) -> None:
+        """
+        Check by the clock that the shard is held.
+
+        :raises errors.NotLeadingError: if it is not.
+        """
+        if term is None or not self._own.covers(self.grant):
+            raise errors.NotLeadingError(
+                f"Nothing is written: the operator does not hold the shard {self.grant.shard} "
+                f"any more.")
 
     def confirm(self) -> None:
         """Stop handling at once if the shard is lost by the clock, though it is not noted yet."""
