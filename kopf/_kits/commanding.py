@@ -118,9 +118,9 @@ async def _change(
                 raise CommandError(
                     f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
             insights = discovery.Insights()
-            await discovery.list_namespaces(
+            await discovery.observe_namespaces(
                 client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
-                insights=insights, logger=logger)
+                insights=insights, logger=logger, once=True)
             if not insights.namespaces:
                 raise CommandError(
                     f"No namespace matches {', '.join(map(repr, map(str, namespaces)))}, so there "

@@ -8,6 +8,7 @@ goes on as long as the resources disagree with the CRDs, e.g. a CRD exists but i
 not.
 """
 import asyncio
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -124,43 +125,36 @@ async def observe_resources(
         insights.set_resources([])
         return
     tracker = tracking.Tracker(groups=groups)
-    watching_task: asyncio.Task[None] | None = None
-    try:
-        if not settings.scanning.disabled and (groups is None or any('.' in g for g in groups)):
-            watching_task = asyncio.create_task(_watch_if_allowed(
-                client, settings=settings, resource=CRDS, sink=tracker, logger=logger,
-                forbidden=tracker.filled.set,
-                warning="There are no rights to watch CRDs: the kinds of resources that come or go "
-                        "later will not be noticed.",
-            ))
-            # The CRDs are listed before the first discovery. In the reverse order, a CRD that
-            # changes in between would be listed already, and its change would be missed.
-            try:
-                async with timeouts.timeout(MAX_CRDS_WAIT):
-                    await tracker.filled.wait()
-            except TimeoutError:
-                pass
 
+    async def scan() -> None:
         streak = streaks.Streak("Scanning of the resources", settings=settings, logger=logger)
         findings = await _retry(lambda: _scan_first(client, groups), streak)
-        insights.set_resources(
-            findings.resources, failing={group for group, _ in findings.failures})
+        failing = {group for group, _ in findings.failures}
+        insights.set_resources(findings.resources, failing=failing)
         for (group, version), reason in findings.failures.items():
             logger.warning(f"Resources of {group}/{version} cannot be found: {reason}")
-        tracker.doubt({group for group, _ in findings.failures})
+        tracker.doubt(failing)
         tracker.compare(findings.resources)
-        if watching_task is not None:
-            rescanning_task = asyncio.create_task(_rescan(tracker, client, insights, logger))
-            try:
-                done, _ = await asyncio.wait(
-                    {watching_task, rescanning_task}, return_when=asyncio.FIRST_COMPLETED)
-                for task in done:
-                    task.result()
-            finally:
-                await tasks.cancel([rescanning_task])
-    finally:
-        if watching_task is not None:
-            await tasks.cancel([watching_task])
+
+    async def scan_after_crds() -> None:
+        # The CRDs are listed before the first discovery. In the reverse order, a CRD that changes
+        # in between would be listed already, and its change would be missed.
+        with contextlib.suppress(TimeoutError):
+            async with timeouts.timeout(MAX_CRDS_WAIT):
+                await tracker.filled.wait()
+        await scan()
+        await _rescan(tracker, client, insights, logger)
+
+    if settings.scanning.disabled or not (groups is None or any('.' in g for g in groups)):
+        await scan()
+        return
+    await tasks.gather(
+        _watch_if_allowed(
+            client, settings=settings, resource=CRDS, sink=tracker, logger=logger,
+            forbidden=tracker.filled.set,
+            warning="There are no rights to watch CRDs: the kinds of resources that come or go "
+                    "later will not be noticed."),
+        scan_after_crds())
 
 
 async def _rescan(
@@ -202,57 +196,40 @@ async def observe_namespaces(
         patterns: Collection[references.NamespacePattern],
         insights: Insights,
         logger: logging.Logger,
+        once: bool = False,
 ) -> None:
     """
     Keep ``insights.namespaces`` up to date until cancelled: those that match any of the patterns.
 
-    With ``settings.scanning.disabled``, the namespaces are listed once. A cluster-wide operator
-    lists no namespaces. If the operator has no permission to watch namespaces, the namespaces with
-    exact names in the patterns are assumed to exist, and the log warns of that once.
+    With ``once``, or ``settings.scanning.disabled``, the namespaces are listed once. A cluster-wide
+    operator lists no namespaces. If the operator has no permission to watch namespaces, the
+    namespaces with exact names in the patterns are assumed to exist, and the log warns of that
+    once.
     """
-    if settings.scanning.disabled or clusterwide:
-        await list_namespaces(
-            client=client, settings=settings, clusterwide=clusterwide, patterns=patterns,
-            insights=insights, logger=logger)
-        return
-
-    def assume() -> None:
-        if insights.namespaces is None:
-            insights.set_namespaces(references.select_specific_namespaces(patterns))
-
-    await _watch_if_allowed(
-        client, settings=settings, resource=NAMESPACES,
-        sink=_NamespaceSink(insights, patterns=patterns, logger=logger), logger=logger,
-        warning=_describe_ignorance(patterns), forbidden=assume)
-
-
-async def list_namespaces(
-        *,
-        client: api.Client,
-        settings: configuration.OperatorSettings,
-        clusterwide: bool,
-        patterns: Collection[references.NamespacePattern],
-        insights: Insights,
-        logger: logging.Logger,
-) -> None:
-    """List the namespaces that match any of the patterns once; see `observe_namespaces`."""
     if clusterwide:
         insights.set_namespaces([None])
         return
-    streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
+    specific = references.select_specific_namespaces(patterns)
+    warning = ("There are no rights to watch namespaces: only those are served that are named "
+               f"exactly: {', '.join(sorted(specific)) or 'none'}.")
     sink = _NamespaceSink(insights, patterns=patterns, logger=logger)
+
+    def assume() -> None:
+        if insights.namespaces is None:
+            insights.set_namespaces(specific)
+
+    if not once and not settings.scanning.disabled:
+        await _watch_if_allowed(
+            client, settings=settings, resource=NAMESPACES, sink=sink, logger=logger,
+            warning=warning, forbidden=assume)
+        return
+    streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
     try:
         await _retry(lambda: _list_namespaces(client, settings, sink), streak,
-                      raising=(errors.APIForbiddenError,))
+                     raising=(errors.APIForbiddenError,))
     except errors.APIForbiddenError:
-        logger.warning(_describe_ignorance(patterns))
-        insights.set_namespaces(references.select_specific_namespaces(patterns))
-
-
-def _describe_ignorance(patterns: Collection[references.NamespacePattern]) -> str:
-    specific = references.select_specific_namespaces(patterns)
-    return ("There are no rights to watch namespaces: only those are served that are named "
-            f"exactly: {', '.join(sorted(specific)) or 'none'}.")
+        logger.warning(warning)
+        assume()
 
 
 async def _list_namespaces(
