@@ -133,18 +133,17 @@ async def find_object(
 
 
 def select_only(
-        settings: configuration.OperatorSettings, labels: str = '',
+        settings: configuration.OperatorSettings, labels: str = '', *, fields: str = '',
 ) -> configuration.OperatorSettings:
     """
     Copy the settings without the author's selectors, which are for the objects with handlers.
 
-    ``labels`` is the label selector instead; by default, all objects are selected.
+    ``labels`` and ``fields`` are the selectors instead; by default, all objects are selected.
     """
-    selectors = references.SelectorMapping[str]()
-    selectors[references.EVERYTHING] = labels
+    by_labels, by_fields = references.SelectorMapping[str](), references.SelectorMapping[str]()
+    by_labels[references.EVERYTHING], by_fields[references.EVERYTHING] = labels, fields
     return dataclasses.replace(settings, watching=dataclasses.replace(
-        settings.watching, label_selectors=selectors,
-        field_selectors=references.SelectorMapping(),
+        settings.watching, label_selectors=by_labels, field_selectors=by_fields,
         shard_selectors=references.SelectorMapping()))
 
 

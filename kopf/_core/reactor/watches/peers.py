@@ -2,14 +2,13 @@
 Peering watches: each follows the peering objects of one resource in one namespace.
 """
 import asyncio
-import dataclasses
 import itertools
 import logging
 from collections.abc import Callable, Set
 from typing import Literal
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, errors, watching
+from kopf._cogs.clients import api, errors, listing, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
@@ -140,11 +139,7 @@ class PeeringWatch(watching.Sink):
 
     async def watch(self, *, pulse: pulses.Pulse) -> None:
         """Watch until cancelled; while the watch is forbidden, try again with growing pauses."""
-        selector = references.SelectorMapping[str]()
-        selector[references.EVERYTHING] = f'metadata.name={self._name}'
-        settings = dataclasses.replace(self._settings, watching=dataclasses.replace(
-            self._settings.watching, label_selectors=references.SelectorMapping(),
-            field_selectors=selector, shard_selectors=references.SelectorMapping()))
+        settings = listing.select_only(self._settings, fields=f'metadata.name={self._name}')
         pauses = itertools.chain(DOUBTS, discovery.iter_forbidden_pauses())
         for refusals, pause in enumerate(pauses, start=1):
             try:
