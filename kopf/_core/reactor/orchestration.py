@@ -96,8 +96,8 @@ class Orchestration:
         self._watches = watchsets.WatchSet[Key](self._woken.set)
         self._owned = owned.OwnedWatches(hub, client=client, on_end=self._woken.set)
         self._sets: Sequence[watchsets.WatchSet[Any]] = [self._watches, self._owned.watches]
-        self._sinks: dict[Key, coordination.Feed] = {}
-        self._served: dict[Key, _Served] = {}
+        self._served: dict[Key, tuple[_Served, coordination.Feed]] = {}
+        """What is served now, and what takes the objects."""
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
         self._is_announced = False
@@ -169,10 +169,11 @@ class Orchestration:
         """
         if any(task.cancelled() for task in self._observers):
             return "the resources or the namespaces of the cluster are not observed."
-        late = [key for each in self._sets for key in each.find_late(now, slack=WATCHING_SLACK)]
         dead = [
-            f"{resource} {'cluster-wide' if namespace is None else f'in {namespace!r}'}"
-            for resource, namespace in late]
+            f"{item.resource} "
+            f"{'cluster-wide' if item.namespace is None else f'in {item.namespace!r}'}"
+            for item in self.list_states()
+            if not item.is_running or item.pulse.is_late(now, slack=WATCHING_SLACK)]
         return f"no progress: {', '.join(dead[:discovery.MAX_NAMED])}." if dead else None
 
     def list_states(self) -> Collection[watchsets.WatchState]:
@@ -207,22 +208,21 @@ class Orchestration:
         }
         for resource, _ in self._watches.drop_dead():
             self._logger.warning(f"Somebody has stopped watching of {resource}; starting it again.")
-        gone = [key for key in self._served if key not in needed]
         outdated = dict.fromkeys(
-            key for key, served in self._served.items() if served != needed.get(key))
+            key for key, (served, _) in self._served.items() if served != needed.get(key))
         idle = {key for key in needed if self._role.is_idle(key)}
         for key in (*outdated, *idle):
             self._listings.forget(key)
         await self._watches.stop([*outdated, *idle])
         self._watches.forget(outdated)
         for key in outdated:
-            del self._sinks[key]
-        for key in gone:
-            self._role.informers.close(*key, deleted=key[0] in self._insights.deleted)
-        self._served = needed
+            del self._served[key]
+            if key not in needed:
+                self._role.informers.close(*key, deleted=key[0] in self._insights.deleted)
         for key, served in needed.items():
-            if key not in self._sinks:
-                self._sinks[key] = self._role.informers.open(*key, served.handlers)
+            if key not in self._served:
+                self._served[key] = (
+                    served, self._role.informers.open(*key, served.handlers))
             if key not in self._watches and key not in idle:
                 self._watch(key)
 
@@ -235,7 +235,7 @@ class Orchestration:
         where = "all namespaces" if None in namespaces else (
             discovery.enumerate_names(map(str, namespaces)))
         number = len({
-            handler for served in self._served.values()
+            handler for served, _ in self._served.values()
             for name in ('indexing', 'watching', 'spawning', 'changing', 'reconciling')
             for handler in getattr(served.handlers, name)})
         hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
@@ -250,7 +250,7 @@ class Orchestration:
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
-        sink = self._sinks[key]
+        _, sink = self._served[key]
         self._listings.observe(key, str(resource), sink)
         self._watches.start(key, functools.partial(
             watching.watch, self._client, settings=self._settings, resource=resource,

@@ -87,12 +87,6 @@ class WatchSet(Generic[K]):
             if not task.cancelled():
                 task.result()
 
-    def find_late(self, now: float, *, slack: float) -> Collection[Key]:
-        """Find what is not watched though it should be."""
-        return [
-            (key[0], key[1]) for key, task in self._tasks.items()
-            if task.done() or self._pulses[key].is_late(now, slack=slack)]
-
     def list_states(self) -> Collection[WatchState]:
         return [
             WatchState(key[0], key[1], self._pulses[key], not task.done())
