@@ -126,13 +126,13 @@ class Replica:
             self.list()
 
     def begin(self, grant):
-        self.division.begin(contextvars.copy_context().run(
+        self.division.include(contextvars.copy_context().run(
             shards.Shard, self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
             indexers=self.indexers, await_indexing=self.division.indices.wait_indexed))
 
     async def release(self, shard):
         grant = self.own.grants[shard]
-        await self.division.end(grant).release(self.settings.sharding.handover_timeout)
+        await self.division.exclude(grant).release(self.settings.sharding.handover_timeout)
         self.own.remove([shard])
 
     def lose_by_the_clock(self):
@@ -142,8 +142,8 @@ class Replica:
     async def lose(self):
         """Notice the loss of all shards."""
         self.own.clear()
-        for item in list(self.division.works.values()):
-            await self.division.end(item.grant).lose()
+        for item in list(self.division.works):
+            await self.division.exclude(item.grant).lose()
 
     def is_at_rest(self):
         return all(
@@ -151,16 +151,16 @@ class Replica:
                 item.due is None and not item.inbox.has_news and
                 (item.cycle is None or not item.cycle.dirty)
                 for informer in shard.informers for item in informer)
-            for shard in self.division.works.values())
+            for shard in self.division.works)
 
     async def stop(self):
         """As by a signal."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
-        for shard in list(self.division.works.values()):
+        for shard in list(self.division.works):
             await shard.finish(worlds.EXIT_TIMEOUT)
-        await self.division.stop(asyncio.get_running_loop().time())
+        await self.division.stop_indexing(asyncio.get_running_loop().time())
 
 
 async def rest(*replicas, limit=1000):

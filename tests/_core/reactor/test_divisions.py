@@ -17,7 +17,7 @@ from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.path import switches
-from kopf._core.reactor.roles import coordination, divisions
+from kopf._core.reactor.roles import divisions
 from kopf._core.reactor.views import inspection
 from tests._core.reactor.sharders import (
     RESOURCE,
@@ -904,7 +904,7 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
     replica.gain(0, 1)
     await rest(replica)
     inspector = inspection.Inspector(
-        get_role=lambda: coordination.Coordination(*replica.division.works.values()),
+        get_role=lambda: replica.division,
         switch=switches.Switch(), indices=replica.indexers, underway=())
     assert len([item async for item in inspector.tour()]) == 2
     assert len(list(inspector.companions)) == 2

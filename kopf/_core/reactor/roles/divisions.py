@@ -16,16 +16,18 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings, partitions
 from kopf._core.intents import registries
 from kopf._core.path import intake, saving, switches
-from kopf._core.reactor.roles import shards, works
+from kopf._core.reactor.roles import coordination, shards, works
 from kopf._core.reactor.watches.watchsets import Key
 
 GATHERING_TIME = 1.0
 """How long (seconds) after a list the next one begins at the earliest, for more shards to come."""
 
-class Division:
-    """
-    The informers of all shards of an operator, which `orchestration` uses as those of an operator.
 
+class Division(coordination.Coordination):
+    """
+    The coordination of an operator whose objects are divided into shards, which come and go.
+
+    It has the informers of all shards, which `orchestration` uses as those of an operator.
     The objects of a shard that is acquired come by the next lists; so, watches begin anew then. But
     no list is interrupted for that: if shards come one by one, those of the meantime share a list.
     """
@@ -39,8 +41,9 @@ class Division:
             partition: partitions.Partition,
     ) -> None:
         super().__init__()
+        self.informers = self
         self.partition = partition
-        self.works: dict[int, shards.Shard] = {}
+        self.held: dict[int, shards.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._distributors: dict[Key, Distributor] = {}
         self._subscriber: asyncio.Event | None = None
@@ -48,9 +51,13 @@ class Division:
         self.indices = works.Works(
             env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
 
-    def begin(self, shard: shards.Shard) -> None:
+    @property
+    def works(self) -> Collection[shards.Shard]:
+        return self.held.values()
+
+    def include(self, shard: shards.Shard) -> None:
         """Let these works take part from the next lists on, which begin soon."""
-        self.works[shard.grant.shard] = shard
+        self.held[shard.grant.shard] = shard
         for distributor in self._distributors.values():
             if self._is_for(distributor, shard):
                 shard.informers.open(*distributor.key, distributor.served)
@@ -58,12 +65,12 @@ class Division:
         self.indices.call_when_filled(shard.informers.seal)
         self.wake()
 
-    def end(self, grant: holdings.Grant) -> shards.Shard:
+    def exclude(self, grant: holdings.Grant) -> shards.Shard:
         """Pass no more objects to the works of this shard; return them."""
         self.wake()  # its namespaces can be idle now
-        return self.works.pop(grant.shard)
+        return self.held.pop(grant.shard)
 
-    async def stop(self, deadline: float) -> None:
+    async def stop_indexing(self, deadline: float) -> None:
         """Stop the indexing until the deadline (a time of the loop)."""
         self._cancel_alarm()
         await self.indices.stop(deadline)
@@ -81,11 +88,9 @@ class Division:
     # Called by the orchestration.
 
     def subscribe(self, woken: asyncio.Event) -> None:
-        """Set this event whenever new lists are needed."""
         self._subscriber = woken
 
     def take_relisting(self) -> Collection[Key]:
-        """What has to be listed anew now: once each time."""
         self._cancel_alarm()
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -102,7 +107,7 @@ class Division:
     def is_idle(self, key: Key) -> bool:
         """Whether all objects of a namespace belong to other replicas, and no index needs them."""
         shard = self.partition.find_only(key[1])
-        return shard is not None and shard not in self.works and self.indices.get(*key) is None
+        return shard is not None and shard not in self.held and self.indices.get(*key) is None
 
     def open(
             self, resource: references.Resource, namespace: references.Namespace,
@@ -116,7 +121,7 @@ class Division:
             self.indices.open(resource, namespace, complete)
         else:
             self.indices.close(resource, namespace)
-        for shard in self.works.values():
+        for shard in self.held.values():
             if self._is_for(distributor, shard):
                 shard.informers.open(resource, namespace, served)
             else:
@@ -129,12 +134,12 @@ class Division:
     ) -> None:
         del self._distributors[resource, namespace]
         self.indices.close(resource, namespace, deleted=deleted)
-        for shard in self.works.values():
+        for shard in self.held.values():
             shard.informers.close(resource, namespace, deleted=deleted)
 
     def forget_except(self, namespaces: Collection[references.Namespace]) -> None:
         self.indices.forget_except(namespaces)
-        for shard in self.works.values():
+        for shard in self.held.values():
             shard.informers.forget_except(namespaces)
 
     def seal(self) -> None:
@@ -215,7 +220,7 @@ class Distributor:
         return self._division.indices.get(*self.key)
 
     def select(self, *, anew: bool) -> selections.Selection | None:
-        held = frozenset(self._division.works.values())
+        held = frozenset(self._division.held.values())
         self._selected = held if anew else held & self._selected
         if anew:
             self.is_unlisted, self.relisting_at = False, math.inf
@@ -226,7 +231,7 @@ class Distributor:
         if restored:
             self._reached = None
         self._fed = {
-            shard: informer for shard in self._division.works.values() if shard in self._selected
+            shard: informer for shard in self._division.held.values() if shard in self._selected
             and (informer := shard.informers.get(*self.key)) is not None}
         for informer in self._get_all():
             informer.begin(restored=restored)
@@ -256,7 +261,7 @@ class Distributor:
         if self._index is not None and self._index.is_awaited:
             self._index.unavailable(error)
             unlogged = None
-        for shard in self._division.works.values():
+        for shard in self._division.held.values():
             informer = shard.informers.get(*self.key)
             if informer is not None and informer.is_awaited:
                 is_filling = any(handler.sharded for handler in informer.handlers.indexing)
@@ -283,7 +288,7 @@ class Distributor:
 
     def _get_all(self) -> list[intake.Informer]:
         """Get the informers of the indices and of the shards that are still held."""
-        held = set(self._division.works.values())
+        held = set(self._division.held.values())
         found = [informer for shard, informer in self._fed.items() if shard in held]
         return found if self._index is None else [self._index, *found]
 
@@ -303,7 +308,7 @@ class Distributor:
         if not self._fed:
             return None
         number = self._division.partition.find(body)
-        owner = self._division.works.get(number)
+        owner = self._division.held.get(number)
         uid = bodies.get_uid(body)
         for shard, informer in self._fed.items():
             if shard.grant.shard != number and informer.find(uid) is not None:

@@ -21,7 +21,6 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings, participations, partitions, rosters
 from kopf._core.path import queueing, saving
 from kopf._core.reactor.roles import coordination, divisions, leadership, shards
-from kopf._core.reactor.watches.watchsets import Key
 
 logger = logging.getLogger('kopf._core.engines.sharding')
 
@@ -29,7 +28,7 @@ SUFFIX = string.ascii_lowercase + string.digits
 """What the suffixes of identities are made of: replicas can have the same ``$POD_ID``."""
 
 
-class Sharding(coordination.Coordination):
+class Sharding(divisions.Division):
     """The sharding as the operator's event loop sees it. The operator begins with no shards."""
 
     def __init__(
@@ -50,9 +49,13 @@ class Sharding(coordination.Coordination):
 
         :raises SettingsError: if the settings contradict each other, or if there is no namespace.
         """
-        super().__init__()
         settings = env.settings
         verify(settings)
+        self._group = make_group(settings, identity=identity, namespace=leadership.find_namespace(
+            settings, vault.select_all()))
+        super().__init__(
+            env, hub=hub, indexers=indexers,
+            partition=partitions.Partition(self._group.count, settings.sharding.by))
         self._env, self._hub, self._indexers = env, hub, indexers
         self._crew = queueing.Crew()
         self._changed = asyncio.Event()
@@ -60,11 +63,6 @@ class Sharding(coordination.Coordination):
         self._ending: dict[holdings.Grant, tuple[shards.Shard, asyncio.Task[None]]] = {}
         """The works that are being ended, or whose shards are not given away yet."""
         self._own = holdings.Holdings(tenures.Tenure())
-        self._group = make_group(settings, identity=identity, namespace=leadership.find_namespace(
-            settings, vault.select_all()))
-        self.informers = self.division = divisions.Division(
-            env, hub=hub, indexers=indexers,
-            partition=partitions.Partition(self._group.count, settings.sharding.by))
         self._parts = parts
         self._first: shards.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
@@ -82,12 +80,7 @@ class Sharding(coordination.Coordination):
 
     def _get_busy(self) -> Collection[int]:
         return frozenset(
-            shard for shard, item in list(self.division.works.items()) if item.is_busy)
-
-    @property
-    def works(self) -> Collection[shards.Shard]:
-        """The works of the shards that are held and not being released."""
-        return self.division.works.values()
+            shard for shard, item in list(self.held.items()) if item.is_busy)
 
     @property
     def ending(self) -> Collection[shards.Shard]:
@@ -95,15 +88,6 @@ class Sharding(coordination.Coordination):
 
     def describe(self) -> Mapping[str, str]:
         return {'shards': f'{len(self._own.grants)} of {self._group.count}'}
-
-    def subscribe(self, woken: asyncio.Event) -> None:
-        self.division.subscribe(woken)
-
-    def take_relisting(self) -> Collection[Key]:
-        return self.division.take_relisting()
-
-    def is_idle(self, key: Key) -> bool:
-        return self.division.is_idle(key)
 
     async def settle(self) -> None:
         """Wait until the first share of the shards is known."""
@@ -132,7 +116,7 @@ class Sharding(coordination.Coordination):
                 if not self._own.covers(grant):
                     del self._ending[grant]
         lost, released, gained = [], [], []
-        for shard, item in list(self.division.works.items()):
+        for shard, item in list(self.held.items()):
             if not self._own.covers(item.grant):
                 lost.append(shard)
                 self._end(item, item.lose())
@@ -141,18 +125,18 @@ class Sharding(coordination.Coordination):
                 self._end(item, self._release(item))
         busy = {grant.shard for grant in self._ending}
         for shard, grant in self._own.grants.items():
-            if shard in self.division.works or shard in busy:
+            if shard in self.held or shard in busy:
                 continue
             if shard in self._own.leaving:
                 self._surrender(grant)
             else:
                 gained.append(shard)
-                self.division.begin(contextvars.copy_context().run(
+                self.include(contextvars.copy_context().run(
                     shards.Shard, self._env, grant, own=self._own, hub=self._hub,
                     crew=self._crew, indexers=self._indexers,
-                    await_indexing=self.division.indices.wait_indexed))
+                    await_indexing=self.indices.wait_indexed))
         self._lead()
-        total = f"{len(self.division.works)} of {self._group.count} shards are held now."
+        total = f"{len(self.held)} of {self._group.count} shards are held now."
         if lost:
             logger.warning(f"Lost the shards {_join(lost)}; {total}")
             self._env.client.reset_writes()
@@ -163,7 +147,7 @@ class Sharding(coordination.Coordination):
 
     def _lead(self) -> None:
         """Let the parts take over and stand by, as the first shard comes and goes."""
-        first = self.division.works.get(0)
+        first = self.held.get(0)
         if first is not self._first:
             self._first = first
             for part in self._parts:
@@ -173,7 +157,7 @@ class Sharding(coordination.Coordination):
                     part.take_over()
 
     def _end(self, item: shards.Shard, work: Coroutine[None, None, None]) -> None:
-        self.division.end(item.grant)
+        self.exclude(item.grant)
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._changed.set())
         self._ending[item.grant] = item, task
@@ -193,7 +177,7 @@ class Sharding(coordination.Coordination):
         await tasks.gather(
             super().stop(deadline),
             *[_hurry(item, task, patience) for item, task in self._ending.values()])
-        await self.division.stop(asyncio.get_running_loop().time())
+        await self.stop_indexing(asyncio.get_running_loop().time())
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
         await self._outpost.stop(release_by=deadline if is_released else None)
