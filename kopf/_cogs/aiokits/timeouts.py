@@ -6,6 +6,7 @@ and goes on, e.g. to write what is done: instead of a TimeoutError, it raises th
 which it interrupts its block.
 """
 import asyncio
+import contextlib
 import sys
 import types
 
@@ -51,3 +52,10 @@ def timeout_at(when: float | None) -> Timeout:
     :raises TimeoutError: by the context manager, if the block has not ended by then.
     """
     return Timeout(when)
+
+
+async def wait(event: asyncio.Event, delay: float | None) -> None:
+    """Wait until the event is set, but not longer than that (seconds; None for no limit)."""
+    with contextlib.suppress(TimeoutError):
+        async with timeout(delay):
+            await event.wait()

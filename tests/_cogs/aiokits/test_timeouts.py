@@ -93,3 +93,14 @@ async def test_a_cancellation_at_the_moment_of_the_timeout_is_not_lost(limit):
     asyncio.get_running_loop().call_at(10, task.cancel)
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_an_event_is_waited_for_until_it_is_set_or_the_time_is_over(looptime):
+    event = asyncio.Event()
+    await timeouts.wait(event, 5)
+    assert looptime == 5
+    asyncio.get_running_loop().call_at(7, event.set)
+    await timeouts.wait(event, None)
+    assert looptime == 7
+    await timeouts.wait(event, 5)
+    assert looptime == 7

@@ -91,11 +91,7 @@ class Manager:
                     pause = streak.fail(e)
                 else:
                     streak.end()
-            try:
-                async with timeouts.timeout(pause):
-                    await woken.wait()
-            except TimeoutError:
-                pass
+            await timeouts.wait(woken, pause)
 
     async def clean(self, records: Records) -> None:
         """

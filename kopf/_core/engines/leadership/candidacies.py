@@ -2,7 +2,6 @@
 Candidacies: acquire one Lease, renew it, and release it, as `electing` decides.
 """
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -85,9 +84,7 @@ class Candidacy:
                     pause = electing.get_pause(
                         step, period=self._settings.retry_period, now=self._tenure.now(),
                         share=random.random())
-                    with contextlib.suppress(TimeoutError):
-                        async with timeouts.timeout(pause):
-                            await self._freed.wait()
+                    await timeouts.wait(self._freed, pause)
         finally:
             await tasks.cancel([following])
 

@@ -247,9 +247,9 @@ class Membership:
                 pause = await self._renew()
             except errors.APIError as e:
                 pause = min(self._streak.fail(e), self._lifetime * PATIENCE)
-                await _wait_for(self._leaving, pause)
+                await timeouts.wait(self._leaving, pause)
             else:
-                await _wait_for(self._due, pause)
+                await timeouts.wait(self._due, pause)
 
     def _renew_soon(self) -> None:
         """Write the own record again, as somebody has removed it; not too often, if it goes on."""
@@ -428,11 +428,3 @@ class Membership:
     def _log(self, message: str) -> None:
         if not self._settings.peering.stealth:
             logger.debug(message)
-
-
-async def _wait_for(event: asyncio.Event, timeout: float | None) -> None:
-    try:
-        async with timeouts.timeout(timeout):
-            await event.wait()
-    except TimeoutError:
-        pass

@@ -8,7 +8,6 @@ goes on as long as the resources disagree with the CRDs, e.g. a CRD exists but i
 not.
 """
 import asyncio
-import contextlib
 import dataclasses
 import itertools
 import logging
@@ -139,9 +138,7 @@ async def observe_resources(
     async def scan_after_crds() -> None:
         # The CRDs are listed before the first discovery. In the reverse order, a CRD that changes
         # in between would be listed already, and its change would be missed.
-        with contextlib.suppress(TimeoutError):
-            async with timeouts.timeout(MAX_CRDS_WAIT):
-                await tracker.filled.wait()
+        await timeouts.wait(tracker.filled, MAX_CRDS_WAIT)
         await scan()
         await _rescan(tracker, client, insights, logger)
 

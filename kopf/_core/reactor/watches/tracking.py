@@ -130,12 +130,8 @@ class Tracker(watching.Sink):
             if groups:
                 return groups
             self._changed.clear()
-            try:
-                earliest = min((due for due, _ in self._plans.values()), default=None)
-                async with timeouts.timeout_at(earliest):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass
+            earliest = min((due for due, _ in self._plans.values()), default=None)
+            await timeouts.wait(self._changed, None if earliest is None else earliest - now())
 
     def proceed(self, groups: Collection[str], *, unsettled: Collection[str]) -> None:
         """
