@@ -104,7 +104,7 @@ class Replica:
         self._leaving.discard(shard)
         grant = self.own.grants.get(shard)
         if grant is not None:
-            self.participation.surrender(grant)
+            self.own.surrendered.put_nowait(grant)
 
     async def kill(self):
         self.task.cancel()

@@ -1,6 +1,7 @@
 """
 Holdings: the shards that this replica holds, as told by the thread that keeps the Leases to others.
 """
+import asyncio
 import dataclasses
 from collections.abc import Collection, Mapping
 
@@ -19,8 +20,8 @@ class Holdings:
     """
     The shards that this replica holds: none outside of the terms of its membership.
 
-    Only the thread that keeps the Leases calls the methods which change that. Other threads can ask
-    at any time: the answer is by the clock, and so it is right also if that thread is late.
+    Only the thread that keeps the Leases changes that. Other threads can ask at any time: the
+    answer is by the clock, and so it is right also if that thread is late.
     """
 
     def __init__(self, tenure: tenures.Tenure) -> None:
@@ -28,6 +29,8 @@ class Holdings:
         self.tenure = tenure
         self.leaving: frozenset[int] = frozenset()
         """The shards to release as soon as the work for their objects has ended."""
+        self.surrendered: asyncio.Queue[Grant] = asyncio.Queue()
+        """The shards to give away: all work for their objects has ended."""
         self.is_settled = False
         """Whether this replica has taken its first share."""
         self._grants: Mapping[int, Grant] = {}  # replaced as a whole: it is read without locks
@@ -41,9 +44,6 @@ class Holdings:
     def covers(self, grant: Grant) -> bool:
         """Whether the grant is valid now, by the clock."""
         return self._grants.get(grant.shard) is grant and self.tenure.term == grant.term
-
-    def settle(self) -> None:
-        self.is_settled = True
 
     def add(self, grant: Grant) -> None:
         self._grants = {**self._grants, grant.shard: grant}

@@ -72,7 +72,6 @@ class Participation:
         self._seen: dict[str, leases.Sighting] = {}
         self._settled_at = 0.0
         """Until when other members are expected, if all start at once."""
-        self._surrendered: asyncio.Queue[holdings.Grant] = asyncio.Queue()
         self._is_blocked = False
 
     async def run(self) -> None:
@@ -82,10 +81,6 @@ class Participation:
         logger.info(f"Joined the sharding {self._group.namespace}/{self._group.name} as "
                     f"{self._group.me!r}.")
         await tasks.gather(self._keep(), self._share(), self._surrender())
-
-    def surrender(self, grant: holdings.Grant) -> None:
-        """Give a shard away: all work for its objects has ended."""
-        self._surrendered.put_nowait(grant)
 
     async def release(self) -> None:
         """
@@ -222,7 +217,7 @@ class Participation:
         is_first = not self._own.is_settled and (
             bool(plan.acquire) or self._clock() >= self._settled_at)
         if is_first:
-            self._own.settle()
+            self._own.is_settled = True
         if plan.acquire or is_first:
             self._on_change()
 
@@ -237,9 +232,9 @@ class Participation:
     async def _surrender(self) -> None:
         """Give the shards away whose work has ended."""
         while True:
-            grants = [await self._surrendered.get()]
-            while not self._surrendered.empty():
-                grants.append(self._surrendered.get_nowait())
+            grants = [await self._own.surrendered.get()]
+            while not self._own.surrendered.empty():
+                grants.append(self._own.surrendered.get_nowait())
             own = [grant.shard for grant in grants if self._own.covers(grant)]
             self._own.remove(own)
             # If that fails, the next round repeats it.

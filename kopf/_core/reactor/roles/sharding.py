@@ -13,7 +13,7 @@ import string
 from collections.abc import Collection, Coroutine, Mapping
 
 from kopf._cogs.aiokits import tasks, tenures
-from kopf._cogs.clients import api, outposts, vaults
+from kopf._cogs.clients import outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._core.engines import indexing
 from kopf._core.engines.peering import records
@@ -66,17 +66,13 @@ class Sharding(divisions.Division):
         self._parts = parts
         self._first: shards.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
-        self._participation: participations.Participation | None = None
         self._outpost = outposts.Outpost(
-            name='kopf-sharding', assign=self._assign, settings=settings, vault=vault,
+            name='kopf-sharding', settings=settings, vault=vault,
+            assign=lambda client: participations.Participation(
+                client, group=self._group, settings=settings.leadership, own=self._own,
+                on_change=self._outpost.notify, get_busy=self._get_busy),
             on_change=self._changed.set, on_end=self._own.tenure.end)
         self._outpost.start()
-
-    def _assign(self, client: api.Client) -> participations.Participation:
-        self._participation = participations.Participation(
-            client, group=self._group, settings=self._env.settings.leadership, own=self._own,
-            on_change=self._outpost.notify, get_busy=self._get_busy)
-        return self._participation
 
     def _get_busy(self) -> Collection[int]:
         return frozenset(
@@ -168,9 +164,7 @@ class Sharding(divisions.Division):
 
     def _surrender(self, grant: holdings.Grant) -> None:
         """Give the shard away: all work in it has ended."""
-        participation = self._participation
-        assert participation is not None
-        self._outpost.call(lambda: participation.surrender(grant))
+        self._outpost.call(lambda: self._own.surrendered.put_nowait(grant))
 
     async def stop(self, deadline: float) -> None:
         patience = self._env.settings.queueing.exit_timeout
