@@ -59,14 +59,12 @@ class Peer:
                 f'lastseen={lastseen!r}{message}>')
 
     def as_record(self) -> dict[str, Any]:
-        record: dict[str, Any] = {'priority': self.priority, 'lifetime': self.lifetime}
-        if self.lastseen is not None:
-            record['lastseen'] = self.lastseen.isoformat(timespec='microseconds')
-        if self.message is not None:
-            record['message'] = self.message
-        if self.paused is not None:
-            record['paused'] = self.paused
-        return record
+        lastseen = self.lastseen
+        record = {
+            'priority': self.priority, 'lifetime': self.lifetime,
+            'lastseen': None if lastseen is None else lastseen.isoformat(timespec='microseconds'),
+            'message': self.message, 'paused': self.paused}
+        return {field: value for field, value in record.items() if value is not None}
 
 
 def parse_peers(status: Any) -> Mapping[str, Peer]:

@@ -66,7 +66,6 @@ class Peerings(coordination.Coordination):
         self._sound_until = 0.0
         """The monotonic time before which no own record expires; see `confirm`."""
         self._begun = False
-        self._left = False
         self._idle = False
         self._resting: asyncio.Task[None] | None = None
 
@@ -179,15 +178,14 @@ class Peerings(coordination.Coordination):
                 default=math.inf)
 
     async def leave(self, deadline: float, *, is_released: bool) -> None:
-        self._left = True
+        watches, self._watches = self._watches, {}
         if self._resting is not None:
             await tasks.cancel([self._resting])
-        watches, self._watches = self._watches, {}
         await self._leave(watches, deadline, is_released=is_released)
 
     def _note_change(self, key: Key) -> None:
         """Pause at once if the peers require that; all else is for the next `select`."""
-        if self._left or key not in self._watches:
+        if key not in self._watches:
             return
         self._sound_until = 0.0
         standings = self._watches[key].standings

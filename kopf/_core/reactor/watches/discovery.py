@@ -329,18 +329,16 @@ class _NamespaceSink(watching.Sink):
         self._logger = logger
         self._reported = False
         self._names: set[references.Namespace] = set()
-        self._listed: set[references.Namespace] = set()
 
     def begin(self, *, restored: bool) -> None:
-        self._listed = set()
+        self._names = set()
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         name = references.NamespaceName(body['metadata']['name'])
         if any(references.match_namespace(name, pattern) for pattern in self._patterns):
-            self._listed.add(name)
+            self._names.add(name)
 
     def end(self) -> None:
-        self._names = self._listed
         absent = set(references.select_specific_namespaces(self._patterns)) - self._names
         if absent and not self._reported:
             self._logger.warning(
@@ -361,9 +359,8 @@ class _NamespaceSink(watching.Sink):
             body: bodies.RawBody,
             packed: bytes,
     ) -> None:
-        name = references.NamespaceName(body['metadata']['name'])
         if type == 'DELETED':
-            self._names.discard(name)
-        elif any(references.match_namespace(name, pattern) for pattern in self._patterns):
-            self._names.add(name)
+            self._names.discard(references.NamespaceName(body['metadata']['name']))
+        else:
+            self.listed(body)
         self._insights.set_namespaces(self._names)
