@@ -148,5 +148,5 @@ async def test_crds_that_are_back_are_not_gone(tracker):
 
 async def test_comparing_doubts_what_is_unsettled(tracker):
     fill(tracker, make('things.g.test'), make('others.h.test'))
-    tracker.compare([THINGS])
+    tracker.doubt(tracker.find_unsettled([THINGS]))
     assert await tracker.take() == {'h.test'}

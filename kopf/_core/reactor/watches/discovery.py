@@ -132,8 +132,7 @@ async def observe_resources(
         insights.set_resources(findings.resources, failing=failing)
         for (group, version), reason in findings.failures.items():
             logger.warning(f"Resources of {group}/{version} cannot be found: {reason}")
-        tracker.doubt(failing)
-        tracker.compare(findings.resources)
+        tracker.doubt(failing | tracker.find_unsettled(findings.resources))
 
     async def scan_after_crds() -> None:
         # The CRDs are listed before the first discovery. In the reverse order, a CRD that changes

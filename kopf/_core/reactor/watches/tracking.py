@@ -90,10 +90,6 @@ class Tracker(watching.Sink):
                 self._taken.pop(group, None)
                 self._plan(group, 0, SETTLING[0])
 
-    def compare(self, resources: Iterable[references.Resource]) -> None:
-        """Doubt the groups whose resources disagree with the CRDs."""
-        self.doubt(self.find_unsettled(resources))
-
     def find_unsettled(self, resources: Iterable[references.Resource]) -> set[str]:
         """
         Find the groups whose resources disagree with the CRDs.
