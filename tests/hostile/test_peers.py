@@ -126,6 +126,6 @@ def test_anything_in_the_leases_of_shards(found, role, passed):
         rosters.is_scheme_settled(seen, group=GROUP, view=view, now=1000.0 + passed)
         now = Moment(1000.0 + passed, datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
         for raw in found:
-            json.dumps(rosters.make_member(raw, group=GROUP, now=now))
-            json.dumps(rosters.make_shard(raw, 1, holder='me', group=GROUP, now=now))
-            json.dumps(rosters.make_scheme(raw, group=GROUP, now=now))
+            for kind, shard in [('member', None), ('shard', 1), ('scheme', None)]:
+                json.dumps(rosters.make(
+                    raw, 'x', 'me', role=kind, shard=shard, group=GROUP, now=now))

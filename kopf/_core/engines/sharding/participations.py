@@ -135,9 +135,9 @@ class Participation:
             return await self._put_member(leaving=leaving)
 
     async def _put_member(self, *, leaving: bool) -> Mapping[str, Any]:
-        body = rosters.make_member(
-            self._member, group=self._group, now=self._renewal.now, leaving=leaving)
-        self._member = await self._client.put(self._member, body)
+        me = self._group.me
+        self._member = await self._put(
+            self._member, self._group.name_member(me), '' if leaving else me, role='member')
         return self._member
 
     # The shares.
@@ -198,9 +198,8 @@ class Participation:
                 f"Waiting until all replicas with other shards have exited: this one has "
                 f"{group.count} shards by {group.by}; in force is {scheme!r}.")
         if scheme != group.scheme and not view.others:
-            known = self._find(group.name)
-            await self._attempt('set the scheme', self._client.put(
-                known, rosters.make_scheme(known, group=group, now=self._renewal.now)))
+            await self._attempt('set the scheme', self._put(
+                self._find(group.name), group.name, group.scheme, role='scheme'))
         if scheme != group.scheme and self._own.grants:
             self._own.clear()
             logger.warning(f"Lost all shards: the scheme in force is {scheme!r} now.")
@@ -243,10 +242,8 @@ class Participation:
 
     async def _write_shard(self, shard: int, holder: str) -> bool:
         name = self._group.name_shard(shard)
-        known = self._find(name)
-        body = rosters.make_shard(
-            known, shard, holder=holder, group=self._group, now=self._renewal.now)
-        saved = await self._attempt('write the Leases of shards', self._client.put(known, body))
+        saved = await self._attempt('write the Leases of shards', self._put(
+            self._find(name), name, holder, role='shard', shard=shard))
         if saved is not None:
             self._seen[name] = leases.Sighting(saved, self._clock())
         return saved is not None
@@ -261,6 +258,14 @@ class Participation:
         return self._seen[name].raw if name in self._seen else None
 
     # The requests.
+
+    async def _put(
+            self, known: Mapping[str, Any] | None, name: str, holder: str, *,
+            role: str, shard: int | None = None,
+    ) -> Mapping[str, Any]:
+        return await self._client.put(known, rosters.make(
+            known, name, holder, role=role, shard=shard, group=self._group,
+            now=self._renewal.now))
 
     async def _attempt(self, what: str, work: Awaitable[T]) -> T | None:
         return await self._renewal.attempt(what, self._make_complaint(what), work)

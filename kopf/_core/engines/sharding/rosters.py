@@ -166,42 +166,22 @@ def is_scheme_settled(seen: Roster, *, group: Group, view: View, now: float) -> 
         holder in view.members and holder != group.me for holder in view.holders)
 
 
-# What to write.
-
-def make_member(
-        raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment, leaving: bool = False,
-) -> Mapping[str, Any]:
-    """Make the Lease of this member, to create or to renew it; or to leave, as others do."""
-    return _make(
-        raw, group.name_member(group.me), '' if leaving else group.me, group=group, now=now,
-        role='member')
-
-
-def make_shard(
-        raw: Mapping[str, Any] | None, shard: int, *, holder: str, group: Group, now: clocks.Moment,
-) -> Mapping[str, Any]:
-    """Make the Lease of a shard with a new holder, or with none."""
-    return _make(
-        raw, group.name_shard(shard), holder, group=group, now=now, role='shard',
-        extra={SHARD: str(shard)})
-
-
-def make_scheme(
-        raw: Mapping[str, Any] | None, *, group: Group, now: clocks.Moment,
-) -> Mapping[str, Any]:
-    """Make the Lease of the scheme, to put this scheme in force."""
-    return _make(raw, group.name, group.scheme, group=group, now=now, role='scheme')
-
-
-def _make(
+def make(
         raw: Mapping[str, Any] | None, name: str, holder: str, *,
-        group: Group, now: clocks.Moment, role: str, extra: Mapping[str, str] | None = None,
+        role: str, shard: int | None = None, group: Group, now: clocks.Moment,
 ) -> Mapping[str, Any]:
+    """
+    Make a Lease with a new record: of a ``member``, a ``shard``, or the ``scheme``.
+
+    The holder of the first one is the member, or nobody if it leaves; the holder of the last one is
+    the scheme itself. ``raw`` is the Lease as it is now.
+    """
     known, is_member = leases.Sighting(raw, now.mono), role == 'member'
+    extra = {} if shard is None else {SHARD: str(shard)}
     return leases.make(
         raw, namespace=group.namespace, name=name, holder=holder,
         duration=group.duration if holder else 1, now=now.wall,
         acquired=known.spec.get('acquireTime') if is_member else None,
         transitions=None if is_member else (
             known.transitions + (raw is not None and bool(holder))),
-        labels={LABEL: group.name, ROLE: role, SCHEME: group.scheme, **(extra or {})})
+        labels={LABEL: group.name, ROLE: role, SCHEME: group.scheme, **extra})
