@@ -55,9 +55,10 @@ def test_shard_that_was_taken_again_is_another_grant(own):
     assert own.leaving == frozenset()
 
 
-def test_a_new_replica_has_not_settled_and_gives_nothing_away(own):
+def test_a_replica_has_settled_when_it_is_told_so(own):
     assert not own.is_settled
-    assert own.surrendered.empty()
+    own.settle()
+    assert own.is_settled
 
 
 def test_shards_are_held_and_left_and_removed_one_by_one(own):

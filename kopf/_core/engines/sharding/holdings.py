@@ -20,8 +20,8 @@ class Holdings:
     """
     The shards that this replica holds: none outside of the terms of its membership.
 
-    Only the thread that keeps the Leases changes that. Other threads can ask at any time: the
-    answer is by the clock, and so it is right also if that thread is late.
+    Only the thread that keeps the Leases calls the methods which change that. Other threads can ask
+    at any time: the answer is by the clock, and so it is right also if that thread is late.
     """
 
     def __init__(self, tenure: tenures.Tenure) -> None:
@@ -44,6 +44,9 @@ class Holdings:
     def covers(self, grant: Grant) -> bool:
         """Whether the grant is valid now, by the clock."""
         return self._grants.get(grant.shard) is grant and self.tenure.term == grant.term
+
+    def settle(self) -> None:
+        self.is_settled = True
 
     def add(self, grant: Grant) -> None:
         self._grants = {**self._grants, grant.shard: grant}

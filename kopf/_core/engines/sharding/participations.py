@@ -216,7 +216,7 @@ class Participation:
         is_first = not self._own.is_settled and (
             bool(plan.acquire) or self._clock() >= self._settled_at)
         if is_first:
-            self._own.is_settled = True
+            self._own.settle()
         if plan.acquire or is_first:
             self._on_change()
 

@@ -60,8 +60,7 @@ class Division(coordination.Coordination):
         self.held[shard.grant.shard] = shard
         for distributor in self._distributors.values():
             if self._is_for(distributor, shard):
-                shard.informers.open(*distributor.key, distributor.served)
-                distributor.is_unlisted = True
+                distributor.open_for(shard)
         self.indices.call_when_filled(shard.informers.seal)
         self.wake()
 
@@ -94,12 +93,9 @@ class Division(coordination.Coordination):
         self._cancel_alarm()
         loop = asyncio.get_running_loop()
         now = loop.time()
-        times = {
-            key: item.relisting_at for key, item in self._distributors.items() if item.is_unlisted}
-        due = [key for key, when in times.items() if when <= now]
-        for key in due:
-            self._distributors[key].is_unlisted = False
-        later = min((when for when in times.values() if when > now), default=math.inf)
+        due = [key for key, item in self._distributors.items() if item.take_relisting(now)]
+        later = min((item.relisting_at for item in self._distributors.values()
+                     if item.is_unlisted), default=math.inf)
         if later < math.inf:
             self._alarm = loop.call_at(later, self.wake)
         return due
@@ -115,7 +111,7 @@ class Division(coordination.Coordination):
     ) -> 'Distributor':
         key = resource, namespace
         distributor = self._distributors.setdefault(key, Distributor(self, key, served))
-        distributor.key, distributor.served = key, served  # equal resources can differ in details
+        distributor.serve(key, served)
         complete = _narrow(served)
         if complete.indexing:
             self.indices.open(resource, namespace, complete)
@@ -186,6 +182,21 @@ class Distributor:
         self.expected: int | None = None
         """About how many objects the first list has; None if the API server has not said."""
         self._reached: int | None = None
+
+    def serve(self, key: Key, served: registries.ResourceHandlers) -> None:
+        """Switch to other handlers or other details of the resource. A new list must follow."""
+        self.key, self.served = key, served
+
+    def open_for(self, shard: shards.Shard) -> None:
+        """Pass objects to the works of this shard from the next list on, which must follow."""
+        shard.informers.open(*self.key, self.served)
+        self.is_unlisted = True
+
+    def take_relisting(self, now: float) -> bool:
+        """Whether a new list has to be requested now: once each time."""
+        is_due = self.is_unlisted and self.relisting_at <= now
+        self.is_unlisted = self.is_unlisted and not is_due
+        return is_due
 
     @property
     def reached(self) -> str | None:
