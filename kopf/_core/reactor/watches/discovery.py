@@ -221,28 +221,11 @@ async def observe_namespaces(
         return
     streak = streaks.Streak("Listing of the namespaces", settings=settings, logger=logger)
     try:
-        await _retry(lambda: _list_namespaces(client, settings, sink), streak,
-                     raising=(errors.APIForbiddenError,))
+        await _retry(
+            lambda: sink.fill(client, settings), streak, raising=(errors.APIForbiddenError,))
     except errors.APIForbiddenError:
         logger.warning(warning)
         assume()
-
-
-async def _list_namespaces(
-        client: api.Client,
-        settings: configuration.OperatorSettings,
-        sink: watching.Sink,
-) -> None:
-    sink.begin(restored=False)
-    async for page in listing.list_objects(
-        client, resource=NAMESPACES, namespace=None, settings=settings, retry=False,
-        metadata_only=True, skip=lambda body, _: sink.skipped(None, body),
-    ):
-        if page.restarted:
-            sink.begin(restored=False)
-        for body in page.items:
-            sink.listed(body)
-    sink.end()
 
 
 async def _scan_first(client: api.Client, groups: Collection[str] | None) -> scanning.Findings:
@@ -328,6 +311,19 @@ class _NamespaceSink(watching.Sink):
         self._logger = logger
         self._reported = False
         self._names: set[references.Namespace] = set()
+
+    async def fill(self, client: api.Client, settings: configuration.OperatorSettings) -> None:
+        """List the namespaces once, without a watch."""
+        self.begin(restored=False)
+        async for page in listing.list_objects(
+            client, resource=NAMESPACES, namespace=None, settings=settings, retry=False,
+            metadata_only=True, skip=lambda body, _: self.skipped(None, body),
+        ):
+            if page.restarted:
+                self.begin(restored=False)
+            for body in page.items:
+                self.listed(body)
+        self.end()
 
     def begin(self, *, restored: bool) -> None:
         self._names = set()
