@@ -113,7 +113,6 @@ class Leadership(coordination.Coordination, api.Tenure):
             self._changed.clear()
             self._outpost.check()
             self.confirm()
-            was_leading = was_leading or self._term is not None
             if self._term is None and was_leading and self._settings.leadership.exit_on_loss:
                 raise switches.LeadershipLostError(
                     "The operator has lost its Lease, and exits, as settings.leadership."
