@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from typing import Any, cast
 
-from kopf._cogs.structs import bodies, dicts
+from kopf._cogs.structs import bodies, dicts, patches
 
 MANAGED_KEY = 'kopf-managed'
 DEFAULT_PREFIX = 'kopf.zalando.org'
@@ -24,9 +24,34 @@ MAX_NAME_LENGTH = 63
 _VALID_NAME = re.compile(r'[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?')
 
 
-class StorageKeyFormingConvention:
+class StorageKeyMarkingConvention:
     """
-    Converts handler ids to the names of annotations.
+    Marks the annotation prefixes of Kopf-based operators on objects.
+
+    Other Kopf-based operators ignore the annotations with these prefixes, when they look for
+    changes. Otherwise, operators would react to each other's progress endlessly. The default prefix
+    is known to all operators, and is not marked.
+    """
+
+    @staticmethod
+    def detect_prefixes(annotations: Mapping[str, str]) -> Collection[str]:
+        marked = [key for key in annotations if key.endswith(_MARK)]
+        return {DEFAULT_PREFIX, *(key.removesuffix(_MARK) for key in marked)} if marked else (
+            _DEFAULT_PREFIXES)
+
+    def mark_key(self, key: str, *, body: bodies.Body) -> str | None:
+        """
+        Get the annotation that marks the prefix of the key; None if the object has it already.
+        """
+        prefix, slash, _ = key.rpartition('/')
+        marker = f'{prefix}/{MANAGED_KEY}'
+        is_marked = marker in get_annotations(body)
+        return marker if slash and prefix != DEFAULT_PREFIX and not is_marked else None
+
+
+class StorageKeyFormingConvention(StorageKeyMarkingConvention):
+    """
+    Converts handler ids to the names of annotations; reads and writes these annotations.
 
     Characters that Kubernetes does not allow are replaced. Long names are cut, and get a hash.
     There are two versions of keys:
@@ -39,8 +64,8 @@ class StorageKeyFormingConvention:
     it.
     """
 
-    def __init__(self, *, prefix: str, v1: bool) -> None:
-        super().__init__()
+    def __init__(self, *, prefix: str, v1: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
         if not prefix:
             raise ValueError("Annotations need a prefix, e.g. 'my-operator.example.com'.")
         self.prefix = prefix
@@ -49,7 +74,7 @@ class StorageKeyFormingConvention:
 
     def make_keys(self, key: str, *, body: bodies.Body | None = None) -> Collection[str]:
         """Get all annotations for a handler id, of the newest convention first."""
-        if body is not None and _is_owned_replica_set(body):
+        if body is not None and body.get('kind') == 'ReplicaSet' and _is_of_deployment(body):
             key = f'{key}-ofDRS'
         keys = self._keys.get(key)
         if keys is None:
@@ -85,30 +110,26 @@ class StorageKeyFormingConvention:
         digest = hashlib.blake2b(key.encode('utf-8'), digest_size=4).digest()
         return '-' + base64.b64encode(digest, altchars=b'-.').decode('ascii').rstrip('=')
 
+    def _find(self, key: str, *, body: bodies.Body) -> tuple[str, str | None]:
+        """Find the annotation for a handler id, and its value; None if there is none."""
+        annotations = get_annotations(body)
+        for full_key in self.make_keys(key, body=body) if annotations else ():
+            if full_key in annotations:
+                return full_key, annotations[full_key]
+        return '', None
 
-class StorageKeyMarkingConvention:
-    """
-    Marks the annotation prefixes of Kopf-based operators on objects.
-
-    Other Kopf-based operators ignore the annotations with these prefixes, when they look for
-    changes. Otherwise, operators would react to each other's progress endlessly. The default prefix
-    is known to all operators, and is not marked.
-    """
-
-    @staticmethod
-    def detect_prefixes(annotations: Mapping[str, str]) -> Collection[str]:
-        marked = [key for key in annotations if key.endswith(_MARK)]
-        return {DEFAULT_PREFIX, *(key.removesuffix(_MARK) for key in marked)} if marked else (
-            _DEFAULT_PREFIXES)
-
-    def mark_key(self, key: str, *, body: bodies.Body) -> str | None:
-        """
-        Get the annotation that marks the prefix of the key; None if the object has it already.
-        """
-        prefix, slash, _ = key.rpartition('/')
-        marker = f'{prefix}/{MANAGED_KEY}'
-        annotations = (body.get('metadata') or {}).get('annotations') or {}
-        return marker if slash and prefix != DEFAULT_PREFIX and marker not in annotations else None
+    def _put(
+            self, key: str, value: str | None, *, body: bodies.Body, patch: patches.Patch,
+    ) -> None:
+        """Put the annotations for a handler id into the patch, marked; None removes them."""
+        for full_key in self.make_keys(key, body=body):
+            path = ('metadata', 'annotations', full_key)
+            if value is None and full_key not in get_annotations(body):
+                dicts.remove(patch, path)
+                continue
+            dicts.ensure(patch, path, value)
+            if value is not None and (marker := self.mark_key(full_key, body=body)):
+                dicts.ensure(patch, ('metadata', 'annotations', marker), 'yes')
 
 
 class StorageStanzaCleaner:
@@ -135,6 +156,10 @@ class StorageStanzaCleaner:
             del essence['status']
 
 
+def get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
+    return (body.get('metadata') or {}).get('annotations') or {}
+
+
 def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
     prefix, slash, _ = key.partition('/')
     return key == KUBECTL_KEY or (bool(slash) and prefix in prefixes)
@@ -149,14 +174,12 @@ def get_foreign_annotations(body: bodies.Body) -> Mapping[str, str]:
         if key == KUBECTL_KEY or not is_own_annotation(key, prefixes)}
 
 
-def _is_owned_replica_set(body: bodies.Body) -> bool:
+def _is_of_deployment(body: bodies.Body) -> bool:
     """
-    Whether the object is a ReplicaSet of a Deployment.
+    Whether the ReplicaSet is one of a Deployment.
 
     Deployments copy their annotations to their ReplicaSets. So, the keys of ReplicaSets must
     differ: otherwise, the copied progress would be taken for the ReplicaSet's own progress.
     """
-    if body.get('kind') != 'ReplicaSet':
-        return False
     owners = dicts.resolve(body, ('metadata', 'ownerReferences'), None) or []
     return any(owner.get('kind') == 'Deployment' for owner in owners)

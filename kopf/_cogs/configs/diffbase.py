@@ -83,10 +83,15 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
                 if value is not None:
                     _put(essence, path, value)
         for path in self.ignored_fields:
-            _cut(essence, path)
+            essence = dicts.without(essence, path)
+        essence = self._leave_out_own(essence, body)
         if 'status' in essence and not essence['status']:
             del essence['status']
         return cast(bodies.BodyEssence, essence)
+
+    def _leave_out_own(self, essence: dict[str, Any], body: bodies.Body) -> dict[str, Any]:
+        """Leave out what this storage has stored, if it would be in the essence otherwise."""
+        return essence
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
         """
@@ -154,18 +159,6 @@ def _put(essence: dict[str, Any], path: dicts.FieldPath, value: Any) -> None:
     essence[path[-1]] = value
 
 
-def _cut(essence: dict[str, Any], path: dicts.FieldPath) -> None:
-    """Remove a nested field and its emptied parents. The parents are copied, as in `_put`."""
-    if len(path) == 1:
-        essence.pop(path[0], None)
-    elif path and isinstance(child := essence.get(path[0]), Mapping):
-        child = dict(child)
-        _cut(child, path[1:])
-        essence[path[0]] = child
-        if not child:
-            del essence[path[0]]
-
-
 def _intersect(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, Any]:
     """Keep the keys that both mappings have."""
     return {
@@ -194,29 +187,18 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
             ignored_fields: Iterable[dicts.FieldSpec] | None = None,
             v1: bool = True,
     ) -> None:
-        super().__init__(prefix=prefix, v1=v1)
+        super().__init__(prefix=prefix, v1=v1, ignored_fields=ignored_fields)
         self.key = key
-        self.ignored_fields: tuple[dicts.FieldPath, ...] = tuple(
-            dicts.parse_field(field) for field in ignored_fields or ())
 
-    def build(
-            self,
-            *,
-            body: bodies.Body,
-            extra_fields: Iterable[dicts.FieldSpec] | None = None,
-    ) -> bodies.BodyEssence:
-        essence = super().build(body=body, extra_fields=extra_fields)
+    def _leave_out_own(self, essence: dict[str, Any], body: bodies.Body) -> dict[str, Any]:
         if 'annotations' in essence.get('metadata', ()):
-            self.remove_annotations(essence, self.make_keys(self.key, body=body))
-            self.remove_empty_stanzas(essence)
+            for key in self.make_keys(self.key, body=body):
+                essence = dicts.without(essence, ('metadata', 'annotations', key))
         return essence
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
-        annotations = (body.get('metadata') or {}).get('annotations') or {}
-        for key in self.make_keys(self.key, body=body) if annotations else ():
-            if key in annotations:
-                return decode_essence(annotations[key])
-        return None
+        _, encoded = self._find(self.key, body=body)
+        return None if encoded is None else decode_essence(encoded)
 
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,
@@ -229,18 +211,11 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
         field = ('metadata', 'annotations', next(iter(keys)))
         encoded = _encode(essence, room, body=body, patch=patch, field=field)
         encoded += '\n'  # readable with jsonpath and the like
-        annotations = patch.metadata.annotations
-        for key in keys:
-            annotations[key] = encoded
-            marker = self.mark_key(key, body=body)
-            if marker:
-                annotations[marker] = 'yes'
+        self._put(self.key, encoded, body=body, patch=patch)
 
     def _is_reduced(self, source: Mapping[str, Any]) -> bool:
-        annotations = (source.get('metadata') or {}).get('annotations') or {}
-        return any(
-            compaction.is_reduced(annotations.get(key))
-            for key in self.make_keys(self.key, body=cast(bodies.Body, source)))
+        _, encoded = self._find(self.key, body=cast(bodies.Body, source))
+        return compaction.is_reduced(encoded)
 
 
 class StatusDiffBaseStorage(DiffBaseStorage):
@@ -272,15 +247,8 @@ class StatusDiffBaseStorage(DiffBaseStorage):
     def field(self, field: dicts.FieldSpec) -> None:
         self._field = tuple(key.format(name=self._name) for key in dicts.parse_field(field))
 
-    def build(
-            self,
-            *,
-            body: bodies.Body,
-            extra_fields: Iterable[dicts.FieldSpec] | None = None,
-    ) -> bodies.BodyEssence:
-        essence = super().build(body=body, extra_fields=extra_fields)
-        _cut(cast(dict[str, Any], essence), self.field)
-        return essence
+    def _leave_out_own(self, essence: dict[str, Any], body: bodies.Body) -> dict[str, Any]:
+        return dicts.without(essence, self.field)
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
         encoded = dicts.resolve(body, self.field, None)

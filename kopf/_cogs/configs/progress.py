@@ -5,7 +5,7 @@ Each handler has its own record, so that several operators with different handle
 records in the same place. The records are removed at the end of the handling cycle.
 """
 import json
-from collections.abc import Collection, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterator
 from typing import Any, TypedDict, cast
 
 from kopf._cogs.configs import conventions
@@ -139,11 +139,7 @@ CYCLE_KEY = 'handling-cycle'
 """The key of the record of the cycle, next to the records of the handlers."""
 
 
-class AnnotationsProgressStorage(
-        conventions.StorageKeyFormingConvention,
-        conventions.StorageKeyMarkingConvention,
-        ProgressStorage,
-):
+class AnnotationsProgressStorage(conventions.StorageKeyFormingConvention, ProgressStorage):
     """
     Store the progress in annotations of the object, as JSON: ``{prefix}/{id}``.
 
@@ -167,13 +163,8 @@ class AnnotationsProgressStorage(
         self.touch_key = touch_key
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        annotations = _get_annotations(body)
-        if not annotations:
-            return None
-        for full_key in self.make_keys(key, body=body):
-            if full_key in annotations:
-                return _decode(annotations[full_key], full_key)
-        return None
+        full_key, value = self._find(key, body=body)
+        return None if value is None else _decode(value, full_key)
 
     def store(
             self,
@@ -184,67 +175,28 @@ class AnnotationsProgressStorage(
             patch: patches.Patch,
     ) -> None:
         content = {key: val for key, val in record.items() if self.verbose or val is not None}
-        self._write(key, json.dumps(content, separators=(',', ':')), body=body, patch=patch)
+        self._put(key, json.dumps(content, separators=(',', ':')), body=body, patch=patch)
 
     def purge(self, *, key: ids.HandlerId, body: bodies.Body, patch: patches.Patch) -> None:
-        self._remove(key, body=body, patch=patch)
+        self._put(key, None, body=body, patch=patch)
 
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        if value is None:
-            self._remove(self.touch_key, body=body, patch=patch)
-        else:
-            self._write(self.touch_key, value, body=body, patch=patch)
+        self._put(self.touch_key, value, body=body, patch=patch)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        annotations = _get_annotations(body)
-        for full_key in self.make_keys(self.touch_key, body=body) if annotations else ():
-            if full_key in annotations:
-                return annotations[full_key]
-        return None
+        return self._find(self.touch_key, body=body)[1]
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        if value is not None:
-            self._write(CYCLE_KEY, value, body=body, patch=patch)
-            return
-        annotations = _get_annotations(body)
-        for full_key in self.make_keys(CYCLE_KEY, body=body):
-            if full_key in annotations:
-                patch.metadata.annotations[full_key] = None
+        self._put(CYCLE_KEY, value, body=body, patch=patch)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        annotations = _get_annotations(body)
-        for full_key in self.make_keys(CYCLE_KEY, body=body) if annotations else ():
-            if full_key in annotations:
-                return annotations[full_key]
-        return None
+        return self._find(CYCLE_KEY, body=body)[1]
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
-        annotations = _get_annotations(essence)
-        if not annotations:
-            return essence
-        own = {key for key in annotations if key.startswith(f'{self.prefix}/')}
-        if own:
-            foreign = {key: val for key, val in annotations.items() if key not in own}
-            meta = {**essence['metadata'], 'annotations': foreign}
-            essence = cast(bodies.BodyEssence, {**essence, 'metadata': meta})
-            self.remove_empty_stanzas(essence)
+        for key in conventions.get_annotations(essence):
+            if key.startswith(f'{self.prefix}/'):
+                essence = dicts.without(essence, ('metadata', 'annotations', key))
         return essence
-
-    def _write(self, key: str, value: str, *, body: bodies.Body, patch: patches.Patch) -> None:
-        annotations = patch.metadata.annotations
-        for full_key in self.make_keys(key, body=body):
-            annotations[full_key] = value
-            marker = self.mark_key(full_key, body=body)
-            if marker:
-                annotations[marker] = 'yes'
-
-    def _remove(self, key: str, *, body: bodies.Body, patch: patches.Patch) -> None:
-        annotations = _get_annotations(body)
-        for full_key in self.make_keys(key, body=body):
-            if full_key in annotations:
-                patch.metadata.annotations[full_key] = None
-            else:
-                dicts.remove(patch, ('metadata', 'annotations', full_key))
 
 
 class StatusProgressStorage(ProgressStorage):
@@ -289,7 +241,7 @@ class StatusProgressStorage(ProgressStorage):
         self._cycle_field = (*self._touch_field[:-1], CYCLE_KEY)
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        record: ProgressRecord | None = _read(body, self._field, key)
+        record: ProgressRecord | None = _read(body, (*self._field, key))
         return record
 
     def store(
@@ -303,23 +255,17 @@ class StatusProgressStorage(ProgressStorage):
         dicts.ensure(patch, (*self.field, key), dict(record))
 
     def purge(self, *, key: ids.HandlerId, body: bodies.Body, patch: patches.Patch) -> None:
-        _purge_field((*self.field, key), body=body, patch=patch)
+        _write((*self.field, key), None, body=body, patch=patch)
 
     def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        if value is None:
-            _purge_field(self.touch_field, body=body, patch=patch)
-        else:
-            dicts.ensure(patch, self.touch_field, value)
+        _write(self.touch_field, value, body=body, patch=patch)
 
     def touched(self, *, body: bodies.Body) -> str | None:
         value = _read(body, self._touch_field)
         return value if isinstance(value, str) else None
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        if value is None:
-            _purge_field(self._cycle_field, body=body, patch=patch)
-        else:
-            dicts.ensure(patch, self._cycle_field, value)
+        _write(self._cycle_field, value, body=body, patch=patch)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
         value = _read(body, self._cycle_field)
@@ -328,7 +274,7 @@ class StatusProgressStorage(ProgressStorage):
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         for field in (self._field, self._touch_field, self._cycle_field):
             if field[0] in essence:
-                essence = _without(essence, field)
+                essence = dicts.without(essence, field)
         return essence
 
 
@@ -402,21 +348,10 @@ class MultiProgressStorage(ProgressStorage):
 class _ReadOnlyStatusProgressStorage(StatusProgressStorage):
     """The records of old versions of Kopf: read and removed, but never written."""
 
-    def store(
-            self,
-            *,
-            key: ids.HandlerId,
-            record: ProgressRecord,
-            body: bodies.Body,
-            patch: patches.Patch,
-    ) -> None:
+    def _write_nothing(self, **_: Any) -> None:
         pass
 
-    def touch(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        pass
-
-    def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
-        pass
+    store = touch = store_cycle = _write_nothing
 
 
 class SmartProgressStorage(MultiProgressStorage):
@@ -462,13 +397,9 @@ def iter_annotating(storage: ProgressStorage) -> Iterator[AnnotationsProgressSto
             yield storage
 
 
-def _get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
-    return (body.get('metadata') or {}).get('annotations') or {}
-
-
-def _read(body: bodies.Body, path: dicts.FieldPath, *below: str) -> Any:
+def _read(body: bodies.Body, path: dicts.FieldPath) -> Any:
     stanza = body.get(path[0])
-    return None if stanza is None else dicts.resolve(stanza, (*path[1:], *below), None)
+    return None if stanza is None else dicts.resolve(stanza, path[1:], None)
 
 
 def _decode(value: str, key: str) -> ProgressRecord | None:
@@ -481,23 +412,11 @@ def _decode(value: str, key: str) -> ProgressRecord | None:
     return cast(ProgressRecord | None, record)
 
 
-def _purge_field(
-        path: dicts.FieldPath, *, body: bodies.Body, patch: MutableMapping[str, Any],
+def _write(
+        path: dicts.FieldPath, value: str | None, *, body: bodies.Body, patch: patches.Patch,
 ) -> None:
-    if dicts.resolve(body, path, None) is not None:
-        dicts.ensure(patch, path, None)
+    """Put the value of a field into the patch; None removes it."""
+    if value is not None or dicts.resolve(body, path, None) is not None:
+        dicts.ensure(patch, path, value)
     else:
         dicts.remove(patch, path)
-
-
-def _without(source: Any, path: dicts.FieldPath) -> Any:
-    """Copy the source without the field and its emptied parents; the same if nothing changes."""
-    key, below = path[0], path[1:]
-    child = source.get(key)
-    if key not in source or (below and not isinstance(child, Mapping)):
-        return source
-    remaining = _without(child, below) if below and isinstance(child, Mapping) else {}
-    if remaining and remaining is child:
-        return source
-    others = {name: val for name, val in source.items() if name != key or remaining}
-    return {**others, key: remaining} if remaining else others

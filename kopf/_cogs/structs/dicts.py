@@ -6,10 +6,11 @@ middle of a path means that everything below is absent: in Kubernetes, null is t
 field.
 """
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import TYPE_CHECKING, Any, Final, TypeGuard
+from typing import TYPE_CHECKING, Any, Final, TypeGuard, TypeVar, cast
 
 FieldPath = tuple[str, ...]
 FieldSpec = None | str | FieldPath | list[str]
+MappingT = TypeVar('MappingT', bound=Mapping[str, Any])
 
 _UNSET: Final = object()
 
@@ -88,6 +89,25 @@ def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
         del parent[key]
         if parent:
             break
+
+
+def without(source: MappingT, path: FieldPath) -> MappingT:
+    """
+    Copy a dict without a nested field and its emptied parents; the same dict if nothing changes.
+    """
+    if not path or path[0] not in source:
+        return source
+    key, below = path[0], path[1:]
+    child: Any = source[key]
+    if below and not isinstance(child, Mapping):
+        return source
+    remaining = without(child, below) if below else {}
+    if remaining and remaining is child:
+        return source
+    result = {**source, key: remaining}
+    if not remaining:
+        del result[key]
+    return cast(MappingT, result)
 
 
 def _is_mutable(value: Any) -> TypeGuard[MutableMapping[str, Any]]:

@@ -11,6 +11,7 @@ from kopf._cogs.structs.dicts import (
     parse_field,
     remove,
     resolve,
+    without,
 )
 
 KEYS = st.sampled_from(['a', 'b', 'c.d', ''])
@@ -148,6 +149,28 @@ def test_removing_what_is_absent_changes_nothing(d, path):
     if resolve(d, path, 'absent') == 'absent':
         remove(d, path)
         assert d == before
+
+
+@given(d=DICTS, path=st.just(()) | PATHS)
+def test_copies_are_without_what_would_be_removed(d, path):
+    before = copy.deepcopy(d)
+    left = {other: val for other, val in get_leaves(d).items() if other[:len(path)] != path}
+    copied = without(d, path)
+    assert d == before
+    assert (copied is d) == (copied == d)
+    if path and not any(val == {} for val in left.values()):
+        assert get_leaves(copied) == (left or {(): {}})
+
+
+@pytest.mark.parametrize(('d', 'path', 'expected'), [
+    ({'a': {}}, ('a', 'b'), {}),
+    ({'a': {'b': {}}, 'c': 1}, ('a', 'b', 'd'), {'c': 1}),
+    ({'a': 1}, ('a', 'b'), {'a': 1}),
+    ({'a': None}, ('a', 'b'), {'a': None}),
+    ({'a': 1}, (), {'a': 1}),
+])
+def test_copies_are_also_without_parents_that_were_empty_before(d, path, expected):
+    assert without(d, path) == expected
 
 
 @pytest.mark.parametrize('fn', [lambda d: ensure(d, '', 1), lambda d: remove(d, ())])
