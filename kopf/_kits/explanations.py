@@ -226,7 +226,7 @@ class _Explainer:
             next=self._describe_step(now.step),
             needing=[
                 handler for handler in self._served.changing
-                if handler.requires_finalizer and _is_in_scope(handler, now.change)])
+                if handler.requires_finalizer and filters.is_in_scope(handler, now.change)])
 
     def _list_changes(self, diff: diffs.Diff) -> list[Change]:
         def show(value: Any, field: dicts.FieldPath) -> Any:
@@ -497,13 +497,6 @@ def _conclude(
     cycle = None if conclusion.divergent is None else cycles.Cycle(
         causes.Reason.NOOP, divergent=conclusion.divergent)
     return view._replace(old=conclusion.base), cycle
-
-
-def _is_in_scope(handler: handlers.ChangingHandler, change: causes.ChangingCause) -> bool:
-    try:
-        return filters.is_in_scope(handler, change)
-    except filters.FilterError:
-        return True
 
 
 def find_records(

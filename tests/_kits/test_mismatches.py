@@ -25,6 +25,10 @@ def never(**_):
     return False
 
 
+def fail_for_y(value, **_):
+    return fail() if value == 'y' else False
+
+
 @pytest.mark.parametrize(('options', 'cause', 'expected'), [
     ({'reason': Reason.UPDATE}, make_change(reason=Reason.CREATE),
      "it is for updates, but this is a creation"),
@@ -57,6 +61,18 @@ def never(**_):
      "the field spec.field (before) is 'x', but must be 'y'"),
     ({'field': FIELD, 'new': 'x'}, make_field_change('x', 'y'),
      "the field spec.field (now) is 'y', but must be 'x'"),
+    ({'field': FIELD, 'new': 'y', 'field_needs_change': True}, make_field_change('x', 'x'),
+     "the field spec.field has not changed: 'x'"),
+    ({'field': FIELD, 'old': fail_for_y}, make_field_change('x', 'y'),
+     "its filter fails: ZeroDivisionError('boo')"),
+    ({'field': FIELD, 'value': fail_for_y}, make_field_change('y', 'x'),
+     "its filter fails: ZeroDivisionError('boo')"),
+    ({'field': FIELD, 'value': 'x', 'when': never}, make_field_change('x', 'y'),
+     "the field spec.field is 'y', but must be 'x'"),
+    ({'field': FIELD, 'value': 'x', 'when': fail}, make_field_change('x', 'y'),
+     "its filter fails: ZeroDivisionError('boo')"),
+    ({'field': FIELD, 'value': 'x', 'when': fail}, make_field_change('z', 'y'),
+     "the field spec.field is 'y', but must be 'x'"),
     ({'when': never}, make_change(), "when=never returns false"),
     ({'when': fail}, make_change(), "its filter fails: ZeroDivisionError('boo')"),
     ({}, make_change(), None),

@@ -11,7 +11,17 @@ from kopf._cogs.structs import dicts, diffs
 from kopf._core.intents import causes, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
-ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
+
+Mismatch = tuple[str, dicts.FieldPath, Any, Any]
+"""
+The criterion that an object does not meet: its sort, the field, the value, and the criterion.
+
+The words for it are made elsewhere, as it is found for each state of each object. So it is a bare
+tuple, too.
+"""
+
+OTHER_REASON: Mismatch = ('reason', (), None, None)
+"""The handler is for other reasons than that of the cause."""
 
 
 class FilterError(Exception):
@@ -21,16 +31,6 @@ class FilterError(Exception):
         super().__init__(f"{handler!r} has a failing filter: {error!r}")
         self.handler = handler
         self.error = error
-
-
-class _Verdict(NamedTuple):
-    in_scope: bool
-    matching: bool
-
-
-_YES = _Verdict(True, True)
-_NO = _Verdict(False, False)
-_FAILING = _Verdict(True, False)
 
 
 class Selection(NamedTuple):
@@ -71,19 +71,20 @@ def select(
             others.append(handler)
             continue
         try:
-            verdict = _YES if handler.unfiltered else _judge(handler, cause, cause.kwargs)
+            is_scoped, mismatch = (True, None) if handler.unfiltered else _judge(handler, cause)
         except FilterError as e:
             failing[handler] = e.error
-            verdict = _FAILING
-        if verdict.in_scope:
+            is_scoped = True
+        else:
+            if mismatch is None:
+                matching.append(handler)
+        if is_scoped:
             in_scope = True
             needs_finalizer = needs_finalizer or bool(handler.requires_finalizer)
-        if verdict.matching:
-            matching.append(handler)
     others.sort(key=lambda handler: not handler.requires_finalizer)
     for handler in others:
         if not (needs_finalizer if handler.requires_finalizer else in_scope) and (
-                _may_be_in_scope(handler, cause)):
+                is_in_scope(handler, cause)):
             in_scope = True
             needs_finalizer = needs_finalizer or bool(handler.requires_finalizer)
     return Selection([*deduplicate(matching), *failing], in_scope, needs_finalizer, failing)
@@ -106,43 +107,41 @@ def deduplicate(candidates: list[HandlerT]) -> list[HandlerT]:
     return list(unique.values())
 
 
-def matches(
-        handler: handlers.ResourceHandler,
-        cause: causes.ResourceCause,
-        kwargs: Mapping[str, Any] | None = None,
-) -> bool:
+def matches(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> bool:
     """
-    Check if the handler matches the cause. The callbacks get ``kwargs``, or those of the cause.
+    Check if the handler matches the cause.
+
+    :raises FilterError: if any of the callbacks fails.
+    """
+    return find_mismatch(handler, cause) is None
+
+
+def find_mismatch(
+        handler: handlers.ResourceHandler, cause: causes.ResourceCause,
+) -> Mismatch | None:
+    """
+    Find the first criterion that the object does not meet; None if the handler matches the cause.
 
     :raises FilterError: if any of the callbacks fails.
     """
     if (isinstance(handler, handlers.ChangingHandler) and
             isinstance(cause, causes.ChangingCause) and not concerns(handler, cause)):
-        return False
-    return handler.unfiltered or _judge(
-        handler, cause, cause.kwargs if kwargs is None else kwargs).matching
+        return OTHER_REASON
+    return None if handler.unfiltered else _judge(handler, cause)[1]
 
 
-def is_in_scope(
-        handler: handlers.ChangingHandler,
-        cause: causes.ChangingCause,
-) -> bool:
+def is_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
     """
     Check if the object is in the handler's scope, for this cause or any other.
 
-    An object is in scope if the object matches the filters now, or matched before the change. For
-    handlers of changes of a field, an object is in scope if such a change can begin with the
-    present state. For example, with ``field='spec.x', new=5``, all objects are in scope, because
-    any object can get this value; with ``old=5``, only objects that have or had it are in scope.
-
-    :raises FilterError: if any of the callbacks fails.
+    An object is in scope if the object matches the filters now, or matched before the change; or if
+    a callback fails. For handlers of changes of a field, an object is in scope if such a change can
+    begin with the present state. For example, with ``field='spec.x', new=5``, all objects are in
+    scope, because any object can get this value; with ``old=5``, only objects that have or had it
+    are in scope.
     """
-    return handler.unfiltered or _judge(handler, cause, cause.kwargs).in_scope
-
-
-def _may_be_in_scope(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> bool:
     try:
-        return is_in_scope(handler, cause)
+        return handler.unfiltered or _judge(handler, cause)[0]
     except FilterError:
         return True
 
@@ -158,80 +157,70 @@ def concerns(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> 
 
 
 def _judge(
-        handler: handlers.ResourceHandler,
-        cause: causes.ResourceCause,
-        kwargs: Mapping[str, Any],
-) -> _Verdict:
-    """Evaluate the filters; the reason is not checked."""
+        handler: handlers.ResourceHandler, cause: causes.ResourceCause,
+) -> tuple[bool, Mismatch | None]:
+    """
+    Evaluate the filters: whether the object is in scope, and the first mismatch, if there is any.
+
+    The reason is not checked.
+    """
+    kwargs = cause.kwargs
     try:
-        meta = cause.body.get('metadata') or {}
-        if handler.labels and not _has_all(meta.get('labels'), handler.labels, kwargs):
-            return _NO
-        if handler.annotations and not _has_all(
-                meta.get('annotations'), handler.annotations, kwargs):
-            return _NO
-        verdict = _YES
+        if handler.labels or handler.annotations:
+            meta = cause.body.get('metadata') or {}
+            for stanza, pattern in (
+                    ('labels', handler.labels), ('annotations', handler.annotations)):
+                values = meta.get(stanza) or {}
+                for key, criterion in pattern.items() if pattern else ():
+                    value = values.get(key)
+                    if not is_met(value, criterion, kwargs):
+                        return False, (stanza, ('metadata', stanza, key), value, criterion)
+        in_scope, mismatch = True, None
         if handler.field:
-            verdict = (
-                _judge_change(handler, cause, kwargs)
-                if isinstance(handler, handlers.ChangingHandler) and
-                isinstance(cause, causes.ChangingCause) else
-                _judge_state(handler, cause, kwargs)
-            )
-        if verdict.in_scope and handler.when is not None and not handler.when(**kwargs):
-            return _NO
-        return verdict
+            if isinstance(handler, handlers.ChangingHandler) and (
+                    isinstance(cause, causes.ChangingCause)):
+                in_scope, mismatch = _judge_change(handler, handler.field, cause, kwargs)
+            else:
+                value = dicts.resolve(cause.body, handler.field, None)
+                criterion = handlers.PRESENT if handler.value is None else handler.value
+                if not is_met(value, criterion, kwargs):
+                    return False, ('field', handler.field, value, criterion)
+        if in_scope and handler.when is not None and not handler.when(**kwargs):
+            return False, mismatch or ('when', (), None, handler.when)
+        return in_scope, mismatch
     except Exception as e:
         raise FilterError(handler, e) from e
 
 
-def _judge_state(
-        handler: handlers.ResourceHandler,
-        cause: causes.ResourceCause,
-        kwargs: Mapping[str, Any],
-) -> _Verdict:
-    value = dicts.resolve(cause.body, handler.field, None)
-    criterion = handlers.PRESENT if handler.value is None else handler.value
-    return _YES if is_met(value, criterion, kwargs) else _NO
-
-
 def _judge_change(
         handler: handlers.ChangingHandler,
+        field: dicts.FieldPath,
         cause: causes.ChangingCause,
         kwargs: Mapping[str, Any],
-) -> _Verdict:
-    old = dicts.resolve(cause.old, handler.field, None)
-    new = dicts.resolve(cause.body if cause.new is None else cause.new, handler.field, None)
-    changed = not handler.field_needs_change or bool(diffs.diff(old, new))
+) -> tuple[bool, Mismatch | None]:
+    old = dicts.resolve(cause.old, field, None)
+    new = dicts.resolve(cause.body if cause.new is None else cause.new, field, None)
+    unchanged: Mismatch | None = None
+    if handler.field_needs_change and not diffs.diff(old, new):
+        unchanged = ('change', field, new, None)
 
     if handler.old is not None or handler.new is not None:
-        was = handler.old is None or is_met(old, handler.old, kwargs)
-        can_be = was or is_met(new, handler.old, kwargs)
-        return _Verdict(
-            in_scope=can_be,
-            matching=was and changed and (
-                handler.new is None or is_met(new, handler.new, kwargs)),
-        )
+        if handler.old is not None and not is_met(old, handler.old, kwargs):
+            return is_met(new, handler.old, kwargs), ('old', field, old, handler.old)
+        if unchanged is None and handler.new is not None and not is_met(new, handler.new, kwargs):
+            return True, ('new', field, new, handler.new)
+        return True, unchanged
 
     if handler.value is None and handler.field_needs_change:
-        return _Verdict(in_scope=True, matching=changed)
+        return True, unchanged
 
     criterion = handlers.PRESENT if handler.value is None else handler.value
-    is_now = is_met(new, criterion, kwargs)
-    in_scope = is_now or is_met(old, criterion, kwargs)
-    return _Verdict(
-        in_scope=in_scope,
-        matching=(in_scope and changed) if handler.field_needs_change else is_now,
-    )
-
-
-def _has_all(
-        values: Mapping[str, str] | None,
-        pattern: handlers.MetaFilter,
-        kwargs: Mapping[str, Any],
-) -> bool:
-    values = values or {}
-    return all(is_met(values.get(key), criterion, kwargs) for key, criterion in pattern.items())
+    if is_met(new, criterion, kwargs):
+        return True, unchanged
+    in_scope = is_met(old, criterion, kwargs)
+    if in_scope and handler.field_needs_change:
+        return True, unchanged
+    return in_scope, ('field', field, new, criterion)
 
 
 def is_met(value: Any, criterion: Any, kwargs: Mapping[str, Any]) -> bool:
