@@ -4,12 +4,13 @@ Explanations: why handlers are called for an object or not, and what happens to 
 All functions are pure: they only read the object. They decide with the same functions as
 the operator does, so an explanation never differs from what the operator does.
 """
+import contextlib
 import dataclasses
 import datetime
 import json
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
@@ -22,6 +23,8 @@ from kopf._kits import mismatches
 
 LATER = "after this handling cycle, for the later changes"
 FOREIGN_FINALIZER = "of another controller, which has to remove it"
+
+UNREADABLE = "the operator logs this error, and handles nothing before it is mended"
 
 UNSURE_FINALIZER = (
     "of another controller, which has to remove it; or of this operator, if a startup handler sets "
@@ -154,79 +157,72 @@ def explain(
     return _Explainer(raw, resource, binding, registry, settings, now, foreign).explain()
 
 
+@dataclasses.dataclass
 class _Explainer:
     """One object with all that is needed to explain it."""
 
-    def __init__(
-            self,
-            raw: bodies.RawBody,
-            resource: references.Resource,
-            binding: registries.Binding,
-            registry: registries.OperatorRegistry,
-            settings: configuration.OperatorSettings,
-            now: clocks.Moment,
-            foreign_finalizer: str,
-    ) -> None:
-        super().__init__()
-        self._foreign_finalizer = foreign_finalizer
-        self._raw = raw
-        self._body = bodies.Body(raw)
-        self._resource = resource
-        self._registry = registry
-        self._settings = settings
-        self._now = now
-        self._binding = binding
-        self._served = binding.handlers.get(resource, registries.ResourceHandlers())
-        self._is_ignored = not self._served.are_watched and not registry.is_empty
+    _raw: bodies.RawBody
+    _resource: references.Resource
+    _binding: registries.Binding
+    _registry: registries.OperatorRegistry
+    _settings: configuration.OperatorSettings
+    _now: clocks.Moment
+    _foreign_finalizer: str
+
+    def __post_init__(self) -> None:
+        self._body = bodies.Body(self._raw)
+        self._served = self._binding.handlers.get(self._resource, registries.ResourceHandlers())
+        self._is_ignored = not self._served.are_watched and not self._registry.is_empty
         """Whether the operator, which has handlers, watches no objects of this resource."""
         indexers = indexing.OperatorIndexers()
-        indexers.ensure(registry._indexing)
+        indexers.ensure(self._registry._indexing)
         self._common: dict[str, Any] = {
             'logger': logging.getLogger(__name__), 'memo': memos.Memo(), 'indices': indexers,
-            'resource': resource, 'body': self._body}
+            'resource': self._resource, 'body': self._body}
+        self._mismatches = {
+            handler: mismatches.find(handler, self._make_cause(handler))
+            for handler in [*self._served.spawning, *self._served.reconciling,
+                            *self._served.watching, *self._served.indexing]}
+        """The handlers of states, and why they are not called."""
         self._spawned = [
-            handler for handler in self._served.spawning
-            if mismatches.find(handler, self._make_cause(handler)) is None]
+            handler for handler in self._served.spawning if self._mismatches[handler] is None]
 
     def explain(self) -> Explanation:
         meta = self._raw['metadata']
-        problems: list[str] = []
+        found = Explanation(
+            kind=str(self._raw.get('kind') or self._resource.kind),
+            namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
+            version=meta.get('resourceVersion'), cause='', changes=[], later=[], progress=[],
+            finalizers=dict(self._explain_finalizers(self._spawned)),
+            handlers=[*self._judge_others()], next=UNREADABLE, problems=[])
         try:
             view = decisions.look(
                 self._raw, settings=self._settings, extra_fields=self._served.extra_fields)
             cycle = recording.restore(
                 self._served.changing, body=self._body, settings=self._settings, now=self._now)
         except ValueError as e:
-            problems.append(str(e))
-            changing = UNREADABLE
-        else:
-            changing = self._explain_changing(view, cycle)
-        return Explanation(
-            kind=str(self._raw.get('kind') or self._resource.kind),
-            namespace=meta.get('namespace'), name=meta['name'], uid=meta.get('uid'),
-            version=meta.get('resourceVersion'), cause=changing.cause, changes=changing.changes,
-            later=changing.later, progress=changing.progress, problems=problems, next=changing.next,
-            finalizers=dict(self._explain_finalizers([*self._spawned, *changing.needing])),
-            handlers=[*changing.verdicts, *self._judge_others()])
-
-    # Handlers of changes.
-
-    def _explain_changing(
-            self, view: decisions.View, cycle: cycles.Cycle | None,
-    ) -> '_Changing':
+            return dataclasses.replace(found, problems=[str(e)])
         now = self._look_ahead(view, cycle, initial=False)
+        starting = self._look_ahead(view, cycle, initial=True)
         later = self._look_beyond(view, now)
-        return _Changing(
+        needing = [
+            handler for handler in self._served.changing
+            if handler.requires_finalizer and filters.is_in_scope(handler, now.change)]
+        return dataclasses.replace(
+            found,
             cause=now.change.reason.value,
             changes=self._list_changes(now.change.diff) if view.old is not None else [],
             later=self._list_changes(later.change.diff) if later is not None else [],
-            progress=list(self._find_progress(cycle)),
-            verdicts=list(self._judge_changing(
-                now, self._look_ahead(view, cycle, initial=True), later)),
-            next=self._describe_step(now.step),
-            needing=[
-                handler for handler in self._served.changing
-                if handler.requires_finalizer and filters.is_in_scope(handler, now.change)])
+            progress=[*self._find_progress(cycle)],
+            finalizers=dict(self._explain_finalizers([*self._spawned, *needing])),
+            handlers=[
+                *(Verdict(handlers.name_decorator(handler), handler.id, *self._judge_changing(
+                    handler, starting if handler.initial else now, later))
+                  for handler in self._served.changing),
+                *found.handlers],
+            next=self._describe_step(now.step))
+
+    # Handlers of changes.
 
     def _list_changes(self, diff: diffs.Diff) -> list[Change]:
         def show(value: Any, field: dicts.FieldPath) -> Any:
@@ -267,34 +263,26 @@ class _Explainer:
         return later if later.change.reason == causes.Reason.UPDATE else None
 
     def _judge_changing(
-            self, now: '_Outlook', starting: '_Outlook', later: '_Outlook | None',
-    ) -> Iterator[Verdict]:
-        for handler in self._served.changing:
-            name = handlers.name_decorator(handler)
-            outlook = starting if handler.initial else now
-            mismatch = mismatches.find(handler, outlook.change)
-            is_called_later = later is not None and handler in later.selection.handlers
-            if mismatch is not None and is_called_later:
-                yield Verdict(name, handler.id, True, LATER)
-            elif mismatch is not None:
-                yield Verdict(name, handler.id, False, mismatch)
-            elif handler not in outlook.selection.handlers:
-                yield Verdict(name, handler.id, False, (
-                    "another decorator of the same function already matches"))
-            elif isinstance(outlook.step, decisions.Nothing):
-                yield Verdict(name, handler.id, False, (
-                    f"it matches, but nothing is done: {outlook.step.because}"))
-            elif handler.initial:
-                yield Verdict(name, handler.id, True, "once, when the operator starts")
-            elif outlook.cycle is not None and handler.id in outlook.cycle.states:
-                state = outlook.cycle.states[handler.id]
-                because = self._describe_state(state)
-                if state.finished and is_called_later:
-                    yield Verdict(name, handler.id, True, f"{because}; it is called again {LATER}")
-                else:
-                    yield Verdict(name, handler.id, not state.finished, because)
-            else:
-                yield Verdict(name, handler.id, True, "it matches, and is called after that patch")
+            self, handler: handlers.ChangingHandler, outlook: '_Outlook', later: '_Outlook | None',
+    ) -> tuple[bool, str]:
+        """Tell whether the handler is called, and why."""
+        mismatch = mismatches.find(handler, outlook.change)
+        is_called_later = later is not None and handler in later.selection.handlers
+        if mismatch is not None:
+            return (True, LATER) if is_called_later else (False, mismatch)
+        if handler not in outlook.selection.handlers:
+            return False, "another decorator of the same function already matches"
+        if isinstance(outlook.step, decisions.Nothing):
+            return False, f"it matches, but nothing is done: {outlook.step.because}"
+        if handler.initial:
+            return True, "once, when the operator starts"
+        if outlook.cycle is None or handler.id not in outlook.cycle.states:
+            return True, "it matches, and is called after that patch"
+        state = outlook.cycle.states[handler.id]
+        because = self._describe_state(state)
+        if state.finished and is_called_later:
+            return True, f"{because}; it is called again {LATER}"
+        return not state.finished, because
 
     def _describe_state(self, state: progression.HandlerState) -> str:
         error = f": {state.message}" if state.message else ''
@@ -317,63 +305,42 @@ class _Explainer:
 
     def _find_progress(self, cycle: cycles.Cycle | None) -> Iterator[Progress]:
         """Find the recorded progress: of the known handlers, and what others have recorded."""
-        states: dict[str, progression.HandlerState] = {}
-        queue: list[ids.HandlerId] = [] if cycle is None else [*cycle.states]
-        while queue:
-            handler_id = queue.pop(0)
-            state = self._recall(handler_id)
-            if state is not None and handler_id not in states:
-                states[handler_id] = state
-                queue.extend(sorted(state.subrefs))
+        records = recording.fetch_all(
+            [] if cycle is None else cycle.states, body=self._body, settings=self._settings)
+        states: dict[str, progression.HandlerState] = {
+            handler_id: state for handler_id in records
+            if (state := self._recall(handler_id)) is not None}
         storages = list(progress.iter_annotating(self._settings.persistence.progress_storage))
         known = {
             key for handler_id in states for storage in storages
-            for key in storage.make_keys(ids.HandlerId(handler_id), body=self._body)}
-        states.update({
-            key: state for key, state in find_records(self._raw, now=self._now).items()
-            if key not in known})
+            for key in storage.make_keys(handler_id, body=self._body)}
+        annotations = conventions.get_annotations(self._raw)
+        prefixes = conventions.StorageKeyMarkingConvention.detect_prefixes(annotations)
+        for key, value in annotations.items():
+            is_unknown = key not in known and conventions.is_own_annotation(key, prefixes)
+            if is_unknown and (record := recording.parse_record(value)) is not None:
+                with contextlib.suppress(ValueError):
+                    states[key] = progression.HandlerState.from_record(record, now=self._now)
         for id_, state in states.items():
             yield Progress(id_, state.retries, self._describe_state(state))
 
     # All other handlers.
 
     def _judge_others(self) -> Iterator[Verdict]:
-        is_deleting = decisions.is_deleting(self._raw)
-        for handler in [*self._served.spawning, *self._served.reconciling,
-                        *self._served.watching, *self._served.indexing]:
-            name = handlers.name_decorator(handler)
-            mismatch = mismatches.find(handler, self._make_cause(handler))
-            match handler:
-                case handlers.SpawningHandler() if is_deleting:
-                    mismatch = "the object is being deleted"
-                    because = ''
-                case handlers.TimerHandler():
-                    because = "it runs" if handler.interval is None else (
-                        f"it runs, every {handler.interval} seconds")
-                case handlers.DaemonHandler():
-                    because = "it runs, unless it has ended on its own"
-                case handlers.ReconcilingHandler() if is_deleting:
-                    mismatch = "the object is being deleted"
-                    because = ''
-                case handlers.ReconcilingHandler():
-                    because = "after each change of the object or of its owned resources"
-                case handlers.WatchingHandler():
-                    because = "for each event of the object"
-                case handlers.IndexingHandler(sharded=True):
-                    because = ("the object is in the index; if the operator is sharded, only in "
-                               "the replica that holds its shard")
-                case _:
-                    because = "the object is in the index"
-            yield Verdict(name, handler.id, mismatch is None, mismatch or because)
+        for handler, mismatch in self._mismatches.items():
+            if decisions.is_deleting(self._raw) and isinstance(
+                    handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
+                mismatch = "the object is being deleted"
+            yield Verdict(
+                handlers.name_decorator(handler), handler.id, mismatch is None,
+                mismatch or _describe_occasion(handler))
         for webhook in self._served.webhooks:
             yield Verdict(
                 handlers.name_decorator(webhook), webhook.id, False,
                 "it is for requests to the API server, not for objects at rest")
-        served = {id(item) for item in (
-            *self._served.changing, *self._served.spawning, *self._served.reconciling,
-            *self._served.watching, *self._served.indexing, *self._served.webhooks)}
+        served = {*self._mismatches, *self._served.changing, *self._served.webhooks}
         for other in self._registry.iter_resource_handlers():
-            if id(other) not in served:
+            if other not in served:
                 yield Verdict(
                     handlers.name_decorator(other), other.id, False, self._explain_absence(other))
 
@@ -466,28 +433,30 @@ class _Explainer:
         return f"nothing. {step.because[:1].upper()}{step.because[1:]}"
 
 
-class _Changing(NamedTuple):
-    """What the handlers of changes do with the object."""
-    cause: str
-    changes: list[Change]
-    later: list[Change]
-    progress: list[Progress]
-    verdicts: list[Verdict]
-    next: str
-    needing: Collection[handlers.ResourceHandler]
-    """The handlers that need the finalizer."""
-
-
-UNREADABLE = _Changing('', [], [], [], [], (
-    "the operator logs this error, and handles nothing before it is mended"), ())
-
-
 class _Outlook(NamedTuple):
     """A decision about the object, with what has led to it."""
     change: causes.ChangingCause
     selection: filters.Selection
     step: decisions.Step
     cycle: cycles.Cycle | None
+
+
+def _describe_occasion(handler: handlers.ResourceHandler) -> str:
+    match handler:
+        case handlers.TimerHandler(interval=None):
+            return "it runs"
+        case handlers.TimerHandler():
+            return f"it runs, every {handler.interval} seconds"
+        case handlers.DaemonHandler():
+            return "it runs, unless it has ended on its own"
+        case handlers.ReconcilingHandler():
+            return "after each change of the object or of its owned resources"
+        case handlers.WatchingHandler():
+            return "for each event of the object"
+        case handlers.IndexingHandler(sharded=True):
+            return ("the object is in the index; if the operator is sharded, only in the replica "
+                    "that holds its shard")
+    return "the object is in the index"
 
 
 def _conclude(
@@ -497,22 +466,3 @@ def _conclude(
     cycle = None if conclusion.divergent is None else cycles.Cycle(
         causes.Reason.NOOP, divergent=conclusion.divergent)
     return view._replace(old=conclusion.base), cycle
-
-
-def find_records(
-        raw: bodies.RawBody, *, now: clocks.Moment,
-) -> Mapping[str, progression.HandlerState]:
-    """Find all annotations with the progress of handlers, of any operator made with Kopf."""
-    annotations = raw['metadata'].get('annotations') or {}
-    prefixes = conventions.StorageKeyMarkingConvention.detect_prefixes(annotations)
-    found: dict[str, progression.HandlerState] = {}
-    for key, value in annotations.items():
-        if conventions.is_own_annotation(key, prefixes):
-            try:
-                record = json.loads(value)
-                if isinstance(record, dict) and 'started' in record:
-                    found[key] = progression.HandlerState.from_record(
-                        cast(progress.ProgressRecord, record), now=now)
-            except (TypeError, ValueError, RecursionError):
-                continue
-    return found

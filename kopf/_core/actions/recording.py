@@ -99,8 +99,7 @@ def fetch_all(
     """
     found: dict[ids.HandlerId, object] = {}
     queue = [*handler_ids, *states]
-    while queue:
-        handler_id = queue.pop()
+    for handler_id in queue:  # it grows meanwhile
         if handler_id in found:
             continue
         record, state = None, states.get(handler_id)
@@ -164,7 +163,7 @@ def find_unknown(
     for item in progress.iter_annotating(storage):
         records = {
             key: record for key, value in written
-            if key.startswith(f'{item.prefix}/') and (record := _parse_record(value))}
+            if key.startswith(f'{item.prefix}/') and (record := parse_record(value))}
         own = {key for handler in declared for key in item.make_keys(handler.id, body=body)}
         unknown = {
             key for key, record in records.items() if record.get('purpose') == purpose
@@ -175,9 +174,10 @@ def find_unknown(
     return sorted(found)
 
 
-def _parse_record(value: str) -> Mapping[str, Any] | None:
+def parse_record(value: str) -> progress.ProgressRecord | None:
+    """Parse an annotation if it is the record of a handler, of any operator; else, None."""
     try:
-        record = json.loads(value) if value.startswith('{') else {}
+        record: progress.ProgressRecord = json.loads(value) if value.startswith('{') else {}
     except (ValueError, RecursionError):
         return None
     return record if 'started' in record else None
