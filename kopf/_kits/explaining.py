@@ -2,19 +2,17 @@
 The command ``kopf explain``: read an object, and explain it by the handlers of an operator.
 """
 import contextlib
-import logging
+import functools
 from collections.abc import AsyncIterator
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.clients import api, errors, listing, scanning, vaults
+from kopf._cogs.clients import errors, listing, scanning, vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import bodies, memos, references
+from kopf._cogs.structs import memos, references
 from kopf._core.actions import execution
 from kopf._core.engines import activities, indexing
 from kopf._core.intents import causes, registries
 from kopf._kits import commanding, explanations
-
-logger = logging.getLogger(__name__)
 
 
 async def explain(
@@ -41,9 +39,27 @@ async def explain(
     settings = settings if settings is not None else configuration.OperatorSettings()
     clock = clocks.Clock()
     async with _started(registry, settings, clock) if startup else contextlib.nullcontext():
-        return await _explain(
-            kind, name, namespace, registry=registry, settings=settings, vault=vault, clock=clock,
-            is_configured=startup)
+        try:
+            async with commanding.connect(
+                    registry=registry, settings=settings, vault=vault) as (client, item):
+                resources = (await scanning.scan(client)).resources
+                resource = _find_resource(kind, resources)
+                place = None
+                if resource.namespaced:
+                    place = references.NamespaceName(
+                        namespace or item.default_namespace or 'default')
+                raw = await listing.find_object(
+                    client, settings=listing.select_only(settings), resource=resource,
+                    namespace=place, name=name)
+        except errors.APIError as e:
+            raise commanding.CommandError(f"The object cannot be read: {e}") from e
+        if raw is None:
+            where = f" in the namespace {place!r}" if place is not None else ''
+            raise commanding.CommandError(
+                f"There is no {resource.kind or resource.plural} {name!r}{where}.")
+        return explanations.explain(
+            raw, resource=resource, resources=resources, registry=registry, settings=settings,
+            now=clock.now(), is_configured=startup)
 
 
 @contextlib.asynccontextmanager
@@ -53,43 +69,14 @@ async def _started(
         clock: clocks.Clock,
 ) -> AsyncIterator[None]:
     """Call the startup handlers; at the end, the cleanup handlers, which close what was opened."""
-    memo = memos.Memo()
-    context = execution.Context(
-        settings=settings, clock=clock, indices=indexing.OperatorIndexers())
+    run = functools.partial(
+        activities.run_activity, registry=registry, memo=memos.Memo(), context=execution.Context(
+            settings=settings, clock=clock, indices=indexing.OperatorIndexers()))
     try:
-        await activities.run_activity(
-            registry=registry, activity=causes.Activity.STARTUP, memo=memo, context=context)
+        await run(activity=causes.Activity.STARTUP)
         yield
     finally:
-        await activities.run_activity(
-            registry=registry, activity=causes.Activity.CLEANUP, memo=memo, context=context)
-
-
-async def _explain(
-        kind: str,
-        name: str,
-        namespace: str | None,
-        *,
-        registry: registries.OperatorRegistry,
-        settings: configuration.OperatorSettings,
-        vault: vaults.Vault | None,
-        clock: clocks.Clock,
-        is_configured: bool,
-) -> explanations.Explanation:
-    try:
-        async with commanding.connect(
-                registry=registry, settings=settings, vault=vault) as (client, item):
-            resources = (await scanning.scan(client)).resources
-            resource = _find_resource(kind, resources)
-            place = None
-            if resource.namespaced:
-                place = references.NamespaceName(namespace or item.default_namespace or 'default')
-            raw = await _read(client, settings, resource, place, name)
-    except errors.APIError as e:
-        raise commanding.CommandError(f"The object cannot be read: {e}") from e
-    return explanations.explain(
-        raw, resource=resource, resources=resources, registry=registry, settings=settings,
-        now=clock.now(), is_configured=is_configured)
+        await run(activity=causes.Activity.CLEANUP)
 
 
 def _find_resource(
@@ -108,20 +95,3 @@ def _find_resource(
         names = ', '.join(sorted(map(str, found)))
         raise commanding.CommandError(f"{kind!r} is ambiguous. Use one of: {names}")
     return min(found, key=str)
-
-
-async def _read(
-        client: api.Client,
-        settings: configuration.OperatorSettings,
-        resource: references.Resource,
-        namespace: references.Namespace,
-        name: str,
-) -> bodies.RawBody:
-    raw = await listing.find_object(
-        client, settings=listing.select_only(settings), resource=resource, namespace=namespace,
-        name=name)
-    if raw is not None:
-        return raw
-    where = f" in the namespace {namespace!r}" if namespace is not None else ''
-    raise commanding.CommandError(
-        f"There is no {resource.kind or resource.plural} {name!r}{where}.")
