@@ -108,18 +108,8 @@ class DaemonFn(Protocol):
     ) -> object: ...
 
 
-class TimerFn(Protocol):
-    """A timer: it is called periodically."""
-    def __call__(
-            self, *,
-            retry: int, started: datetime.datetime, runtime: datetime.timedelta,
-            param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
-            uid: str, name: str, namespace: str, resource: references.Resource,
-            labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
-            stopped: Any,
-            **kwargs: Any,
-    ) -> object: ...
+TimerFn = DaemonFn
+"""A timer: it is called periodically, with the same arguments as a daemon."""
 
 
 class ReconcilingFn(Protocol):
