@@ -98,6 +98,12 @@ class Handler:
     success_level: int = logging.INFO
     """The level at which the log says that the handler has succeeded."""
 
+    title: ClassVar[str] = 'Handler'
+    """What it is called in the log."""
+
+    decorator: ClassVar[str] = 'handler'
+    """The name of the decorator, if it does not depend on the options."""
+
     numeric: ClassVar[tuple[str, ...]] = ('timeout', 'retries', 'backoff')
     """The options that must be numbers: all in seconds, except for ``retries``."""
 
@@ -113,7 +119,7 @@ class Handler:
                             f"kopf.ErrorsMode.PERMANENT, not {self.errors!r}.")
 
     def __repr__(self) -> str:
-        return f'Handler {self.id!r}'
+        return f'{self.title} {self.id!r}'
 
     @functools.cached_property
     def is_async(self) -> bool:
@@ -132,8 +138,7 @@ class Handler:
 class ActivityHandler(Handler):
     activity: causes.Activity
 
-    def __repr__(self) -> str:
-        return f'Activity {self.id!r}'
+    title = 'Activity'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -153,6 +158,9 @@ class ResourceHandler(Handler):
     field: dicts.FieldPath | None = None
     value: ValueFilter = None
 
+    criteria: ClassVar[tuple[str, ...]] = ('value',)
+    """The options that are criteria for the field."""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.when is not None:
@@ -160,8 +168,9 @@ class ResourceHandler(Handler):
         for name, criteria in (('labels', self.labels), ('annotations', self.annotations)):
             for key, criterion in criteria.items() if criteria else ():
                 callbacks.verify_filter(f'{name}={{{key!r}: ...}}', criterion, gets_value=True)
-        if self.value is not None:
-            callbacks.verify_filter('value=', self.value, gets_value=True)
+        for name in self.criteria:
+            if (criterion := getattr(self, name)) is not None:
+                callbacks.verify_filter(f'{name}=', criterion, gets_value=True)
 
     @functools.cached_property
     def unfiltered(self) -> bool:
@@ -174,18 +183,18 @@ class IndexingHandler(ResourceHandler):
     """A handler that fills an index; if ``sharded``, with the objects of the held shards only."""
     sharded: bool = False
 
+    title = 'Indexer'
+    decorator = 'index'
+
     def __post_init__(self) -> None:
         super().__post_init__()
         sharded: object = self.sharded
         if not isinstance(sharded, bool):
             raise TypeError(f"sharded= must be True or False, not {sharded!r}.")
 
-    def __repr__(self) -> str:
-        return f'Indexer {self.id!r}'
-
 
 class WatchingHandler(ResourceHandler):
-    pass
+    decorator = 'event'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -205,12 +214,7 @@ class ChangingHandler(ResourceHandler):
     old: ValueFilter = None
     new: ValueFilter = None
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.old is not None:
-            callbacks.verify_filter('old=', self.old, gets_value=True)
-        if self.new is not None:
-            callbacks.verify_filter('new=', self.new, gets_value=True)
+    criteria = ('value', 'old', 'new')
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -234,11 +238,10 @@ class DaemonHandler(SpawningHandler):
     cancellation_timeout: float | None = None
     cancellation_polling: float | None = None
 
+    title = 'Daemon'
+    decorator = 'daemon'
     numeric = (*SpawningHandler.numeric, 'cancellation_backoff', 'cancellation_timeout',
                'cancellation_polling')
-
-    def __repr__(self) -> str:
-        return f'Daemon {self.id!r}'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -247,10 +250,9 @@ class TimerHandler(SpawningHandler):
     sharp: bool | None = None
     idle: float | None = None
 
+    title = 'Timer'
+    decorator = 'timer'
     numeric = (*SpawningHandler.numeric, 'interval', 'idle')
-
-    def __repr__(self) -> str:
-        return f'Timer {self.id!r}'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -269,8 +271,8 @@ class ReconcilingHandler(ResourceHandler):
     recreate: bool = False
     conditions: bool = False
 
-    def __repr__(self) -> str:
-        return f'Reconciler {self.id!r}'
+    title = 'Reconciler'
+    decorator = 'reconcile'
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -282,29 +284,14 @@ class WebhookHandler(ResourceHandler):
     side_effects: bool | None = None
     ignore_failures: bool | None = None
 
-    def __repr__(self) -> str:
-        return f'Webhook {self.id!r}'
+    title = 'Webhook'
 
 
 def name_decorator(handler: ResourceHandler) -> str:
     """Get the name of the decorator that has declared the handler, e.g. ``create`` or ``timer``."""
     match handler:
-        case WebhookHandler():
-            return handler.reason
-        case IndexingHandler():
-            return 'index'
-        case WatchingHandler():
-            return 'event'
-        case DaemonHandler():
-            return 'daemon'
-        case TimerHandler():
-            return 'timer'
-        case ReconcilingHandler():
-            return 'reconcile'
-        case ChangingHandler(reason=None, initial=True):
-            return 'resume'
         case ChangingHandler(reason=None):
-            return 'field'
-        case ChangingHandler():
+            return 'resume' if handler.initial else 'field'
+        case ChangingHandler() | WebhookHandler():
             return str(handler.reason)
-    return 'handler'
+    return handler.decorator
