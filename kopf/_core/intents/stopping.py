@@ -7,9 +7,7 @@ import abc
 import asyncio
 import enum
 import threading
-from typing import Any, Generic, Self, TypeVar
-
-FlagT = TypeVar('FlagT', bound=enum.Flag)
+from typing import Any, Self
 
 
 class DaemonStoppingReason(enum.Flag):
@@ -53,7 +51,7 @@ class DaemonStoppingReason(enum.Flag):
 _events_lock = threading.Lock()
 
 
-class FlagSetter(Generic[FlagT]):
+class FlagSetter:
     """
     Kopf's side of a flag. It can be set several times; the reasons are combined.
 
@@ -63,14 +61,14 @@ class FlagSetter(Generic[FlagT]):
     __slots__ = ('_async_event', '_sync_event', 'reason')
 
     def __init__(self) -> None:
-        self.reason: FlagT | None = None
+        self.reason: DaemonStoppingReason | None = None
         self._sync_event: threading.Event | None = None
         self._async_event: asyncio.Event | None = None
 
     def is_set(self) -> bool:
         return self.reason is not None
 
-    def set(self, reason: FlagT) -> None:
+    def set(self, reason: DaemonStoppingReason) -> None:
         with _events_lock:
             self.reason = reason if self.reason is None else self.reason | reason
             if self._sync_event is not None:
@@ -95,16 +93,11 @@ class FlagSetter(Generic[FlagT]):
                 self._async_event.set()
         return self._async_event
 
-    @property
-    def sync_waiter(self) -> 'SyncFlagWaiter[FlagT]':
-        return SyncFlagWaiter(self)
-
-    @property
-    def async_waiter(self) -> 'AsyncFlagWaiter[FlagT]':
-        return AsyncFlagWaiter(self)
+    def make_waiter(self, *, is_async: bool) -> 'FlagWaiter':
+        return AsyncFlagWaiter(self) if is_async else SyncFlagWaiter(self)
 
 
-class FlagWaiter(abc.ABC, Generic[FlagT]):
+class FlagWaiter(abc.ABC):
     """
     The handler's side of a flag. It is true in boolean expressions if it is set.
 
@@ -112,7 +105,7 @@ class FlagWaiter(abc.ABC, Generic[FlagT]):
     """
     __slots__ = ('_setter',)
 
-    def __init__(self, setter: FlagSetter[FlagT], /) -> None:
+    def __init__(self, setter: FlagSetter, /) -> None:
         self._setter = setter
 
     def __repr__(self) -> str:
@@ -125,7 +118,7 @@ class FlagWaiter(abc.ABC, Generic[FlagT]):
         return self._setter.is_set()
 
     @property
-    def reason(self) -> FlagT | None:
+    def reason(self) -> DaemonStoppingReason | None:
         """The combination of all reasons so far; None if the flag is not set."""
         return self._setter.reason
 
@@ -139,7 +132,7 @@ class FlagWaiter(abc.ABC, Generic[FlagT]):
         """
 
 
-class SyncFlagWaiter(FlagWaiter[FlagT]):
+class SyncFlagWaiter(FlagWaiter):
     """A flag for synchronous handlers."""
     __slots__ = ()
 
@@ -148,7 +141,7 @@ class SyncFlagWaiter(FlagWaiter[FlagT]):
         return self
 
 
-class AsyncFlagWaiter(FlagWaiter[FlagT]):
+class AsyncFlagWaiter(FlagWaiter):
     """A flag for asynchronous handlers."""
     __slots__ = ()
 
@@ -161,7 +154,7 @@ class AsyncFlagWaiter(FlagWaiter[FlagT]):
         return self
 
 
-DaemonStopper = FlagSetter[DaemonStoppingReason]
-DaemonStopped = FlagWaiter[DaemonStoppingReason]
-SyncDaemonStopperChecker = SyncFlagWaiter[DaemonStoppingReason]
-AsyncDaemonStopperChecker = AsyncFlagWaiter[DaemonStoppingReason]
+DaemonStopper = FlagSetter
+DaemonStopped = FlagWaiter
+SyncDaemonStopperChecker = SyncFlagWaiter
+AsyncDaemonStopperChecker = AsyncFlagWaiter

@@ -234,8 +234,7 @@ class _Call:
             if delays:
                 raise handlererrors.HandlerChildrenRetry(delay=min(delay or 0 for delay in delays))
 
-        stopper = stopping.DaemonStopper()
-        waiter = stopper.async_waiter if handler.is_async else stopper.sync_waiter
+        waiter = stopping.DaemonStopper().make_waiter(is_async=handler.is_async)
         extras: dict[str, Any] = (
             {'stopped': waiter} if isinstance(handler, handlers.SpawningHandler) else {})
         family = subhandling.Family(handler, run_children) if isinstance(

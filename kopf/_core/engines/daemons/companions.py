@@ -427,7 +427,7 @@ class Companion:
         cause = self.companions.make_cause(self.companions.get_body())
         now = spawner.clock.now()
         state = self.state = self.state or progression.HandlerState.new(now=now)
-        waiter = self.stopper.async_waiter if handler.is_async else self.stopper.sync_waiter
+        waiter = self.stopper.make_waiter(is_async=handler.is_async)
         self._patch = cause.patch
         outcome: progression.Outcome | None = None
         try:
