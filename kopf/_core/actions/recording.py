@@ -203,11 +203,13 @@ def make_progress(
     essence of the object after these patches.
     """
     storage = settings.persistence.progress_storage
-    encoded = _encode_seen(
-        cycle, body=body, settings=settings, expected=expected, contributed=contributed)
-    is_too_long = encoded is not None and len(encoded) > MAX_LENGTH
+    encoded: str | None = None
+    if cycle.reason in cycles.CHANGES:
+        base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
+        since = settings.persistence.diffbase_storage.fetch(body=body)
+        encoded = encode_sighting(Sighting(base, cycle.divergent), since=since)
     for scope in reversed(Scope):
-        if scope == Scope.SIGHTINGS and is_too_long:
+        if scope == Scope.SIGHTINGS and len(encoded or '') > MAX_LENGTH:
             continue
         made = _make_progress(cycle, scope, encoded, body=body, storage=storage)
         after = {**body.metadata.annotations, **made.patch.metadata.annotations}
@@ -215,21 +217,6 @@ def make_progress(
             break
     storage.flush()
     return made
-
-
-def _encode_seen(
-        cycle: cycles.Cycle,
-        *,
-        body: bodies.Body,
-        settings: configuration.OperatorSettings,
-        expected: bodies.BodyEssence,
-        contributed: Iterable[patches.Patch],
-) -> str | None:
-    if cycle.reason not in cycles.CHANGES:
-        return None
-    base = None if cycle.base is None else essences.advance(cycle.base, contributed, expected)
-    since = settings.persistence.diffbase_storage.fetch(body=body)
-    return encode_sighting(Sighting(base, cycle.divergent), since=since)
 
 
 def _make_progress(
@@ -327,14 +314,11 @@ def fetch_sighting(
         if record['version'] != VERSION or record['since'] != _fingerprint(
                 settings.persistence.diffbase_storage.fetch(body=body)):
             return Sighting()
-        sighting = Sighting(*(
-            compaction.unpack(record.get(key)) for key in ('base', 'divergent')))
-    except (KeyError, TypeError, ValueError, RecursionError):
+        return Sighting(*(
+            essences.strip(compaction.unpack(record[key])) if record.get(key) is not None else None
+            for key in Sighting._fields))
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         return Sighting()
-    if not all(essence is None or isinstance(essence, dict) for essence in sighting):
-        return Sighting()
-    return Sighting(*(
-        None if essence is None else essences.strip(essence) for essence in sighting))
 
 
 def encode_sighting(sighting: Sighting, *, since: bodies.BodyEssence | None) -> str | None:
