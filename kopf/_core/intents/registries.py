@@ -123,14 +123,11 @@ class OperatorRegistry:
         return tuple(dict.fromkeys([*selectors, *owned, *watched]))
 
 
-_default_registry: OperatorRegistry | None = None
+_default_registry = OperatorRegistry()
 
 
 def get_default_registry() -> OperatorRegistry:
     """Get the default registry, which is the same in all threads."""
-    global _default_registry
-    if _default_registry is None:
-        _default_registry = OperatorRegistry()
     return _default_registry
 
 

@@ -47,7 +47,7 @@ def registry():
 
 @pytest.fixture()
 def default_registry(monkeypatch):
-    monkeypatch.setattr(registries, '_default_registry', None)
+    monkeypatch.setattr(registries, '_default_registry', OperatorRegistry())
 
 
 @pytest.mark.usefixtures('default_registry')
