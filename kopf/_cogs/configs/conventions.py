@@ -162,16 +162,14 @@ def get_annotations(body: Mapping[str, Any]) -> Mapping[str, str]:
 
 def is_own_annotation(key: str, prefixes: Iterable[str]) -> bool:
     prefix, slash, _ = key.partition('/')
-    return key == KUBECTL_KEY or (bool(slash) and prefix in prefixes)
+    return bool(slash) and prefix in prefixes
 
 
-def get_foreign_annotations(body: bodies.Body) -> Mapping[str, str]:
+def get_foreign_annotations(annotations: Mapping[str, str]) -> dict[str, str]:
     """Get the annotations that no Kopf-based operator has written for itself."""
-    annotations = body.metadata.annotations
     prefixes = StorageKeyMarkingConvention.detect_prefixes(annotations)
     return {
-        key: val for key, val in annotations.items()
-        if key == KUBECTL_KEY or not is_own_annotation(key, prefixes)}
+        key: val for key, val in annotations.items() if not is_own_annotation(key, prefixes)}
 
 
 def _is_of_deployment(body: bodies.Body) -> bool:

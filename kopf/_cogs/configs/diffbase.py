@@ -60,11 +60,8 @@ class DiffBaseStorage(conventions.StorageKeyMarkingConvention, conventions.Stora
         if labels:
             stanzas['labels'] = labels
         if annotations:
-            prefixes = self.detect_prefixes(annotations)
-            foreign = {
-                key: val for key, val in annotations.items()
-                if not conventions.is_own_annotation(key, prefixes)
-            }
+            foreign = conventions.get_foreign_annotations(annotations)
+            foreign.pop(conventions.KUBECTL_KEY, None)
             if foreign:
                 stanzas['annotations'] = foreign
         if stanzas:

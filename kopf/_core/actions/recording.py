@@ -291,7 +291,8 @@ def is_too_large(conclusion: cycles.Conclusion, *, body: bodies.Body) -> bool:
     encoded = _encode_divergent(conclusion)
     if encoded is None:
         return False
-    taken = capacity.count_annotations(conventions.get_foreign_annotations(body))
+    taken = capacity.count_annotations(
+        conventions.get_foreign_annotations(body.metadata.annotations))
     room = capacity.MAX_ANNOTATIONS - diffbase.RESERVE - taken
     return len(encoded) > min(room, MAX_LENGTH)
 
