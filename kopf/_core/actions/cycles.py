@@ -52,14 +52,6 @@ class Contribution:
     handler_id: ids.HandlerId
     patch: patches.Patch
 
-    @property
-    def result(self) -> patches.Patch | None:
-        """The handler's result alone, as a patch of the status; None if there is none."""
-        status = self.patch.get('status') or {}
-        if self.handler_id not in status:
-            return None
-        return patches.Patch({'status': {self.handler_id: status[self.handler_id]}})
-
 
 class Conclusion(NamedTuple):
     """What a closing cycle leaves behind."""
@@ -104,11 +96,6 @@ class Cycle(NamedTuple):
         return bool(self.unsaved or self.contributions)
 
     @property
-    def horizon(self) -> bodies.BodyEssence | None:
-        """The state that some handlers have seen, though it is not the last-handled state yet."""
-        return self.base if self.base is not None else self.divergent
-
-    @property
     def is_complete(self) -> bool:
         """Whether all handlers of the cycle have finished; false if there are none."""
         return bool(self.roots) and all(
@@ -116,8 +103,10 @@ class Cycle(NamedTuple):
 
     @property
     def results(self) -> list[patches.Patch]:
-        """The results that no PATCH has carried yet, each as a separate patch."""
-        return [item.result for item in self.contributions if item.result is not None]
+        """The results that no PATCH has carried yet, each as a patch of the status."""
+        return [
+            patches.Patch({'status': {item.handler_id: item.patch['status'][item.handler_id]}})
+            for item in self.contributions if item.handler_id in (item.patch.get('status') or {})]
 
     # Transitions.
 
@@ -372,7 +361,8 @@ class Cycle(NamedTuple):
         not returned.
         """
         if reason in (causes.Reason.NOOP, causes.Reason.RESUME):
-            horizon = self.horizon
+            # The state that some handlers have seen, though it is not the last-handled state yet.
+            horizon = self.base if self.base is not None else self.divergent
             if horizon is not None and self.divergent is not None:
                 horizon = essences.rebase(horizon, self.divergent, essence)
             return horizon if horizon != essence else None

@@ -161,7 +161,7 @@ def test_nothing_is_to_be_written_at_first(cycle):
     assert cycle.oldest is None
     assert not cycle.is_complete
     assert cycle.results == []
-    assert cycle.horizon is None
+    assert (cycle.base, cycle.divergent) == (None, None)
 
 
 def test_an_outcome_is_to_be_written_since_it_is_there(cycle):
@@ -240,7 +240,6 @@ def test_the_earliest_finished_handler_tells_the_base(cycle):
     assert (cycle.base, cycle.divergent) == (None, None)
     cycle = note(cycle, 'other', sees=essence(2))
     assert (cycle.base, cycle.divergent) == (essence(2), None)
-    assert cycle.horizon == essence(2)
 
 
 def test_those_that_have_not_finished_have_seen_nothing(cycle):
@@ -254,7 +253,6 @@ def test_the_later_ones_that_have_seen_something_else_diverge(cycle, outcome):
     cycle = note(cycle, 'other', sees=essence(2))
     cycle = note(cycle, 'fn', outcome, sees=essence(3))
     assert (cycle.base, cycle.divergent) == (essence(2), essence(3))
-    assert cycle.horizon == essence(2)
 
 
 def test_the_later_ones_that_have_seen_the_same_do_not_diverge(cycle):
@@ -265,7 +263,6 @@ def test_the_later_ones_that_have_seen_the_same_do_not_diverge(cycle):
 
 def test_what_diverged_in_the_previous_cycle_is_over_when_one_finishes():
     cycle = make_cycle('fn', divergent=essence(5))
-    assert cycle.horizon == essence(5)
     assert note(cycle, 'fn', RETRY).divergent == essence(5)
     cycle = note(cycle, 'fn', sees=essence(2))
     assert (cycle.base, cycle.divergent) == (essence(2), None)
