@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
-from kopf._cogs.structs import bodies, concealing, dicts, diffs, ids, memos, patches, references
+from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, references
 from kopf._core.actions import cycles, decisions, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
@@ -225,13 +225,10 @@ class _Explainer:
     # Handlers of changes.
 
     def _list_changes(self, diff: diffs.Diff) -> list[Change]:
-        def show(value: Any, field: dicts.FieldPath) -> Any:
-            return concealing.conceal_value(value, field, self._resource)
-
+        shown: Any = concealing.conceal(diff, self._resource)
         return [
-            Change(item.operation.value, '.'.join(item.field),
-                   show(item.old, item.field), show(item.new, item.field))
-            for item in sorted(diff, key=lambda item: item.field)]
+            Change(item.operation.value, '.'.join(item.field), item.old, item.new)
+            for item in sorted(shown, key=lambda item: item.field)]
 
     def _look_ahead(
             self, view: decisions.View, cycle: cycles.Cycle | None, *, initial: bool,

@@ -146,10 +146,7 @@ class ReconcilingCause(ResourceCause):
     children: offspring.Children
 
     def _kwargs(self) -> dict[str, Any]:
-        kwargs = super()._kwargs()
-        kwargs['reason'] = Reason.RECONCILE
-        kwargs['children'] = self.children
-        return kwargs
+        return {**super()._kwargs(), 'reason': Reason.RECONCILE, 'children': self.children}
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
