@@ -7,7 +7,7 @@ diff-base storage. A patch is a merge patch (RFC 7396).
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from kopf._cogs.structs import bodies, patches
+from kopf._cogs.structs import bodies, dicts, patches
 
 OWN_PREFIX = 'kopf.dev/'
 """The prefix of the labels and annotations by which Kopf knows owned resources."""
@@ -26,13 +26,11 @@ def strip(essence: bodies.BodyEssence) -> bodies.BodyEssence:
     meta: Any = essence.get('metadata')
     if not meta:
         return essence
-    own = {
-        stanza: dict.fromkeys(keys) for stanza in ('labels', 'annotations')
-        if (keys := [key for key in meta.get(stanza) or () if key.startswith(OWN_PREFIX)])}
-    if not own:
-        return essence
-    return cast(bodies.BodyEssence, _take_over(
-        cast(dict[str, Any], essence), {'metadata': own}, {}))
+    for stanza in ('labels', 'annotations'):
+        for key in meta.get(stanza) or ():
+            if key.startswith(OWN_PREFIX):
+                essence = dicts.without(essence, ('metadata', stanza, key))
+    return essence
 
 
 def advance(
