@@ -164,7 +164,14 @@ class AnnotationsProgressStorage(conventions.StorageKeyFormingConvention, Progre
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
         full_key, value = self._find(key, body=body)
-        return None if value is None else _decode(value, full_key)
+        if value is None:
+            return None
+        try:
+            return cast(ProgressRecord | None, nesting.parse(value))
+        except ValueError as e:
+            raise ValueError(
+                f"The annotation {full_key} is not readable as a handler's progress ({e}); "
+                f"remove it to start that handler anew.") from e
 
     def store(
             self,
@@ -400,16 +407,6 @@ def iter_annotating(storage: ProgressStorage) -> Iterator[AnnotationsProgressSto
 def _read(body: bodies.Body, path: dicts.FieldPath) -> Any:
     stanza = body.get(path[0])
     return None if stanza is None else dicts.resolve(stanza, path[1:], None)
-
-
-def _decode(value: str, key: str) -> ProgressRecord | None:
-    try:
-        record = nesting.parse(value)
-    except ValueError as e:
-        raise ValueError(
-            f"The annotation {key} is not readable as a handler's progress ({e}); "
-            f"remove it to start that handler anew.") from e
-    return cast(ProgressRecord | None, record)
 
 
 def _write(
