@@ -44,10 +44,8 @@ async def explain(
                     registry=registry, settings=settings, vault=vault) as (client, item):
                 resources = (await scanning.scan(client)).resources
                 resource = _find_resource(kind, resources)
-                place = None
-                if resource.namespaced:
-                    place = references.NamespaceName(
-                        namespace or item.default_namespace or 'default')
+                place = None if not resource.namespaced else references.NamespaceName(
+                    namespace or item.default_namespace or 'default')
                 raw = await listing.find_object(
                     client, settings=listing.select_only(settings), resource=resource,
                     namespace=place, name=name)

@@ -114,23 +114,19 @@ class Explanation:
         yield f"Cause: {self.cause}"
         for change in self.changes:
             yield f"  {change.describe()}"
-        if self.later:
-            yield "Later changes, for the next handling cycle:"
-        for change in self.later:
-            yield f"  {change.describe()}"
-        if self.progress:
-            yield "Progress:"
-        for item in self.progress:
-            yield f"  {item.id}: {item.because}"
-        if self.finalizers:
-            yield "Finalizers:"
-        for finalizer, text in self.finalizers.items():
-            yield f"  {finalizer}: {text}"
-        if self.handlers:
-            yield "Handlers:"
-        for verdict in self.handlers:
-            sign = 'yes' if verdict.is_called else 'no '
-            yield f"  {sign}  {verdict.decorator} {verdict.id}: {verdict.because}"
+        sections = {
+            "Later changes, for the next handling cycle:": [
+                change.describe() for change in self.later],
+            "Progress:": [f"{item.id}: {item.because}" for item in self.progress],
+            "Finalizers:": [f"{name}: {text}" for name, text in self.finalizers.items()],
+            "Handlers:": [
+                f"{'yes' if item.is_called else 'no '}  {item.decorator} {item.id}: {item.because}"
+                for item in self.handlers],
+        }
+        for title, lines in sections.items():
+            if lines:
+                yield title
+            yield from (f"  {line}" for line in lines)
         yield f"Next: {self.next}"
 
 
