@@ -14,7 +14,7 @@ from kopf._cogs.serving import exchanges
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions.execution import Context
 from kopf._core.engines.admission import webhooks
-from kopf._core.engines.admission.reviewing import Dependencies, Reviewer
+from kopf._core.engines.admission.reviewing import Reviewer
 from kopf._kits.webhooks import httpreviews
 from tests.hostile import anything
 
@@ -52,10 +52,11 @@ def make_reviewer():
         patch.spec['added'] = {'field': spec.get('field')}
 
     handlers = list(registry._webhooks)
-    return Reviewer(webhooks.Directory(handlers), Dependencies(
+    return Reviewer(
+        directory=webhooks.Directory(handlers),
         context=Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={}),
         find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None,
-        get_memo=lambda resource, uid: kopf.Memo(uid=uid)))
+        get_memo=lambda resource, uid: kopf.Memo(uid=uid))
 
 
 def send(service, path, text):

@@ -1,31 +1,40 @@
 """
-Admission in a running operator: connects the webhooks of the engine with the operator's other
-parts.
+Admission in a running operator: runs the webhook server, and writes its address into the webhook
+configurations.
 
 The engine (`kopf._core.engines.admission`) imports no other engine and nothing of the reactor. What
 the engine needs from the operator is handed in here: the observed resources and the objects' memos.
 """
-import functools
-from collections.abc import Callable
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from kopf._cogs.clients import api
+from kopf._cogs.aiokits import tasks, timeouts
+from kopf._cogs.clients import api, errors
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
-from kopf._core.engines.admission import reviewing, services, webhooks
+from kopf._core.engines.admission import managing, reviewing, webhooks
 from kopf._core.intents import registries
 from kopf._core.path import changes, objects, saving
 from kopf._core.reactor.watches import discovery
 
+logger = logging.getLogger('kopf._core.engines.admission.services')
+
 Measure = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
+
+LAST_CLOSING = 0.5
+"""How long (seconds) before the deadline the reviews in progress are interrupted."""
 
 
 class Admission:
     """
-    The webhooks of one operator.
+    The webhook server and the webhook configurations of one operator.
 
-    They are started and stopped with the operator. They are also re-registered in the cluster when
-    the set of the served resources changes.
+    The server serves always. The configurations are written from `take_over` to `stand_by`: of all
+    replicas, only one should write them. What is written remains there during the standby. They are
+    written again when the set of the served resources changes.
     """
 
     def __init__(
@@ -40,82 +49,148 @@ class Admission:
         """
         ``find`` returns the item of an object by its resource and uid, if it is known. ``measure``
         wraps the function that answers reviews, if anybody measures that.
+
+        Make the instance after the startup handlers, as they set ``settings.admission``.
         """
         super().__init__()
         self._measure = measure
         self._env = env
+        self._settings = env.settings.admission
         self._registry = registry
         self._insights = insights
         self._find_item = find
         self._resources: frozenset[references.Resource] | None = None
         self._served: dict[references.Resource, reviewing.Served] = {}
-        self._service: services.Service | None = None
+        self._directory = webhooks.Directory(registry._webhooks)
+        self._reviewer = reviewing.Reviewer(
+            directory=self._directory, context=env, find=self._find, get_memo=self._get_memo)
+        self._changed = asyncio.Event()
+        """Set when the configurations can have changed."""
+        self._client_config: reviews.WebhookClientConfig | None = None
+        self._server: asyncio.Task[None] | None = None
+        self._managing: asyncio.Task[None] | None = None
+        self._manager: managing.Manager | None = None
+        self._is_standby = True
 
     def start(self, client: api.Client) -> None:
         """
-        Start the webhook server.
-
-        Call this after the startup handlers: they choose the server
-        (``settings.admission.server``).
+        Start the server if there are admission handlers; and write the configurations if they are
+        managed.
 
         :raises activities.ActivityError: if there are admission handlers but no server is set.
         """
-        directory = webhooks.Directory(self._registry._webhooks)
-        self._service = services.Service(
-            client=client, settings=self._env.settings, directory=directory,
-            get_bound=self._get_bound)
-        reviewer: reviews.WebhookFn = functools.partial(
-            self._review, reviewing.Reviewer(directory, reviewing.Dependencies(
-                context=self._env, find=self._find, get_memo=self._get_memo)))
-        if self._measure is not None:
-            reviewer = self._measure(reviewer, directory)
-        try:
-            self._service.start(reviewer)
-        except services.ServerError as e:
-            raise activities.ActivityError(str(e), {}) from e
-        self._insights.subscribe(self._service.changed)
+        if self._directory.webhooks:
+            if self._settings.server is None:
+                ids = ', '.join(repr(webhook.sample.id) for webhook in self._directory.webhooks)
+                raise activities.ActivityError(
+                    f"Admission handlers need a server or a tunnel, but none is configured: "
+                    f"set settings.admission.server in a startup handler, e.g. to "
+                    f"kopf.WebhookServer(...). The handlers: {ids}.", {})
+            fn = self._review if self._measure is None else (
+                self._measure(self._review, self._directory))
+            self._server = asyncio.create_task(
+                self._serve(self._settings.server, fn), name="webhook server")
+        if self._settings.managed is not None:
+            self._manager = managing.Manager(
+                client=client, settings=self._env.settings, name=self._settings.managed)
+            self._managing = asyncio.create_task(
+                self._manager.run(
+                    self._changed, lambda: None if self._is_standby else self._describe()),
+                name="webhook manager")
+        self._insights.subscribe(self._changed)
 
     async def serve(self) -> None:
         """
-        Wait for the webhook server, until this task is cancelled.
+        Wait until the server ends, or until cancelled. The cancellation does not stop the server.
 
-        :raises activities.ActivityError: if the server stops or fails.
+        :raises activities.ActivityError: if the server has failed or has ended.
         """
-        assert self._service is not None
-        try:
-            await self._service.wait()
-        except services.ServerError as e:
-            raise activities.ActivityError(str(e), {}) from e
+        while True:
+            running = {task for task in (self._server, self._managing) if task is not None}
+            if not running:
+                await asyncio.Event().wait()
+            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
 
     # The parts of the operator that only one replica runs: by Leases, and by peering.
 
     def take_over(self) -> None:
-        """Register the webhooks in the cluster: of all replicas, this one works."""
-        assert self._service is not None
-        self._service.take_over()
+        """Write the configurations from now on, and overwrite what other replicas have written."""
+        self._is_standby = False
+        if self._manager is not None:
+            self._manager.distrust()
+        self._changed.set()
 
     def stand_by(self) -> None:
-        """Register the webhooks no more; those in the cluster are answered as before."""
-        assert self._service is not None
-        self._service.stand_by()
+        """Write the configurations no more; those in the cluster are answered as before."""
+        self._is_standby = True
 
     async def stop(self, deadline: float) -> None:
-        """Stop the webhook server by the deadline, which is a time of the event loop."""
-        if self._service is not None:
-            self._insights.unsubscribe(self._service.changed)
-            await self._service.stop(deadline)
+        """
+        Remove the webhooks from the cluster, except for the persistent ones; then, stop the server.
 
-    async def _review(
-            self, reviewer: reviewing.Reviewer, request: reviews.Request, **kwargs: Any,
-    ) -> reviews.Response:
-        self._env.client.enter_term()
-        return await reviewer(request, **kwargs)
+        The webhooks that another operator has written are not removed.
 
-    def _get_bound(self) -> services.Bound | None:
-        if self._insights.resources is None:
+        In this order, the API server does not call a webhook that is not served any more. The
+        deadline is a time of the event loop. After it, the reviews in progress are interrupted.
+        """
+        self._insights.unsubscribe(self._changed)
+        if self._managing is not None and self._manager is not None:
+            await tasks.cancel([self._managing])
+            try:
+                async with timeouts.timeout_at(deadline):
+                    await self._manager.clean(self._describe(persistent=True) or {})
+            except (errors.APIError, TimeoutError) as e:
+                logger.warning(f"The webhooks are left in the cluster, as it does not let them be "
+                               f"removed: {e or 'timeout'}")
+        if self._server is not None:
+            self._server.cancel()  # it answers the requests in progress
+            left = deadline - LAST_CLOSING - asyncio.get_running_loop().time()
+            await asyncio.wait([self._server], timeout=max(0.0, left))
+            await tasks.cancel([self._server])
+
+    async def _serve(self, server: Any, fn: reviews.WebhookFn) -> None:
+        try:
+            async with contextlib.AsyncExitStack() as stack:
+                if hasattr(type(server), '__aenter__'):
+                    server = await stack.enter_async_context(server)
+                iterator: AsyncIterator[reviews.WebhookClientConfig] = server(fn)
+                if hasattr(iterator, 'aclose'):
+                    stack.push_async_callback(iterator.aclose)
+                async for client_config in iterator:
+                    self._client_config = client_config
+                    self._changed.set()
+        except Exception as e:
+            raise activities.ActivityError(
+                f"The webhook server has failed: {e or repr(e)}", {}) from e
+        raise activities.ActivityError(
+            "The webhook server has ended, and so does the operator.", {})
+
+    def _describe(self, *, persistent: bool = False) -> managing.Records | None:
+        """
+        Make both configurations as they should be now; both are empty without admission handlers.
+
+        Returns None as long as the address of the server or the resources are not known.
+        """
+        managed, config = self._settings.managed, self._client_config
+        if not self._directory.webhooks:
+            return dict.fromkeys(managing.CONFIGURATIONS, ())
+        if managed is None or config is None or self._insights.resources is None:
             return None
         self._refresh()
-        return {resource: tuple(members) for resource, members in self._served.values()}
+        return {
+            reason: webhooks.build_configuration(
+                [webhook for webhook in self._directory.webhooks
+                 if webhook.sample.reason == reason and (
+                     webhook.sample.persistent or not persistent)],
+                dict(self._served.values()), managed=managed, client_config=config)
+            for reason in managing.CONFIGURATIONS
+        }
+
+    async def _review(self, request: reviews.Request, **kwargs: Any) -> reviews.Response:
+        self._env.client.enter_term()
+        return await self._reviewer(request, **kwargs)
 
     def _find(self, resource: references.Resource) -> reviewing.Served | None:
         self._refresh()

@@ -8,12 +8,15 @@ import logging
 import pytest
 
 import kopf
+from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
+from kopf._core.engines.activities import ActivityError
 from kopf._core.engines.admission.managing import Manager
-from kopf._core.engines.admission.services import ServerError, Service
-from kopf._core.engines.admission.webhooks import Directory
+from kopf._core.path import saving
+from kopf._core.reactor.admitting import Admission
+from kopf._core.reactor.watches import discovery
 
 MARK = 'kopf.dev/webhooks-of'
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', namespaced=True)
@@ -196,9 +199,13 @@ async def test_failures_are_tried_again_and_told_once(client, manager, caplog):
 @pytest.fixture()
 def make_service(client, settings):
     def make(registry, bound=True):
-        handlers = list(registry._webhooks)
-        service = Service(client=client, settings=settings, directory=Directory(handlers),
-                          get_bound=lambda: {RESOURCE: handlers} if bound else None)
+        insights = discovery.Insights()
+        if bound:
+            insights.set_resources([RESOURCE])
+        service = Admission(
+            env=saving.Environment(
+                client=client, settings=settings, clock=Clock(), indices={}, memo=None),
+            registry=registry, insights=insights, find=lambda resource, uid: None)
         service.take_over()
         return service
     return make
@@ -208,16 +215,12 @@ def make_service(client, settings):
 def registry():
     registry = kopf.OperatorRegistry()
 
-    @kopf.on.validate('any', registry=registry, id='passing')
-    @kopf.on.validate('any', registry=registry, id='kept', persistent=True)
+    @kopf.on.validate('kopfexamples', registry=registry, id='passing')
+    @kopf.on.validate('kopfexamples', registry=registry, id='kept', persistent=True)
     def fn(**_):
         pass
 
     return registry
-
-
-async def fn(request, **_):
-    return {}
 
 
 async def until(predicate):
@@ -227,8 +230,8 @@ async def until(predicate):
 
 
 async def test_handlers_need_a_server(make_service, registry):
-    with pytest.raises(ServerError, match=r"settings.admission.server.*'kept', 'passing'"):
-        make_service(registry).start(fn)
+    with pytest.raises(ActivityError, match=r"settings.admission.server.*'kept', 'passing'"):
+        make_service(registry).start(client)
 
 
 async def test_without_handlers_nothing_is_served(make_service, settings, client):
@@ -238,8 +241,8 @@ async def test_without_handlers_nothing_is_served(make_service, settings, client
 
     settings.admission.server = server
     service = make_service(kopf.OperatorRegistry())
-    service.start(fn)
-    waiting = asyncio.create_task(service.wait())
+    service.start(client)
+    waiting = asyncio.create_task(service.serve())
     await asyncio.sleep(0.01)
     assert not waiting.done()
     waiting.cancel()
@@ -265,7 +268,7 @@ async def test_a_server_that_is_slow_to_leave_is_interrupted_before_the_deadline
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await asyncio.sleep(1)
     begun = asyncio.get_running_loop().time()
     await service.stop(begun + 5)
@@ -286,7 +289,7 @@ async def test_webhooks_are_in_the_cluster_while_served_and_the_persistent_ones_
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await until(lambda: client.get(V))
     assert [record['name'] for record in client.get(V)] == ['kept.auto.test', 'passing.auto.test']
     await service.stop(asyncio.get_running_loop().time() + 5)
@@ -301,7 +304,7 @@ async def test_unmanaged_configurations_are_left_alone(make_service, settings, r
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await asyncio.sleep(0.01)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
@@ -319,7 +322,7 @@ async def test_every_client_config_is_applied(make_service, settings, registry, 
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await until(lambda: client.get(V))
     assert client.get(V)[0]['clientConfig'] == {'url': 'https://host/first/kept'}
     more.set()
@@ -336,7 +339,7 @@ async def test_nothing_is_written_before_the_resources_are_known(
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry, bound=False)
-    service.start(fn)
+    service.start(client)
     await asyncio.sleep(0.01)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
@@ -351,7 +354,7 @@ async def test_an_unreachable_cluster_does_not_hold_the_exit(
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await until(lambda: client.get(V))
     client.faults += [errors.APIConnectionError("gone")] * 10
     await service.stop(asyncio.get_running_loop().time() + 5)
@@ -368,9 +371,9 @@ async def test_a_server_that_ends_is_an_error(make_service, settings, registry, 
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(fn)
-    with pytest.raises(ServerError, match=text):
-        await service.wait()
+    service.start(client)
+    with pytest.raises(ActivityError, match=text):
+        await service.serve()
     await service.stop(asyncio.get_running_loop().time() + 5)
 
 
@@ -393,7 +396,7 @@ async def test_servers_are_used_as_context_managers_if_they_are(make_service, se
 
     settings.admission.server = Server()
     service = make_service(registry)
-    service.start(fn)
+    service.start(client)
     await until(lambda: 'called' in log)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert log == ['entered', 'called', 'exited']
@@ -424,9 +427,9 @@ FIRST, SECOND = ['https://host/0'] * 2, ['https://host/1'] * 2
 
 async def test_webhooks_of_another_operator_are_not_removed(replicas, client, caplog):
     first, second = replicas
-    first.start(fn)
+    first.start(client)
     await until(lambda: get_urls(client) == FIRST)
-    second.start(fn)
+    second.start(client)
     await until(lambda: get_urls(client) == SECOND)
     caplog.set_level(logging.INFO)
     await first.stop(asyncio.get_running_loop().time() + 5)
@@ -439,16 +442,16 @@ async def test_webhooks_of_another_operator_are_not_removed(replicas, client, ca
 async def test_standbys_serve_but_write_nothing_until_they_take_over(replicas, client):
     first, second = replicas
     second.stand_by()
-    first.start(fn)
-    second.start(fn)
+    first.start(client)
+    second.start(client)
     await until(lambda: get_urls(client) == FIRST)
-    second.changed.set()
+    second._changed.set()
     await asyncio.sleep(0.01)
     assert get_urls(client) == FIRST
     first.stand_by()
     second.take_over()
     await until(lambda: get_urls(client) == SECOND)
-    first.changed.set()
+    first._changed.set()
     await asyncio.sleep(0.01)
     assert get_urls(client) == SECOND
     second.stand_by()
@@ -460,7 +463,7 @@ async def test_standbys_serve_but_write_nothing_until_they_take_over(replicas, c
 
 async def test_standby_removes_what_nobody_has_overwritten(replicas, client):
     first, _ = replicas
-    first.start(fn)
+    first.start(client)
     await until(lambda: get_urls(client) == FIRST)
     first.stand_by()
     await first.stop(asyncio.get_running_loop().time() + 5)

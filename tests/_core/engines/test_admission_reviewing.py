@@ -17,7 +17,7 @@ from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions.execution import Context
 from kopf._core.engines.admission import answers, questions, webhooks
-from kopf._core.engines.admission.reviewing import Dependencies, Reviewer, make_changes
+from kopf._core.engines.admission.reviewing import Reviewer, make_changes
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
 ABSENT = object()
@@ -49,11 +49,12 @@ def review(registry):
 
     async def call(request, **kwargs):
         handlers = list(registry._webhooks)
-        reviewer = Reviewer(webhooks.Directory(handlers), Dependencies(
+        reviewer = Reviewer(
+            directory=webhooks.Directory(handlers),
             context=Context(
                 settings=settings, clock=Clock(), indices={'index': {'key': 'value'}}),
             find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None,
-            get_memo=lambda resource, uid: kopf.Memo(uid=uid)))
+            get_memo=lambda resource, uid: kopf.Memo(uid=uid))
         response = await reviewer(request, **kwargs)
         json.dumps(response)
         assert response['kind'] == 'AdmissionReview'

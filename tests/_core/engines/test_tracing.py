@@ -403,9 +403,10 @@ def review(registry, context):
         raise kopf.AdmissionError("no")
 
     declared = list(registry._webhooks)
-    reviewer = reviewing.Reviewer(webhooks.Directory(declared), reviewing.Dependencies(
+    reviewer = reviewing.Reviewer(
+        directory=webhooks.Directory(declared),
         context=context, find=lambda resource: (resource, declared),
-        get_memo=lambda *_: kopf.Memo()))
+        get_memo=lambda *_: kopf.Memo())
     request = {
         'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
             'uid': 'uid1', 'operation': 'CREATE', 'name': 'obj', 'namespace': 'ns',

@@ -83,11 +83,13 @@ def test_resources_that_are_not_known_yet_are_taken_as_told(admission, insights)
 
 
 def test_resources_that_come_and_go_are_followed(admission, insights):
-    assert admission._get_bound() is None
-    insights.set_resources([])
-    assert admission._get_bound() == {}
-    insights.set_resources([RESOURCE])
-    assert list(admission._get_bound()) == [RESOURCE]
+    admission._settings.managed = 'auto.test'
+    admission._client_config = {'url': 'https://host'}
+    assert admission._describe() is None
+    for resources, expected in [([], []), ([RESOURCE], ['kopfexamples']), ([OTHER], [])]:
+        insights.set_resources(resources)
+        rules = [rule for record in admission._describe()['validate'] for rule in record['rules']]
+        assert [name for rule in rules for name in rule['resources']] == expected
 
 
 def test_memos_are_those_of_the_objects_or_passing_ones(admission):
@@ -128,7 +130,7 @@ async def test_what_threads_want_in_a_later_term_than_that_of_the_review_is_not_
 
     insights.set_resources([RESOURCE])
     admission.start(client)
-    await admission._service.changed.wait()
+    await admission._changed.wait()
     await server.review(client.api.objects['obj'])
     assert written == [False]
     await server.review(client.api.objects['obj'])

@@ -106,10 +106,11 @@ async def test_attempts_of_webhooks_are_told():
         raise kopf.AdmissionError("no")
 
     handlers = list(registry._webhooks)
-    reviewer = reviewing.Reviewer(webhooks.Directory(handlers), reviewing.Dependencies(
+    reviewer = reviewing.Reviewer(
+        directory=webhooks.Directory(handlers),
         context=Context(settings=kopf.OperatorSettings(), clock=Clock(), indices={},
                         observer=observers.Telling([observer])),
-        find=lambda resource: (resource, handlers), get_memo=lambda *_: kopf.Memo()))
+        find=lambda resource: (resource, handlers), get_memo=lambda *_: kopf.Memo())
     await reviewer({'apiVersion': 'admission.k8s.io/v1', 'kind': 'AdmissionReview', 'request': {
         'uid': 'uid1', 'operation': 'CREATE', 'object': {'metadata': {'name': 'x'}},
         'resource': {'group': 'kopf.dev', 'version': 'v1', 'resource': 'kopfexamples'}}})

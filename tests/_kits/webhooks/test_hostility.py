@@ -29,9 +29,10 @@ async def serve():
         patch.spec['changed'] = len(diff)
 
     handlers = list(registry._webhooks)
-    reviewer = reviewing.Reviewer(webhooks.Directory(handlers), reviewing.Dependencies(
+    reviewer = reviewing.Reviewer(
+        directory=webhooks.Directory(handlers),
         context=Context(settings=settings, clock=Clock(), indices={}), get_memo=lambda *_: None,
-        find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None))
+        find=lambda resource: (RESOURCE, handlers) if resource == RESOURCE else None)
     async with kopf.WebhookServer(addr='127.0.0.1', port=0, insecure=True) as server:
         yield get_port(await anext(server(reviewer)))
     settings.execution.executor.shutdown()

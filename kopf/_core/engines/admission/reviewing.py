@@ -2,7 +2,7 @@
 Reviewing: calls the handlers that match a request, and makes the response of their outcomes.
 """
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from kopf._cogs.structs import bodies, diffs, patches, references, reviews
@@ -10,12 +10,13 @@ from kopf._core.actions import execution, loggers
 from kopf._core.engines.admission import answers, questions, webhooks
 from kopf._core.intents import causes, filters, handlers
 
-Served = tuple[references.Resource, Iterable[handlers.WebhookHandler]]
+Served = tuple[references.Resource, Collection[handlers.WebhookHandler]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Dependencies:
-    """What a reviewer needs from the operator."""
+class Reviewer:
+    """Answers reviews: webhook servers call it, see `kopf.WebhookFn`."""
+    directory: webhooks.Directory
     context: execution.Context
 
     find: Callable[[references.Resource], Served | None]
@@ -23,15 +24,6 @@ class Dependencies:
 
     get_memo: Callable[[references.Resource, str | None], Any]
     """Gets the memo of an object by its uid; a temporary memo if the object is not known (yet)."""
-
-
-class Reviewer:
-    """Answers reviews: webhook servers call it, see `kopf.WebhookFn`."""
-
-    def __init__(self, directory: webhooks.Directory, dependencies: Dependencies) -> None:
-        super().__init__()
-        self._directory = directory
-        self._dependencies = dependencies
 
     async def __call__(
             self,
@@ -51,31 +43,29 @@ class Reviewer:
         :raises questions.UnknownResourceError: if the resource has no handlers.
         """
         question = questions.parse(request)
-        found = self._dependencies.find(question.resource)
+        found = self.find(question.resource)
         if found is None:
             raise questions.UnknownResourceError(
                 f"There are no handlers for the resource: {question.resource}")
         resource, candidates = found
         if webhook:
-            own = self._directory.find(webhook)
+            own = self.directory.find(webhook)
             candidates = [handler for handler in candidates if handler in own]
         concerned = [handler for handler in candidates if concerns(handler, question)]
         if not concerned:
             return answers.answer(question)
         try:
-            return await self._review(question, resource, concerned, headers, sslpeer)
+            cause = self._make_cause(question, resource, headers or {}, sslpeer or None)
+            return await self._review(question, cause, concerned)
         except RecursionError as e:
             raise questions.MalformedRequestError("The objects are nested too deeply.") from e
 
     async def _review(
             self,
             question: questions.Question,
-            resource: references.Resource,
+            cause: causes.WebhookCause,
             concerned: Collection[handlers.WebhookHandler],
-            headers: Mapping[str, str] | None,
-            sslpeer: Mapping[str, Any] | None,
     ) -> reviews.Response:
-        cause = self._make_cause(question, resource, headers, sslpeer)
         unchanging = cause if all(handler.reason == 'mutate' for handler in concerned) else (
             dataclasses.replace(cause, patch=patches.Patch(body=cause.body)))
         failures: list[BaseException] = []
@@ -90,8 +80,7 @@ class Reviewer:
                 failures.append(e.error)
                 continue
             called.add((handler.reason, handler.key))
-            outcome = await execution.execute(
-                handler, own, context=self._dependencies.context)
+            outcome = await execution.execute(handler, own, context=self.context)
             if outcome.exception is not None:
                 failures.append(outcome.exception)
             elif outcome.result is False:
@@ -116,17 +105,16 @@ class Reviewer:
             self,
             question: questions.Question,
             resource: references.Resource,
-            headers: Mapping[str, str] | None,
+            headers: Mapping[str, str],
             sslpeer: Mapping[str, Any] | None,
     ) -> causes.WebhookCause:
-        dependencies = self._dependencies
         body = bodies.Body(question.raw)
         meta = question.raw.get('metadata') or {}
         uid = None if question.operation == 'CREATE' else meta.get('uid')
         return causes.WebhookCause(
-            logger=loggers.LocalObjectLogger(body=body, settings=dependencies.context.settings),
-            memo=dependencies.get_memo(resource, uid),
-            indices=dependencies.context.indices,
+            logger=loggers.LocalObjectLogger(body=body, settings=self.context.settings),
+            memo=self.get_memo(resource, uid),
+            indices=self.context.indices,
             resource=resource,
             body=body,
             patch=patches.Patch(body=body),
@@ -135,8 +123,8 @@ class Reviewer:
             dryrun=question.dryrun,
             warnings=[],
             userinfo=question.userinfo,
-            headers={} if headers is None else headers,
-            sslpeer=sslpeer or None,
+            headers=headers,
+            sslpeer=sslpeer,
             diff=diffs.diff(question.old, question.new),
             old=None if question.old is None else bodies.Body(question.old),
             new=None if question.new is None else bodies.Body(question.new),
