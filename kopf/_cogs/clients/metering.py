@@ -6,7 +6,7 @@ The connections of a client that counts nothing are not wrapped: so, that costs 
 import contextlib
 import functools
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from kopf._cogs.clients import api, connections, transfers
@@ -24,19 +24,9 @@ def _wrap(count: Count, connection: connections.Connection) -> None:
     plain_exchange, plain_stream = connection.exchange, connection.stream
     host = urllib.parse.urlsplit(connection.shown).netloc
 
-    async def exchange(
-            method: str,
-            target: str,
-            *,
-            headers: Mapping[str, str],
-            body: bytes | None,
-            connect_timeout: float | None = None,
-            permit: Callable[[], None] | None = None,
-    ) -> transfers.Response:
+    async def exchange(method: str, target: str, **options: Any) -> transfers.Response:
         try:
-            response = await plain_exchange(
-                method, target, headers=headers, body=body, connect_timeout=connect_timeout,
-                permit=permit)
+            response = await plain_exchange(method, target, **options)
         except api.NETWORK_ERRORS:
             count(None, method, host)
             raise

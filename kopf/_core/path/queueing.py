@@ -6,7 +6,7 @@ Which object is next, is decided by `priorities`.
 """
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
@@ -109,11 +109,6 @@ class WorkQueue:
         self._workers: dict[Item, asyncio.Task[None]] = {}
         self._pumping: asyncio.Handle | None = None
         self.packer = inboxes.Packer(settings)
-
-    @property
-    def at_work(self) -> Collection[Item]:
-        """The items that workers process now."""
-        return self._workers.keys()
 
     @property
     def is_idle(self) -> bool:

@@ -182,7 +182,7 @@ class Operator:
                 flags.raise_flag(ready_flag)
             await aiotasks.gather(
                 self._vault.guard(), admission.serve(), self._monitor.run(), self._role.run(),
-                watches.serve(), *([] if self._measures is None else [self._measures.run()]))
+                watches.serve(), *([] if self._measures is None else [self._measures.meter.run()]))
         finally:
             self._monitor.dismiss()
             try:

@@ -1,11 +1,12 @@
 """
 Operators in a small world, with their metrics read as Prometheus would read them.
 """
+from prometheus_client import exposition
+
 import kopf
 from kopf._cogs.aiokits import pulses
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
-from kopf._core.engines.metrics import exposition
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.views import inspection, metrics
@@ -56,9 +57,9 @@ class Measured:
         await self.operator.stop()
 
     async def get_text(self, accept=''):
-        readings = await self.measures._read()
-        text, _ = exposition.render(self.measures.meter, readings, accept=accept)
-        return text.decode()
+        await self.measures._read()
+        encode, _ = exposition.choose_encoder(accept)
+        return encode(self.measures).decode()
 
     async def scrape(self):
         return Scrape(await self.get_text())

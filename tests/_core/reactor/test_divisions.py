@@ -908,7 +908,6 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
         switch=switches.Switch(), indices=replica.indexers, underway=())
     assert len([item async for item in inspector.tour()]) == 2
     assert len(list(inspector.companions)) == 2
-    assert len(inspector.queues) == 2
     await replica.stop()
 
 

@@ -5,6 +5,7 @@ import asyncio
 import concurrent.futures
 import subprocess
 import sys
+import types
 
 import prometheus_client
 import pytest
@@ -288,15 +289,15 @@ async def test_requests_without_an_answer_have_the_code_of_client_go():
 ])
 async def test_reviews_are_counted_by_webhooks(error, code):
     async def review(request, **kwargs):
-        assert kwargs == {'webhook': 'the-slug', 'headers': {'a': 'b'}, 'sslpeer': None}
+        assert kwargs == {'webhook': 'the-slug', 'headers': {'a': 'b'}}
         if error is not None:
             raise error
         return {'uid': '1'}
 
+    directory = types.SimpleNamespace(
+        webhooks=[types.SimpleNamespace(path='the_path', slug='the-slug')])
     async with Measured(declare_created) as measured:
-        fn = measured.measures.meter.observe_reviews(
-            review, known={'the-slug': 'the_path', 'the_path': 'the_path'},
-            get_code=metrics.get_code)
+        fn = measured.measures.observe_reviews(review, directory)
         try:
             assert await fn({}, webhook='the-slug', headers={'a': 'b'}) == {'uid': '1'}
         except type(error or ()) as e:
@@ -313,8 +314,7 @@ async def test_webhooks_that_do_not_exist_have_no_labels_of_their_own():
         return {}
 
     async with Measured(declare_created) as measured:
-        fn = measured.measures.meter.observe_reviews(
-            review, known={}, get_code=metrics.get_code)
+        fn = measured.measures.observe_reviews(review, types.SimpleNamespace(webhooks=[]))
         for number in range(10):
             await fn({}, webhook=f'invented{number}')
         scrape = await measured.scrape()

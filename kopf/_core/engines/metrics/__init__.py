@@ -11,9 +11,8 @@ asks for the metrics. The library ``prometheus_client`` makes the text, together
 that the author has registered in its default registry. Kopf registers nothing there, so operators
 in one process do not clash.
 
-The modules: `histograms` and `meters` count; `lags` measures the event loop; `families` converts to
-the types of the library; `exposition` makes the text. Only the last two import the library. Nothing
-is imported unless the metrics are served.
+The modules: `series` has the values of the metrics, and converts them to the types of the library;
+`meters` describes the metrics, and counts. Nothing is imported unless the metrics are served.
 
 The package may import the actions, the intents, and the cogs. The package guarantees that no
 metrics contain names or contents of objects.

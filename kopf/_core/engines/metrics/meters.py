@@ -1,20 +1,50 @@
 """
 Meters: they count what happens in an operator. They are called often, so they do as little as
-possible; the names of the metrics are in `families`.
+possible.
+
+The names, the labels, and the bounds of the first metrics are those of controller-runtime.
 """
 import asyncio
-import collections
+import functools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from prometheus_client import core
+
 from kopf._cogs.clients import errors
-from kopf._cogs.structs import bodies, references, reviews
+from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
-from kopf._core.engines.metrics import histograms
+from kopf._core.engines.metrics import series
 from kopf._core.intents import causes, handlererrors, handlers
 
 V = TypeVar('V')
+
+QUEUE_BOUNDS = tuple(float(f'1e{exponent}') for exponent in range(-8, 4))
+"""The bounds (seconds) of the work queue and of webhooks, as in controller-runtime."""
+
+RECONCILE_BOUNDS = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.6, 0.7, 0.8, 0.9,
+    1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 15.0, 20.0,
+    25.0, 30.0, 40.0, 50.0, 60.0)
+"""The bounds (seconds) of reconciliations, as in controller-runtime."""
+
+HANDLER_BOUNDS = (
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+"""The bounds (seconds) of handlers: of quick ones, and of those that run for hours."""
+
+LAG_BOUNDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The bounds (seconds) of delays of the event loop."""
+
+LAG_INTERVAL = 1.0
+"""How often (seconds) the delay of the event loop is measured."""
+
+OWN = ('controller',)
+BOTH = ('name', 'controller')
+ATTEMPT = ('handler', 'kind', 'outcome')
+
+ERROR_CODE = '<error>'
+"""The code of requests that have failed by an error of the network, as in client-go."""
 
 RESULTS = ('success', 'error', 'requeue', 'requeue_after')
 """The results of reconciliations: those of controller-runtime."""
@@ -28,22 +58,10 @@ SEQUELS: Mapping[observers.Sequel, str] = {
     observers.Sequel.AGAIN: 'requeue',
 }
 
-OTHER_WEBHOOK = ''
-"""The label of requests to unknown webhooks: the clients choose their names."""
-
 
 def get_controller(resource: references.Resource) -> str:
     """Get the name of the controller: the kind in lower case, as in controller-runtime."""
     return (resource.kind or resource.plural).lower()
-
-
-class Reading(NamedTuple):
-    """What is not counted, but read when somebody asks for the metrics."""
-    name: str
-    text: str
-    labels: tuple[str, ...]
-    values: Mapping[tuple[str, ...], float]
-    is_counter: bool = False
 
 
 class Since(NamedTuple):
@@ -55,22 +73,19 @@ class Since(NamedTuple):
 class ControllerMeter:
     """What happens to the objects of one kind."""
     __slots__ = (
-        '_failures', 'adds', 'queued', 'results', 'retries', 'seconds', 'terminal', 'worked')
+        '_failures', 'adds', 'errors', 'queued', 'results', 'retries', 'seconds', 'terminal',
+        'worked')
 
-    def __init__(self, failures: 'Failures') -> None:
-        self._failures = failures
-        self.results = dict.fromkeys(RESULTS, 0)
-        self.terminal = 0
-        """How many reconciliations have failed for good."""
-        self.retries = 0
-        self.seconds = histograms.Histogram(histograms.RECONCILE_BOUNDS)
-        self.adds = 0
-        self.queued = histograms.Histogram(histograms.QUEUE_BOUNDS)
-        self.worked = histograms.Histogram(histograms.QUEUE_BOUNDS)
-
-    def add(self) -> None:
-        """Count an object that is queued."""
-        self.adds += 1
+    def __init__(self, meter: 'Meter', name: str) -> None:
+        self._failures = meter.failures
+        self.results = {result: meter.results[name, result] for result in RESULTS}
+        self.errors = meter.errors[name,]
+        self.terminal = meter.terminal[name,]
+        self.seconds = meter.seconds[name,]
+        self.adds = meter.adds[name, name]
+        self.queued = meter.queued[name, name]
+        self.worked = meter.worked[name, name]
+        self.retries = meter.retries[name, name]
 
     def end(
             self,
@@ -80,7 +95,7 @@ class ControllerMeter:
         self.seconds.observe(seconds)
         is_terminal = self._failures.take() if self._failures.are_there else None
         if sequel is observers.Sequel.REST and is_terminal is None:  # nearly always
-            self.results['success'] += 1
+            self.results['success'].add()
             return
         if sequel is None and not isinstance(error, Exception):
             return
@@ -88,44 +103,14 @@ class ControllerMeter:
             result = 'requeue'
         elif sequel is None or is_terminal is not None:
             result = 'error'
+            self.errors.add()
         else:
             result = SEQUELS[sequel]
-        self.results[result] += 1
+        self.results[result].add()
         if is_terminal:
-            self.terminal += 1
+            self.terminal.add()
         if result != 'success' and sequel is not observers.Sequel.REST:
-            self.retries += 1
-
-
-class AttemptMeter(dict[str, histograms.Histogram]):
-    """The durations of the attempts of one handler, by their outcomes."""
-
-    def __init__(self, failures: 'Failures') -> None:
-        super().__init__()
-        self._failures = failures
-        for outcome in OUTCOMES:
-            self[outcome]
-
-    def __missing__(self, outcome: str) -> histograms.Histogram:
-        self[outcome] = histograms.Histogram(histograms.HANDLER_BOUNDS)
-        return self[outcome]
-
-    def end(
-            self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
-    ) -> None:
-        self[observers.name_outcome(outcome)].observe(seconds)
-
-    def end_in_reconciliation(
-            self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
-    ) -> None:
-        if outcome is not None and outcome.exception is None:
-            self['success'].observe(seconds)
-            return
-        self[observers.name_outcome(outcome)].observe(seconds)
-        if outcome is not None and not outcome.waiting and (
-                outcome.final
-                or not isinstance(outcome.exception, handlererrors.TemporaryError)):
-            self._failures.note(is_terminal=outcome.final)
+            self.retries.add()
 
 
 class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
@@ -153,34 +138,31 @@ class Failures(weakref.WeakKeyDictionary['asyncio.Task[Any]', bool]):
         return found
 
 
-class WebhookMeter:
-    """The requests to one webhook."""
+class AttemptMeter(series.Made[str, series.Histogram]):
+    """The durations of the attempts of one handler, by their outcomes."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.in_flight = 0
-        self.codes = {'200': 0, '500': 0}
-        self.seconds = histograms.Histogram(histograms.QUEUE_BOUNDS)
+    def __init__(self, meter: 'Meter', key: tuple[str, str]) -> None:
+        super().__init__(lambda outcome: meter.attempts[*key, outcome])
+        self._failures = meter.failures
+        for outcome in OUTCOMES:
+            self[outcome]
 
-    def begin(self) -> None:
-        self.in_flight += 1
+    def end(
+            self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
+    ) -> None:
+        self[observers.name_outcome(outcome)].observe(seconds)
 
-    def end(self, code: str, seconds: float) -> None:
-        self.in_flight -= 1
-        self.codes[code] = self.codes.get(code, 0) + 1
-        self.seconds.observe(seconds)
-
-
-class _Made(dict[str, V]):
-    """A dict that makes missing values; unlike a defaultdict, it is typed by its factory only."""
-
-    def __init__(self, make: Callable[[], V]) -> None:
-        super().__init__()
-        self._make = make
-
-    def __missing__(self, key: str) -> V:
-        self[key] = self._make()
-        return self[key]
+    def end_in_reconciliation(
+            self, outcome: progression.Outcome | None, error: BaseException | None, seconds: float,
+    ) -> None:
+        if outcome is not None and outcome.exception is None:
+            self['success'].observe(seconds)
+            return
+        self.end(outcome, error, seconds)
+        if outcome is not None and not outcome.waiting and (
+                outcome.final
+                or not isinstance(outcome.exception, handlererrors.TemporaryError)):
+            self._failures.note(is_terminal=outcome.final)
 
 
 class Meter(observers.Observer):
@@ -188,21 +170,75 @@ class Meter(observers.Observer):
 
     def __init__(self) -> None:
         super().__init__()
-        self._failures = Failures()
-        self.controllers = _Made(lambda: ControllerMeter(self._failures))
+        self._metrics: list[series.Metric[Any]] = []
+        self.results = self.count(
+            'controller_runtime_reconcile', "Reconciliations of objects by their results",
+            ('controller', 'result'))
+        self.errors = self.count(
+            'controller_runtime_reconcile_errors', "Reconciliations that ended with an error", OWN)
+        self.terminal = self.count(
+            'controller_runtime_terminal_reconcile_errors',
+            "Reconciliations in which a handler failed permanently", OWN)
+        self.seconds = self.measure(
+            'controller_runtime_reconcile_time_seconds',
+            "Durations of reconciliations in seconds", OWN, RECONCILE_BOUNDS)
+        self.adds = self.count('workqueue_adds', "How many times objects were queued", BOTH)
+        self.queued = self.measure(
+            'workqueue_queue_duration_seconds',
+            "How long objects were queued, in seconds", BOTH, QUEUE_BOUNDS)
+        self.worked = self.measure(
+            'workqueue_work_duration_seconds',
+            "How long objects were processed, in seconds", BOTH, QUEUE_BOUNDS)
+        self.retries = self.count(
+            'workqueue_retries', "How many times objects were queued again, or waited for it", BOTH)
+        self.requests = self.count(
+            'rest_client_requests',
+            "Requests to the API server by the HTTP status, the method, and the host",
+            ('code', 'method', 'host'))
+        self.attempts = self.measure(
+            'kopf_handler_seconds', "Durations of the calls of handlers in seconds", ATTEMPT,
+            HANDLER_BOUNDS)
+        self.lag = self.measure(
+            'kopf_event_loop_lag_seconds',
+            "How late the event loop calls a function that is scheduled once a second", (),
+            LAG_BOUNDS)[()]
+        self.controllers = series.Made[str, ControllerMeter](
+            lambda kind: ControllerMeter(self, kind.lower()))
         """By the kinds, as they are spelled: `get_controller` is too slow for each event."""
-        self.webhooks = _Made(WebhookMeter)
         self.waiting: dict[Hashable, Since] = {}
         """Since when the objects are queued."""
         self.working: dict[Hashable, Since] = {}
         """Since when the objects are processed."""
-        self.attempts: dict[tuple[str, str], AttemptMeter] = {}
+        self.failures = Failures()
+        self._handlers = series.Made[tuple[str, str], AttemptMeter](
+            lambda key: AttemptMeter(self, key))
         """By the handlers' ids and the kinds in lower case; the latter are empty for activities."""
-        self.requests = collections.Counter[tuple[int | None, str, str]]()
-        """By the status (None for errors of the network), the method, and the host."""
-        self.lag = histograms.Histogram(histograms.LAG_BOUNDS)
         self._by_handlers: dict[tuple[handlers.Handler, str | None], observers.Ended[Any]] = {}
         self._roots: set[str] = set()
+
+    def show(self, metric: series.Metric[V]) -> series.Metric[V]:
+        """Show this metric, too, from now on."""
+        self._metrics.append(metric)
+        return metric
+
+    def count(self, name: str, text: str, labels: series.Labels) -> series.Metric[series.Count]:
+        """Add a counter."""
+        return self.show(series.Metric(series.make_counter, series.Count, name, text, labels))
+
+    def measure(
+            self, name: str, text: str, labels: series.Labels, bounds: Sequence[float],
+    ) -> series.Metric[series.Histogram]:
+        """Add a histogram."""
+        make = functools.partial(series.Histogram, bounds)
+        return self.show(series.Metric(series.make_histogram, make, name, text, labels))
+
+    def collect(self) -> Iterator[core.Metric]:
+        """Export all metrics as they are now."""
+        for metric in self._metrics:
+            yield metric.export()
+        yield series.make_counter(
+            'kopf_handler', "Calls of handlers by their outcomes", ATTEMPT,
+            {key: each.count for key, each in self.attempts.copy().items()})
 
     def expect(
             self, resource: references.Resource, declared: Iterable[handlers.Handler],
@@ -210,10 +246,19 @@ class Meter(observers.Observer):
         """Begin with zeros for a resource and its handlers: rates need a value to begin with."""
         self.controllers[resource.kind or resource.plural]
         for handler in declared:
-            self._get_attempts(handler.id, get_controller(resource))
+            self._handlers[handler.id, get_controller(resource)]
+
+    async def run(self) -> None:
+        """Measure how late this task is woken up, until cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LAG_INTERVAL
+            await asyncio.sleep(LAG_INTERVAL)
+            self.lag.observe(max(0.0, loop.time() - due))
 
     def count_request(self, status: int | None, method: str, host: str) -> None:
-        self.requests[status, method, host] += 1
+        """Count a request to the API server; the status is None for errors of the network."""
+        self.requests[ERROR_CODE if status is None else str(status), method, host].add()
 
     # What observers are notified of.
 
@@ -233,7 +278,7 @@ class Meter(observers.Observer):
         is_sub = isinstance(handler, handlers.ResourceHandler) and handler.selector is None
         is_changing = isinstance(handler, handlers.ChangingHandler)
         label = self._find_root(handler) + '/*' if is_sub else handler.id
-        meter = self._get_attempts(label, '' if resource is None else get_controller(resource))
+        meter = self._handlers[label, '' if resource is None else get_controller(resource)]
         is_part = is_changing or isinstance(handler, handlers.ReconcilingHandler)
         found = meter.end_in_reconciliation if is_part else meter.end
         if not is_sub:  # sub-handlers are made for each call
@@ -247,12 +292,6 @@ class Meter(observers.Observer):
         return max(
             (id for id in self._roots if handler.id.startswith(f'{id}/')), key=len, default='')
 
-    def _get_attempts(self, id: str, kind: str) -> AttemptMeter:
-        known = self.attempts.get((id, kind))
-        if known is None:
-            known = self.attempts[id, kind] = AttemptMeter(self._failures)
-        return known
-
     def passage(
             self, resource: references.Resource, key: Hashable, passage: observers.Passage,
     ) -> None:
@@ -261,7 +300,7 @@ class Meter(observers.Observer):
         match passage:
             case observers.Passage.QUEUED if key not in self.waiting:
                 self.waiting[key] = Since(resource, now)
-                controller.add()
+                controller.adds.add()
             case observers.Passage.DROPPED:
                 self.waiting.pop(key, None)
             case observers.Passage.STARTED:
@@ -277,42 +316,3 @@ class Meter(observers.Observer):
         return self.controllers[resource.kind or resource.plural].end
 
     write = observers.Observer.write  # not notified: the requests are counted instead
-
-    # Webhooks.
-
-    def observe_reviews(
-            self,
-            fn: reviews.WebhookFn,
-            *,
-            known: Mapping[str, str],
-            get_code: Callable[[Exception], str],
-    ) -> reviews.WebhookFn:
-        """
-        Wrap the function that answers admission reviews. ``known`` are the labels of the webhooks
-        by the ends of their URLs; ``get_code`` returns the HTTP status of an error.
-        """
-        for label in known.values():
-            self.webhooks[label]
-
-        async def review(
-                request: reviews.Request,
-                *,
-                webhook: str | None = None,
-                headers: Mapping[str, str] | None = None,
-                sslpeer: Mapping[str, Any] | None = None,
-        ) -> reviews.Response:
-            meter = self.webhooks[known.get((webhook or '').strip('/'), OTHER_WEBHOOK)]
-            loop = asyncio.get_running_loop()
-            began, code = loop.time(), '500'
-            meter.begin()
-            try:
-                response = await fn(request, webhook=webhook, headers=headers, sslpeer=sslpeer)
-                code = '200'
-                return response
-            except Exception as e:
-                code = get_code(e)
-                raise
-            finally:
-                meter.end(code, loop.time() - began)
-
-        return review

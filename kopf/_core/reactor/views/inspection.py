@@ -13,7 +13,7 @@ from kopf._cogs.aiokits import sharing
 from kopf._core.actions import calls
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
-from kopf._core.path import intake, objects, queueing, switches
+from kopf._core.path import intake, objects, switches
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.watches import watchsets
 
@@ -62,10 +62,6 @@ class Inspector:
     def describe_leadership(self) -> str | None:
         """Describe the role of the replica: 'leader' or 'standby'; None without an election."""
         return self._get_role().describe().get('leadership')
-
-    @property
-    def queues(self) -> list[queueing.WorkQueue]:
-        return [each.queue for each in self._get_role().works]
 
     @property
     def informers(self) -> Iterator[intake.Informer]:

@@ -7,6 +7,8 @@ import asyncio
 import collections
 import gc
 import itertools
+from collections.abc import Iterator
+from typing import Any
 
 from kopf._cogs.clients import api, metering
 from kopf._cogs.configs import configuration
@@ -14,19 +16,19 @@ from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions, webhooks
 from kopf._core.engines.daemons import daemons
-from kopf._core.engines.metrics import lags, meters
 from kopf._core.intents import handlers
-from kopf._core.path.objects import Item
 from kopf._core.reactor.views import inspection
 
 try:
-    from kopf._core.engines.metrics import exposition
+    from prometheus_client import core, exposition, registry
 except ModuleNotFoundError as e:
     if e.name != 'prometheus_client':
         raise
     raise configuration.SettingsError(
         "Metrics need the library prometheus_client. Install it: pip install prometheus_client; or "
         "omit --metrics (settings.metrics.endpoint).") from None
+
+from kopf._core.engines.metrics import meters, series
 
 if gc.get_freeze_count():
     gc.freeze()  # as `kopf run` does with all that it has loaded: full collections block
@@ -37,10 +39,11 @@ How long (seconds) to wait for the operator's event loop. If it is blocked for l
 before is shown again, together with the present counters.
 """
 
-Labels = tuple[str, ...]
+OTHER_WEBHOOK = '/'
+"""The label of requests to unknown webhooks: the clients choose their names."""
 
 
-class Measures:
+class Measures(registry.Collector):
     """The metrics of one operator. Make it in the operator's event loop."""
 
     def __init__(
@@ -52,7 +55,7 @@ class Measures:
         self._loop = asyncio.get_running_loop()
         self.meter = meters.Meter()
         self._shared = inspection.share(self._read, name="reading of the metrics")
-        self._latest: list[meters.Reading] = []
+        self._latest: list[core.Metric] = []
 
     def follow(self, client: api.Client) -> None:
         """Count the requests of the client from now on."""
@@ -61,13 +64,46 @@ class Measures:
     def observe_reviews(
             self, fn: reviews.WebhookFn, directory: webhooks.Directory,
     ) -> reviews.WebhookFn:
-        return self.meter.observe_reviews(fn, get_code=get_code, known={
-            name: webhook.path for webhook in directory.webhooks
-            for name in (webhook.path, webhook.slug)})
+        """Wrap the function that answers admission reviews."""
+        codes = self.meter.count(
+            'controller_runtime_webhook_requests', "Admission reviews by the HTTP status",
+            ('webhook', 'code'))
+        durations = self.meter.measure(
+            'controller_runtime_webhook_latency_seconds',
+            "Durations of admission reviews in seconds", ('webhook',), meters.QUEUE_BOUNDS)
+        under_way = self.meter.show(series.Metric(
+            series.make_gauge, series.Count, 'controller_runtime_webhook_requests_in_flight',
+            "Admission reviews under way", ('webhook',)))
 
-    async def run(self) -> None:
-        """Measure the event loop, until cancelled."""
-        await lags.measure(self.meter.lag)
+        def expect(label: str) -> None:
+            durations[label,], under_way[label,], codes[label, '200'], codes[label, '500']
+
+        known = {
+            name: f'/{webhook.path}' for webhook in directory.webhooks
+            for name in (webhook.path, webhook.slug)}
+        for label in known.values():
+            expect(label)
+
+        async def review(
+                request: reviews.Request, *, webhook: str | None = None, **kwargs: Any,
+        ) -> reviews.Response:
+            label = known.get((webhook or '').strip('/'), OTHER_WEBHOOK)
+            expect(label)
+            under_way[label,].add()
+            began, code = self._loop.time(), '500'
+            try:
+                response = await fn(request, webhook=webhook, **kwargs)
+                code = '200'
+                return response
+            except Exception as e:
+                code = get_code(e)
+                raise
+            finally:
+                under_way[label,].add(-1)
+                codes[label, code].add()
+                durations[label,].observe(self._loop.time() - began)
+
+        return review
 
     async def respond(self, request: exchanges.Request) -> exchanges.Response:
         """Make the page. It is called in another thread and event loop than the operator's."""
@@ -76,35 +112,36 @@ class Measures:
             await asyncio.wait_for(asyncio.wrap_future(reading), PATIENCE)
         except TimeoutError:
             pass
-        body, content_type = exposition.render(
-            self.meter, self._latest, accept=request.get_header('Accept'))
-        return exchanges.Response(200, body, content_type)
+        encode, content_type = exposition.choose_encoder(request.get_header('Accept'))
+        return exchanges.Response(200, encode(self), content_type)
 
     async def close(self) -> None:
         """End what is under way for the page, when it is not served any more."""
         await self._shared.close()
 
-    async def _read(self) -> list[meters.Reading]:
+    def collect(self) -> Iterator[core.Metric]:
+        """Get the metrics of the operator, and those of the default registry."""
+        return itertools.chain(self.meter.collect(), self._latest, core.REGISTRY.collect())
+
+    async def _read(self) -> None:
         self._latest = await read(self._inspector, self.meter, self._settings)
-        return self._latest
 
 
 async def read(
         inspector: inspection.Inspector,
         meter: meters.Meter,
         settings: configuration.OperatorSettings,
-) -> list[meters.Reading]:
+) -> list[core.Metric]:
     """Read the present state of an operator."""
     now = asyncio.get_running_loop().time()
-    resources = {informer.resource for informer in inspector.informers}
+    kinds = sorted({meters.get_controller(informer.resource) for informer in inspector.informers})
     for informer in inspector.informers:
         served = informer.handlers
         meter.expect(informer.resource, itertools.chain(
             served.indexing, served.watching, served.spawning, served.changing,
             served.reconciling))
-    kinds = sorted({meters.get_controller(resource) for resource in resources})
     return [
-        *_read_queue(inspector, meter, kinds, settings.queueing.worker_limit, now),
+        *_read_queue(meter, kinds, settings.queueing.worker_limit, now),
         *await _read_objects(inspector, kinds),
         *_read_companions(inspector),
         *_read_indices(inspector),
@@ -114,73 +151,70 @@ async def read(
 
 
 def _read_queue(
-        inspector: inspection.Inspector, meter: meters.Meter, kinds: list[str],
-        limit: int | None, now: float,
-) -> list[meters.Reading]:
-    own: tuple[str, ...] = ('controller',)
-    both = ('name', 'controller')
-    active = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
-    active.update((_get_kind(item),) for queue in inspector.queues for item in queue.at_work)
-    depth = collections.Counter[Labels]({(kind, kind): 0 for kind in kinds})
+        meter: meters.Meter, kinds: list[str], limit: int | None, now: float,
+) -> list[core.Metric]:
+    active = collections.Counter[series.Labels]({(kind,): 0 for kind in kinds})
+    depth = collections.Counter[series.Labels]({(kind, kind): 0 for kind in kinds})
     for since in meter.waiting.values():
         kind = meters.get_controller(since.resource)
         depth[kind, kind] += 1
-    total: dict[Labels, float] = {(kind, kind): 0.0 for kind in kinds}
+    total: dict[series.Labels, float] = {(kind, kind): 0.0 for kind in kinds}
     longest = dict(total)
     for since in meter.working.values():
         kind, age = meters.get_controller(since.resource), now - since.time
+        active[kind,] += 1
         total[kind, kind] = total.get((kind, kind), 0.0) + age
         longest[kind, kind] = max(longest.get((kind, kind), 0.0), age)
     return [
-        meters.Reading(
+        series.make_gauge(
             'controller_runtime_active_workers',
-            "Objects that are processed now", own, active),
-        meters.Reading(
+            "Objects that are processed now", meters.OWN, active),
+        series.make_gauge(
             'controller_runtime_max_concurrent_reconciles',
-            "How many objects are processed at once at most", own,
+            "How many objects are processed at once at most", meters.OWN,
             {(kind,): float('inf') if limit is None else limit for kind in kinds}),
-        meters.Reading(
-            'workqueue_depth', "Objects that are queued now", both, depth),
-        meters.Reading(
+        series.make_gauge(
+            'workqueue_depth', "Objects that are queued now", meters.BOTH, depth),
+        series.make_gauge(
             'workqueue_unfinished_work_seconds',
             "For how long the objects under way are being processed, in seconds: their sum",
-            both, total),
-        meters.Reading(
+            meters.BOTH, total),
+        series.make_gauge(
             'workqueue_longest_running_processor_seconds',
             "For how long the objects under way are being processed, in seconds: the longest",
-            both, longest),
+            meters.BOTH, longest),
     ]
 
 
 async def _read_objects(
         inspector: inspection.Inspector, kinds: list[str],
-) -> list[meters.Reading]:
-    known = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
+) -> list[core.Metric]:
+    known = collections.Counter[series.Labels]({(kind,): 0 for kind in kinds})
     for informer in inspector.informers:
         known[meters.get_controller(informer.resource),] += len(informer)
-    cycles = collections.Counter[Labels]({(kind,): 0 for kind in kinds})
-    waiting = collections.Counter[Labels]({
+    cycles = collections.Counter[series.Labels]({(kind,): 0 for kind in kinds})
+    waiting = collections.Counter[series.Labels]({
         (kind, reason): 0 for kind in kinds for reason in inspection.REASONS})
     async for item in inspector.tour():
         if item.cycle is not None:
-            cycles[_get_kind(item),] += 1
+            cycles[meters.get_controller(item.resource),] += 1
         reason = inspection.find_reason(item)
         if reason is not None:
-            waiting[_get_kind(item), reason] += 1
+            waiting[meters.get_controller(item.resource), reason] += 1
     return [
-        meters.Reading('kopf_objects', "Number of known objects", ('kind',), known),
-        meters.Reading(
+        series.make_gauge('kopf_objects', "Number of known objects", ('kind',), known),
+        series.make_gauge(
             'kopf_cycles_open', "Number of objects with an open handling cycle", ('kind',),
             cycles),
-        meters.Reading(
+        series.make_gauge(
             'kopf_objects_waiting', "Number of objects that are processed again at some time",
             ('kind', 'reason'), waiting),
     ]
 
 
-def _read_companions(inspector: inspection.Inspector) -> list[meters.Reading]:
-    running = collections.Counter[Labels]()
-    timers = collections.Counter[Labels]()
+def _read_companions(inspector: inspection.Inspector) -> list[core.Metric]:
+    running = collections.Counter[series.Labels]()
+    timers = collections.Counter[series.Labels]()
     for informer in inspector.informers:
         for handler in informer.handlers.spawning:
             is_daemon = isinstance(handler, handlers.DaemonHandler)
@@ -191,26 +225,26 @@ def _read_companions(inspector: inspection.Inspector) -> list[meters.Reading]:
         (running if isinstance(companion, daemons.Daemon) else timers)[key] += 1
     labels = ('handler', 'kind')
     return [
-        meters.Reading('kopf_daemons', "Number of daemons of objects", labels, running),
-        meters.Reading('kopf_timers', "Number of timers of objects", labels, timers),
+        series.make_gauge('kopf_daemons', "Number of daemons of objects", labels, running),
+        series.make_gauge('kopf_timers', "Number of timers of objects", labels, timers),
     ]
 
 
-def _read_indices(inspector: inspection.Inspector) -> list[meters.Reading]:
+def _read_indices(inspector: inspection.Inspector) -> list[core.Metric]:
     return [
-        meters.Reading(
+        series.make_gauge(
             'kopf_index_keys', "Number of keys in an index", ('index',),
             {(id,): len(index) for id, index in inspector.indices.items()}),
-        meters.Reading(
+        series.make_gauge(
             'kopf_index_objects', "Number of objects in an index", ('index',),
             {(id,): index.objects for id, index in inspector.indices.items()}),
     ]
 
 
-def _read_watches(inspector: inspection.Inspector, now: float) -> list[meters.Reading]:
-    running = collections.Counter[Labels]()
-    restarts = collections.Counter[Labels]()
-    ages: dict[Labels, float] = {}
+def _read_watches(inspector: inspection.Inspector, now: float) -> list[core.Metric]:
+    running = collections.Counter[series.Labels]()
+    restarts = collections.Counter[series.Labels]()
+    ages: dict[series.Labels, float] = {}
     for watch in inspector.watches:
         key = (meters.get_controller(watch.resource),)
         running[key] += watch.is_running
@@ -218,11 +252,11 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> list[meters.Re
         if watch.pulse.heard is not None:
             ages[key] = max(ages.get(key, 0.0), now - watch.pulse.heard)
     return [
-        meters.Reading('kopf_watches', "Number of running watches", ('kind',), running),
-        meters.Reading(
+        series.make_gauge('kopf_watches', "Number of running watches", ('kind',), running),
+        series.make_counter(
             'kopf_watch_restarts', "Total number of times that watches were connected again",
-            ('kind',), restarts, is_counter=True),
-        meters.Reading(
+            ('kind',), restarts),
+        series.make_gauge(
             'kopf_watch_last_event_age_seconds',
             "For how long nothing has come by a watch: neither an event nor a bookmark; the "
             "longest of the kind", ('kind',), ages),
@@ -231,18 +265,14 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> list[meters.Re
 
 def _read_leadership(
         inspector: inspection.Inspector, settings: configuration.OperatorSettings,
-) -> list[meters.Reading]:
+) -> list[core.Metric]:
     role, name = inspector.describe_leadership(), settings.leadership.name
     if role is None or name is None:
         return []
-    return [meters.Reading(
+    return [series.make_gauge(
         'leader_election_master_status',
         "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
         ('name',), {(name,): float(role == 'leader')})]
-
-
-def _get_kind(item: Item) -> str:
-    return meters.get_controller(item.resource)
 
 
 def get_code(e: Exception) -> str:
