@@ -17,12 +17,12 @@ from typing import Any
 import click
 
 from kopf._cogs.serving import exchanges
-from kopf._core.engines.liveness import endpoints, healthserver
+from kopf._core.engines.liveness import answering, endpoints, healthserver
 from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
 
-ANSWER_TIMEOUT = healthserver.ANSWER_TIMEOUT + 5.0
+ANSWER_TIMEOUT = answering.ANSWER_TIMEOUT + 5.0
 """How long (seconds) the answer of a process about its health can take."""
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -94,19 +94,12 @@ def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
     """
     endpoint = endpoints.Endpoint.parse(url)
     processes = [endpoints.Endpoint.parse(item) for item in asked]
-    page = healthserver.Page(
-        'health checks of all processes', LIVENESS, endpoint.path,
-        lambda _: gather_health(processes))
-
-    async def start() -> healthserver.Server:
-        server = healthserver.Server(endpoint, answer=None, pages=[page])
-        await server.start()
-        return server
-
     if not endpoint.port:
         yield
         return
-    server = asyncio.run(start())  # it serves in a thread of its own
+    server = healthserver.Server([endpoints.Page(
+        'health checks of all processes', LIVENESS, endpoint, lambda _: gather_health(processes))])
+    asyncio.run(server.start())  # it serves in a thread of its own
     try:
         yield
     finally:

@@ -10,8 +10,8 @@ import urllib.request
 import pytest
 
 import kopf
-from kopf._cogs.serving import exchanges, listeners
-from kopf._core.engines.liveness import endpoints, responding
+from kopf._cogs.serving import exchanges
+from kopf._core.engines.liveness import endpoints, healthserver
 from kopf._kits import supervising
 from tests._kits.webhooks.clients import REVIEW
 from tests.e2e.ports import find_free_ports
@@ -132,16 +132,16 @@ async def serve():
         async def respond(_):
             return exchanges.Response(status, json.dumps(body).encode())
 
-        server = listeners.Listener(
-            listeners.bind('127.0.0.1', 0), responding.Pages({'/healthz': respond}),
-            policy=responding.POLICY, title='health checks')
+        endpoint = endpoints.Endpoint('127.0.0.1', 0, '/healthz')
+        server = healthserver.Server([
+            endpoints.Page('health checks', '--liveness', endpoint, respond)])
         servers.append(server)
-        server.listen(None)
-        return endpoints.Endpoint('127.0.0.1', server.port, '/healthz')
+        port, = await server.start()
+        return endpoint._replace(port=port)
 
     yield run
     for server in servers:
-        await server.close()
+        await server.stop()
 
 
 @pytest.mark.parametrize(('statuses', 'expected'), [

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 import kopf
-from kopf._core.engines.liveness import answering, health, healthserver
+from kopf._core.engines.liveness import answering, health
 from tests.e2e.journals import wait_handled
 from tests.e2e.ports import find_free_ports
 from tests.e2e.proxy import Proxy
@@ -113,13 +113,13 @@ import time
 
 @kopf.on.create(*KIND)
 async def fn(**_):
-    time.sleep({healthserver.LOOP_TIMEOUT + 3})
+    time.sleep({answering.LOOP_TIMEOUT + 3})
 ''', f'--liveness={url}', kind=kind)
     await op.wait_for("The health checks are served")
     started = time.monotonic()
     await kube.create(kind, 'obj')
-    problems = (await wait_for(url, 503, timeout=healthserver.LOOP_TIMEOUT + 2))['problems']
-    assert time.monotonic() - started > healthserver.LOOP_TIMEOUT - 1
+    problems = (await wait_for(url, 503, timeout=answering.LOOP_TIMEOUT + 2))['problems']
+    assert time.monotonic() - started > answering.LOOP_TIMEOUT - 1
     assert 'handlers0.py:8 fn()' in problems['loop']
     assert op.find("The event loop is blocked for .+handlers0.py:8 fn()")
     assert await wait_for(url, 200) == {}

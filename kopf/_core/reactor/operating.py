@@ -20,7 +20,7 @@ from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, references
 from kopf._core.actions import calls, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
-from kopf._core.engines.liveness import answering, checks, endpoints, health
+from kopf._core.engines.liveness import endpoints, health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
 from kopf._core.path import changes, saving, switches
@@ -29,6 +29,7 @@ from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
+    from kopf._core.engines.liveness import answering, healthserver
     from kopf._core.reactor.views import debug, inspection, metrics
 
 logger = logging.getLogger('kopf._core.reactor.running')
@@ -101,14 +102,23 @@ class Operator:
         self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
-        self._checks = checks.Checks(
-            endpoint, monitor=self._monitor, probe=self._probe, clock=self._clock)
+        self._endpoint = endpoint
+        self._answerer: answering.Answerer | None = None
+        self._server: healthserver.Server | None = None
 
     def _look_inside(self) -> 'inspection.Inspector | None':
         """
-        Trace the operator, and serve its metrics and its state, if so set; return who looks there.
+        Trace the operator, and serve its health, its metrics, and its state, if so set; return who
+        looks there.
         """
         settings, inspector = self._settings, None
+        pages: list[endpoints.Page] = []
+        if self._endpoint is not None:
+            from kopf._core.engines.liveness import answering  # only if it is used
+            self._answerer = answering.Answerer(
+                probe=self._probe, diagnose=self._monitor.diagnose, clock=self._clock)
+            pages.append(endpoints.Page(
+                'health checks', '--liveness', self._endpoint, self._answerer.respond))
         if settings.tracing.enabled:
             from kopf._core.engines import tracing  # only if it is used
             tracing.follow(self._client)
@@ -123,16 +133,21 @@ class Operator:
             self._measures = metrics.Measures(inspector, settings)
             self._measures.follow(self._client)
             self._observers.append(self._measures.meter)
-            self._checks.add(
+            pages.append(endpoints.Page(
+                'metrics', '--metrics',
                 endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
-                self._measures.respond, title="metrics", option='--metrics')
+                self._measures.respond))
         if settings.debugging.endpoint is not None and inspector is not None:
             from kopf._core.reactor.views import debug  # only if it is used
             self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
-            self._checks.add(
+            pages.append(endpoints.Page(
+                'insides of the operator', '--debug-endpoint',
                 endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
-                self._debugger.respond,
-                title="insides of the operator", option='--debug-endpoint')
+                self._debugger.respond))
+        if pages:
+            from kopf._core.engines.liveness import healthserver  # only if it is used
+            self._server = healthserver.Server(
+                pages, watch=None if self._answerer is None else self._answerer.watch)
         if self._observers:
             self._env = dataclasses.replace(
                 self._env, observer=observers.Telling(self._observers))
@@ -157,7 +172,8 @@ class Operator:
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
             inspector = self._look_inside()
-            await self._checks.start()
+            if self._server is not None:
+                await self._server.start()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._unlimited, settings=self._settings, queue=self._events),
                 name="poster of events")
@@ -189,8 +205,9 @@ class Operator:
                 with shutdown.remind(self._underway):
                     await self._clean_up()
             finally:
-                await self._checks.stop()
-                for page in (self._measures, self._debugger):
+                if self._server is not None:
+                    await self._server.stop()
+                for page in (self._answerer, self._measures, self._debugger):
                     if page is not None:
                         await page.close()
                 self._settings.execution.release_threads()
@@ -247,9 +264,10 @@ class Operator:
         hub.rely_on(whole.informers.is_gone)
         if self._settings.leadership.name is not None:
             from kopf._core.reactor.roles import leadership  # only if it is used
+            told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
                 client=self._client, vault=self._vault, settings=self._settings,
-                identity=self._identity, works=whole, parts=[admission, self._checks])
+                identity=self._identity, works=whole, parts=[admission, *told])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
             client=self._client, settings=self._settings, clock=self._clock,
@@ -271,14 +289,13 @@ class Operator:
             registry=registry if registry is not None else self._registry,
             activity=activity, memo=self._env.memo, context=self._env)
 
-    async def _probe(self) -> answering.Results:
+    async def _probe(self) -> tuple[Mapping[Any, Any], Collection[str]]:
         try:
             results = await self._run_activity(causes.Activity.PROBE)
-            return {**self._role.describe(), **results}
+            return {**self._role.describe(), **results}, ()
         except activities.ActivityError as e:
-            raise answering.ProbeError([
-                id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None
-            ]) from e
+            return {}, [
+                id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]
 
     async def _log_in(
             self, registry: registries.OperatorRegistry,

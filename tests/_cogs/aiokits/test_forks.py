@@ -105,13 +105,13 @@ async def main():
             break
         found = [await look(port)]
 
-    async def answer():
-        return answering.Answer.make_problems({})
+    async def respond(_):
+        return answering.describe({})
 
-    server = healthserver.Server(
-        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=answer)
-    await server.start()
-    found.append(await look(server.endpoint.port))
+    endpoint = endpoints.Endpoint.parse('http://127.0.0.1:0/')
+    server = healthserver.Server([endpoints.Page('page', '--page', endpoint, respond)])
+    port, = await server.start()
+    found.append(await look(port))
     await server.stop()
     print(json.dumps(found))
 

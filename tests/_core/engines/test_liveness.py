@@ -11,7 +11,7 @@ import pytest
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.serving import exchanges, listeners
-from kopf._core.engines.liveness import answering, checks, endpoints, healthserver, responding
+from kopf._core.engines.liveness import answering, endpoints, healthserver
 
 
 class Probes:
@@ -20,16 +20,14 @@ class Probes:
     def __init__(self):
         self.results = {}
         self.problems = {}
-        self.error = None
+        self.failed = []
         self.delay = 0
         self.runs = 0
 
     async def run(self):
         self.runs += 1
         await asyncio.sleep(self.delay)
-        if self.error is not None:
-            raise self.error
-        return self.results
+        return self.results, self.failed
 
     def make_answerer(self):
         return answering.Answerer(
@@ -41,18 +39,24 @@ def probes():
     return Probes()
 
 
+def make_server(probes, url='http://127.0.0.1:0/'):
+    """Make a server of the health checks."""
+    answerer = probes.make_answerer()
+    page = endpoints.Page(
+        'health checks', '--liveness', endpoints.Endpoint.parse(url), answerer.respond)
+    return healthserver.Server([page], watch=answerer.watch), answerer
+
+
 @pytest.fixture()
 async def serve(probes):
     """Serve the health checks on a local port; returns the port."""
     servers = []
 
-    async def start(url='http://127.0.0.1:0/healthz', answer=None):
-        answerer = probes.make_answerer()
-        server = healthserver.Server(
-            endpoints.Endpoint.parse(url), answer=answer or answerer.answer)
+    async def start(url='http://127.0.0.1:0/healthz'):
+        server, answerer = make_server(probes, url)
         servers.append((server, answerer))
-        await server.start()
-        return server.endpoint.port
+        port, = await server.start()
+        return port
 
     yield start
     for server, answerer in servers:
@@ -137,12 +141,12 @@ def test_endpoints_are_shown_as_urls(endpoint, shown):
 async def test_results_of_the_probes_are_the_answer(probes):
     probes.results = {'now': '2020-01-01', 'random': 123, 'name': 'é'}
     answer = await probes.make_answerer().answer()
-    assert answer == (200, b'{"now": "2020-01-01", "random": 123, "name": "\\u00e9"}')
+    assert answer[:2] == (200, b'{"now": "2020-01-01", "random": 123, "name": "\\u00e9"}')
 
 
 @pytest.mark.looptime
 async def test_no_probes_are_an_empty_answer(probes):
-    assert await probes.make_answerer().answer() == (200, b'{}')
+    assert (await probes.make_answerer().answer())[:2] == (200, b'{}')
 
 
 @pytest.mark.looptime
@@ -162,7 +166,7 @@ async def test_requests_at_the_same_time_share_one_run(probes):
     probes.delay = 1
     answerer = probes.make_answerer()
     answers = await asyncio.gather(*(answerer.answer() for _ in range(100)))
-    assert set(answers) == {(200, b'{}')}
+    assert {answer[:2] for answer in answers} == {(200, b'{}')}
     assert probes.runs == 1
 
 
@@ -189,8 +193,8 @@ async def test_a_run_is_ended_with_the_operator(probes):
 
 @pytest.mark.looptime
 async def test_failed_probes_are_named(probes):
-    probes.error = answering.ProbeError(['a', 'b'])
-    status, body = await probes.make_answerer().answer()
+    probes.failed = ['a', 'b']
+    status, body, *_ = await probes.make_answerer().answer()
     assert status == 500
     assert json.loads(body) == {'problems': {'probes': "failed: a, b; see the log."}}
 
@@ -198,9 +202,9 @@ async def test_failed_probes_are_named(probes):
 @pytest.mark.looptime
 async def test_failures_are_soon_looked_at_again(probes):
     answerer = probes.make_answerer()
-    probes.error = answering.ProbeError(['a'])
+    probes.failed = ['a']
     await answerer.answer()
-    probes.error = None
+    probes.failed = []
     await asyncio.sleep(answering.MAX_AGE_OF_FAILURES + 0.1)
     assert (await answerer.answer()).status == 200
 
@@ -208,7 +212,7 @@ async def test_failures_are_soon_looked_at_again(probes):
 @pytest.mark.looptime
 async def test_results_that_are_no_json_are_a_failure(probes):
     probes.results = {'a': object()}
-    status, body = await probes.make_answerer().answer()
+    status, body, *_ = await probes.make_answerer().answer()
     assert status == 500
     assert json.loads(body) == {'problems': {'probes': "the results are no JSON."}}
 
@@ -217,7 +221,7 @@ async def test_results_that_are_no_json_are_a_failure(probes):
 async def test_problems_are_told_instead_of_results(probes):
     probes.results = {'a': 1}
     probes.problems = {'login': "no credentials"}
-    status, body = await probes.make_answerer().answer()
+    status, body, *_ = await probes.make_answerer().answer()
     assert status == 503
     assert json.loads(body) == {'problems': {'login': "no credentials"}}
     assert not probes.runs
@@ -290,7 +294,7 @@ async def test_what_is_no_http_is_refused(serve, data):
 
 
 async def test_huge_requests_are_refused(serve):
-    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * responding.POLICY.head
+    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * healthserver.POLICY.head
     with contextlib.suppress(ConnectionError):
         assert get_status(await send(await serve(), data)) == 431
 
@@ -321,7 +325,7 @@ async def test_where_it_cannot_be_served_is_said_why(serve, url, reason):
 
 
 async def test_slow_clients_are_dropped(serve, monkeypatch):
-    monkeypatch.setattr(responding, 'POLICY', responding.POLICY._replace(receiving=0.1))
+    monkeypatch.setattr(healthserver, 'POLICY', healthserver.POLICY._replace(receiving=0.1))
     assert get_status(await send(await serve(), b'GET /healthz')) == 408
     assert await send(await serve(), b'') == ''
 
@@ -330,7 +334,7 @@ async def test_many_slow_clients_hold_up_nobody(serve):
     port = await serve()
     clients = [
         await asyncio.open_connection('127.0.0.1', port)
-        for _ in range(responding.POLICY.connections * 2)]
+        for _ in range(healthserver.POLICY.connections * 2)]
     try:
         assert (await get(port))[0] == 200
     finally:
@@ -341,8 +345,8 @@ async def test_many_slow_clients_hold_up_nobody(serve):
 
 
 async def test_slow_probes_are_told_of_and_used_by_the_next_requests(serve, probes, monkeypatch):
-    monkeypatch.setattr(healthserver, 'TICK', 0.1)
-    monkeypatch.setattr(healthserver, 'ANSWER_TIMEOUT', 0.3)
+    monkeypatch.setattr(answering, 'TICK', 0.1)
+    monkeypatch.setattr(answering, 'ANSWER_TIMEOUT', 0.3)
     probes.delay = 0.5
     port = await serve()
     status, _, body = await get(port)
@@ -356,7 +360,7 @@ async def test_an_answer_that_is_there_at_once_is_served(serve, monkeypatch):
     def answer_at_once(work, loop):
         work.close()
         future = concurrent.futures.Future()
-        future.set_result(answering.Answer(200, b'{"a": 1}'))
+        future.set_result(exchanges.Response(200, b'{"a": 1}'))
         return future
 
     def wrap(future):  # as asyncio does since Python 3.14 if the future is done
@@ -366,16 +370,16 @@ async def test_an_answer_that_is_there_at_once_is_served(serve, monkeypatch):
 
     port = await serve()
     with monkeypatch.context() as patching:
-        patching.setattr(healthserver.asyncio, 'run_coroutine_threadsafe', answer_at_once)
-        patching.setattr(healthserver.asyncio, 'wrap_future', wrap)
+        patching.setattr(answering.asyncio, 'run_coroutine_threadsafe', answer_at_once)
+        patching.setattr(answering.asyncio, 'wrap_future', wrap)
         status, _, body = await get(port)
     assert status == 200
     assert json.loads(body) == {'a': 1}
 
 
 async def test_a_blocked_loop_is_told_of_in_its_time_and_so_is_its_end(serve, caplog, monkeypatch):
-    monkeypatch.setattr(healthserver, 'TICK', 0.1)
-    monkeypatch.setattr(healthserver, 'LOOP_TIMEOUT', 1.0)
+    monkeypatch.setattr(answering, 'TICK', 0.1)
+    monkeypatch.setattr(answering, 'LOOP_TIMEOUT', 1.0)
     caplog.set_level(logging.INFO)
     port = await serve()
     answers = []
@@ -403,7 +407,7 @@ async def test_a_blocked_loop_is_told_of_in_its_time_and_so_is_its_end(serve, ca
 
 async def test_a_loop_blocked_for_a_moment_is_answered_for_by_the_latest_answer(
         serve, probes, monkeypatch):
-    monkeypatch.setattr(healthserver, 'TICK', 0.05)
+    monkeypatch.setattr(answering, 'TICK', 0.05)
     probes.results = {'a': 1}
     port = await serve()
     await get(port)
@@ -418,10 +422,9 @@ async def test_a_loop_blocked_for_a_moment_is_answered_for_by_the_latest_answer(
 
 async def test_nothing_is_left_when_it_is_stopped(probes):
     before = threading.active_count()
-    server = healthserver.Server(
-        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=probes.make_answerer().answer)
-    await server.start()
-    reader, writer = await asyncio.open_connection('127.0.0.1', server.endpoint.port)
+    server, _ = make_server(probes)
+    port, = await server.start()
+    reader, writer = await asyncio.open_connection('127.0.0.1', port)
     await server.stop()
     assert await reader.read() == b''
     writer.close()
@@ -430,15 +433,13 @@ async def test_nothing_is_left_when_it_is_stopped(probes):
 
 
 async def test_a_server_that_was_not_started_can_be_stopped(probes):
-    server = healthserver.Server(
-        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=probes.make_answerer().answer)
+    server, _ = make_server(probes)
     await server.stop()
 
 
 async def test_a_server_that_is_starting_can_be_stopped(probes):
     before = threading.active_count()
-    server = healthserver.Server(
-        endpoints.Endpoint.parse('http://127.0.0.1:0/'), answer=probes.make_answerer().answer)
+    server, _ = make_server(probes)
     starting = asyncio.create_task(server.start())
     await asyncio.sleep(0)
     starting.cancel()
@@ -449,43 +450,32 @@ async def test_a_server_that_is_starting_can_be_stopped(probes):
 
 # Other pages beside the health checks.
 
-
-class Monitor:
-    """Nothing is wrong with the operator."""
-
-    def diagnose(self):
-        return {}
-
-
 async def show(request):
     return exchanges.Response(
         200, f"{request.peer} {request.get_header('accept')}".encode(), 'text/x')
 
 
 @pytest.fixture()
-async def serve_pages():
+async def serve_pages(probes):
     """Serve the health checks, and the same page at other URLs; returns the ports."""
-    everything = []
+    servers = []
 
     async def start(liveness, *urls):
-        async def probe():
-            return {}
-
-        found = checks.Checks(
-            None if liveness is None else endpoints.Endpoint.parse(liveness),
-            monitor=Monitor(), probe=probe, clock=clocks.Clock())
-        for number, url in enumerate(urls):
-            found.add(endpoints.Endpoint.parse(url), show, title=f"page{number}", option='--page')
-        everything.append(found)
-        await found.start()
-        return [server.endpoint.port for server in found._servers]
+        responders = [(url, show) for url in urls]
+        if liveness is not None:
+            responders.insert(0, (liveness, probes.make_answerer().respond))
+        server = healthserver.Server([
+            endpoints.Page(f'page{number}', '--page', endpoints.Endpoint.parse(url), respond)
+            for number, (url, respond) in enumerate(responders)])
+        servers.append(server)
+        return await server.start()
 
     yield start
-    for found in everything:
-        await found.stop()
+    for server in servers:
+        await server.stop()
 
 
-async def test_pages_of_one_address_are_served_by_one_server(serve_pages):
+async def test_pages_of_one_address_are_served_together(serve_pages):
     port, = await serve_pages('http://127.0.0.1:0/healthz', 'http://127.0.0.1:0/page')
     assert (await get(port, '/healthz'))[2] == '{}'
     status, headers, body = await get(port, '/page')
@@ -493,7 +483,7 @@ async def test_pages_of_one_address_are_served_by_one_server(serve_pages):
     assert (await get(port, '/other'))[0] == 404
 
 
-async def test_pages_of_other_addresses_are_served_by_other_servers(serve_pages):
+async def test_pages_of_other_addresses_are_served_apart(serve_pages):
     first, second = await serve_pages('http://127.0.0.1:0/healthz', 'http://localhost:0/page')
     assert (await get(first, '/page'))[0] == (await get(second, '/healthz'))[0] == 404
     assert (await get(second, '/page'))[0] == 200

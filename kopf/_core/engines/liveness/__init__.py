@@ -9,7 +9,7 @@ An unhealthy operator responds with ``{"problems": {…}}``, which describes the
 The status is HTTP 500 if the only problem is that probe handlers have failed, else HTTP 503. The
 aspects, and how long a problem must last before it is reported:
 
-- ``loop``: the event loop is blocked. After 10 seconds (`healthserver.LOOP_TIMEOUT`).
+- ``loop``: the event loop is blocked. After 10 seconds (`answering.LOOP_TIMEOUT`).
 - ``watching``: a watch makes no progress. 30 seconds after all timeouts of the watch itself
   (`kopf._core.reactor.orchestration.WATCHING_SLACK`).
 - ``login``: requests wait for credentials. After 90 seconds (`health.LOGIN_TIMEOUT`).
@@ -17,17 +17,16 @@ aspects, and how long a problem must last before it is reported:
   After 5 minutes (`health.FULL_TIMEOUT`); after 1 minute, the log names those handlers.
 - ``posting``: the task that posts Kubernetes events has ended. At once.
 - ``probes``: probe handlers have failed, at once; or they have no results yet, after 15 seconds
-  (`healthserver.ANSWER_TIMEOUT`).
+  (`answering.ANSWER_TIMEOUT`).
 
 A problem is reported as long as it lasts. The responses contain no texts of errors, as these can
 contain secrets: the texts are in the log.
 
 The modules: `health` finds the problems; `answering` makes the answers, and runs the probe
-handlers; `healthserver` is the server, by `kopf._cogs.serving`; `responding` has its pages and
-policy; `endpoints` parses its URL; `checks` puts these together.
+handlers; `healthserver` is the server, by `kopf._cogs.serving`; `endpoints` parses its URLs.
 
-Other pages can be served beside the health checks, e.g. the metrics: by the same server, if they
-have the same host and port.
+Other pages can be served beside the health checks, e.g. the metrics: at the same host and port, or
+at others.
 
 The server runs in a thread with an event loop of its own, so that it responds also when the event
 loop of the operator is blocked. It starts after the startup handlers, and stops after the cleanup

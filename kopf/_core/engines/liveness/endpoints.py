@@ -2,7 +2,10 @@
 Endpoints: the URLs where the health checks and other pages are served.
 """
 import urllib.parse
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from kopf._cogs.serving import exchanges
 
 DEFAULT_PORT = 80
 
@@ -39,3 +42,13 @@ class Endpoint(NamedTuple):
     def __str__(self) -> str:
         host = f'[{self.host}]' if self.host and ':' in self.host else self.host or '*'
         return f"http://{host}:{self.port}{self.path}"
+
+
+class Page(NamedTuple):
+    """What is served at a URL. ``respond`` is called in the thread of the server."""
+    title: str
+    """What it is, for messages: e.g. "health checks"."""
+    option: str
+    """The option of the command line that sets the URL."""
+    endpoint: Endpoint
+    respond: 'exchanges.Respond'

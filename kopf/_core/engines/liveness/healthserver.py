@@ -1,113 +1,82 @@
 """
-The server of the health checks and of other pages: its thread, and its check of the operator's
-event loop.
+The server of the health checks and of other pages, in a thread of its own.
 """
 import asyncio
 import concurrent.futures
 import contextlib
 import errno
+import functools
+import http
+import itertools
 import logging
 import os
-import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Coroutine
-from typing import Any, NamedTuple
+import urllib.parse
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
-from kopf._cogs.serving import exchanges
-from kopf._core.actions import tracebacks
-from kopf._core.engines.liveness import responding
-from kopf._core.engines.liveness.answering import MAX_AGE, Answer
-from kopf._core.engines.liveness.endpoints import Endpoint, EndpointError
+from kopf._cogs.serving import exchanges, listeners
+from kopf._core.engines.liveness.endpoints import EndpointError, Page
 
 logger = logging.getLogger(__name__)
 
-TICK = 0.5
-"""How often (seconds) the server checks the operator's event loop, and the pending answers."""
-
-LOOP_TIMEOUT = 10.0
-"""How long (seconds) the operator's event loop can be blocked before the operator is unhealthy."""
-
-ANSWER_TIMEOUT = 15.0
-"""
-How long (seconds) a request waits for the probe handlers.
-
-The handlers go on after that, so that the next requests can get their results.
-"""
-
-
-class Page(NamedTuple):
-    """What is served at a path. ``respond`` is called in the thread of the server."""
-    title: str
-    """What it is, for messages: e.g. "health checks"."""
-    option: str
-    """The option of the command line that sets the URL."""
-    path: str
-    respond: exchanges.Respond
+POLICY = exchanges.Policy(
+    head=16 * 1024, fields=100, body=16 * 1024,  # only the head of a request is used
+    memory=0, connections=100, receiving=5.0, writing=5.0, idle=None, leaving=0.0,
+    level=logging.DEBUG)
 
 
 class Server:
-    """
-    The server of the health checks and of other pages at one host and port. `start` and `stop` are
-    called in the event loop of the operator.
-
-    The time of blocking is counted in ticks of the server's thread, not by the clock: otherwise,
-    the loop would seem blocked after the whole process was suspended.
-    """
+    """The server of all pages. `start` and `stop` are called in the event loop of the operator."""
 
     def __init__(
             self,
-            endpoint: Endpoint,
+            pages: Iterable[Page],
             *,
-            answer: Callable[[], Coroutine[Any, Any, Answer]] | None,
-            pages: Collection[Page] = (),
+            watch: Callable[[], Coroutine[Any, Any, None]] | None = None,
     ) -> None:
         """
-        The endpoint is that of the health checks, if there are any: if there is an ``answer``.
+        ``watch`` runs in the thread as long as the server.
+
+        :raises EndpointError: if there are two pages at one endpoint.
         """
         super().__init__()
-        self._endpoint = endpoint
-        self._answer = answer
-        self._pages = [
-            *([] if answer is None else [
-                Page('health checks', '--liveness', endpoint.path, self._respond)]),
-            *pages]
-        self._loop = asyncio.get_running_loop()
-        self._watched = threading.get_ident()
-        self._is_alive = True
-        self._silence = 0.0
-        self._latest: tuple[float, Answer] | None = None
-        self._started: concurrent.futures.Future[Endpoint] = concurrent.futures.Future()
-        self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._serving: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._pages: dict[tuple[str | None, int], list[Page]] = {}
+        """By the hosts and ports: their pages share the listening sockets."""
+        self._watch = watch
+        self._started = concurrent.futures.Future[list[int]]()
+        self._stopping = concurrent.futures.Future[None]()
+        self._ended = concurrent.futures.Future[None]()
         self._thread = threading.Thread(target=self._run, name='kopf-liveness', daemon=True)
+        for page in pages:
+            known = self._pages.setdefault((page.endpoint.host, page.endpoint.port), [])
+            for other in known:
+                if other.endpoint == page.endpoint:
+                    raise EndpointError(
+                        f"Both the {other.title} and the {page.title} cannot be served at "
+                        f"{page.endpoint}. Choose another path: "
+                        f"{page.option}=http://host:port/path")
+            known.append(page)
 
-    @property
-    def endpoint(self) -> Endpoint:
-        """The endpoint with the actual port."""
-        return self._endpoint
-
-    async def start(self) -> None:
+    async def start(self) -> list[int]:
         """
-        Start the server.
+        Start the server, and return the actual ports.
 
-        :raises EndpointError: if the endpoint cannot be listened on.
+        :raises EndpointError: if an endpoint cannot be listened on.
         """
         self._thread.start()
-        self._endpoint = await asyncio.shield(asyncio.wrap_future(self._started))
-        for page in self._pages:
-            logger.info(
-                f"The {page.title} are served at {self._endpoint._replace(path=page.path)}")
+        ports = await asyncio.shield(asyncio.wrap_future(self._started))
+        for port, pages in zip(ports, self._pages.values(), strict=True):
+            for page in pages:
+                logger.info(f"The {page.title} are served at {page.endpoint._replace(port=port)}")
+        return ports
 
     async def stop(self) -> None:
         """Stop the server. It is safe to call if the server was not started or has failed."""
         if self._thread.ident is None:
             return
-        await asyncio.gather(asyncio.wrap_future(self._started), return_exceptions=True)
-        if self._serving is not None:
-            loop, stopping = self._serving
-            with contextlib.suppress(RuntimeError):  # the server has failed, and its loop is closed
-                loop.call_soon_threadsafe(stopping.set)
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # the server has failed
+            self._stopping.set_result(None)
         await asyncio.wrap_future(self._ended)
         self._thread.join()
 
@@ -119,100 +88,64 @@ class Server:
             if not self._started.done():
                 self._started.set_exception(e)
             else:
-                logger.error(
-                    f"The {self._title} are not served any longer: {e!r}", exc_info=True)
+                titles = _join_titles(itertools.chain.from_iterable(self._pages.values()))
+                logger.error(f"The {titles} are not served any longer: {e!r}", exc_info=True)
         finally:
             self._ended.set_result(None)
 
-    @property
-    def _title(self) -> str:
-        return ' and the '.join(page.title for page in self._pages)
-
     async def _serve(self) -> None:
-        from kopf._cogs.serving import listeners  # only if it is used
+        async with contextlib.AsyncExitStack() as stack:
+            ports: list[int] = []
+            for pages in self._pages.values():
+                listener = _listen(pages)
+                stack.push_async_callback(listener.close)
+                ports.append(listener.port)
+            self._started.set_result(ports)
+            watching = None if self._watch is None else asyncio.create_task(self._watch())
+            await asyncio.wrap_future(self._stopping)
+            if watching is not None:
+                watching.cancel()
 
-        try:
-            listening = listeners.bind(self._endpoint.host, self._endpoint.port)
-        except (OSError, UnicodeError, ValueError, OverflowError) as e:
-            code = getattr(e, 'errno', None) or 0
-            reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)
-            hint = ""
-            if code == errno.EADDRINUSE:
-                other = self._endpoint._replace(port=self._endpoint.port + 1)
-                hint = (f". Stop what uses the port, or choose another one: "
-                        f"{self._pages[0].option}={other}")
-            raise EndpointError(
-                f"The {self._title} cannot be served at {self._endpoint}: {reason}{hint}") from e
-        listener = listeners.Listener(
-            listening, responding.Pages({page.path: page.respond for page in self._pages}),
-            policy=responding.POLICY, title=self._title)
-        listener.listen(None)
-        stopping = asyncio.Event()
-        self._serving = asyncio.get_running_loop(), stopping
-        self._started.set_result(self._endpoint._replace(port=listener.port))
-        monitor = None if self._answer is None else asyncio.create_task(self._monitor())
-        await stopping.wait()
-        if monitor is not None:
-            monitor.cancel()
-        await listener.close()
 
-    async def _respond(self, _: exchanges.Request) -> exchanges.Response:
-        assert self._answer is not None
-        return exchanges.Response(*await self._get_answer(self._answer))
+def _join_titles(pages: Iterable[Page]) -> str:
+    return ' and the '.join(page.title for page in pages)
 
-    async def _get_answer(self, answer: Callable[[], Coroutine[Any, Any, Answer]]) -> Answer:
-        """
-        Get the answer from the operator's event loop; if it takes long, use what is known here.
-        """
-        if self._silence >= LOOP_TIMEOUT:
-            return self._make_blocked()
-        future = asyncio.run_coroutine_threadsafe(answer(), self._loop)
-        waiting = asyncio.wrap_future(future)
-        started = time.monotonic()
-        try:
-            while not waiting.done():
-                await asyncio.wait([waiting], timeout=TICK)
-                now = time.monotonic()
-                if waiting.done():
-                    break
-                if self._silence >= LOOP_TIMEOUT:
-                    return self._make_blocked()
-                if self._latest is not None and now - self._latest[0] <= MAX_AGE:
-                    return self._latest[1]
-                if now - started >= ANSWER_TIMEOUT:
-                    return Answer.make_problems({
-                        'probes': f"no results yet after {ANSWER_TIMEOUT:.0f} s."})
-            result = waiting.result()
-        finally:
-            future.cancel()
-        self._latest = time.monotonic(), result
-        return result
 
-    async def _monitor(self) -> None:
-        """
-        Check that the operator's event loop runs: whether it calls a callback within each tick.
-        """
-        while True:
-            if self._is_alive:
-                if self._silence >= LOOP_TIMEOUT:
-                    logger.info(f"The event loop runs again; it was blocked for "
-                                f"{self._silence:.0f} seconds.")
-                self._silence = 0.0
-                self._is_alive = False
-                self._loop.call_soon_threadsafe(self._note_life)
-            await asyncio.sleep(TICK)
-            if not self._is_alive:
-                was_blocked = self._silence >= LOOP_TIMEOUT
-                self._silence += TICK
-                if self._silence >= LOOP_TIMEOUT and not was_blocked:
-                    logger.warning(f"The event loop is blocked {self._describe_blocking()}")
+def _listen(pages: Sequence[Page]) -> listeners.Listener:
+    """Serve the pages of one host and port."""
+    titles, endpoint = _join_titles(pages), pages[0].endpoint
+    try:
+        sockets = listeners.bind(endpoint.host, endpoint.port)
+    except (OSError, UnicodeError, ValueError, OverflowError) as e:
+        code = getattr(e, 'errno', None) or 0
+        reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)
+        hint = ""
+        if code == errno.EADDRINUSE:
+            other = endpoint._replace(port=endpoint.port + 1)
+            hint = f". Stop what uses the port, or choose another one: {pages[0].option}={other}"
+        raise EndpointError(
+            f"The {titles} cannot be served at {endpoint}: {reason}{hint}") from e
+    responders = {urllib.parse.unquote(page.endpoint.path): page.respond for page in pages}
+    listener = listeners.Listener(
+        sockets, functools.partial(_respond, responders), policy=POLICY, title=titles)
+    listener.listen(None)
+    return listener
 
-    def _note_life(self) -> None:
-        self._is_alive = True
 
-    def _make_blocked(self) -> Answer:
-        return Answer.make_problems({'loop': f"blocked {self._describe_blocking()}"})
+async def _respond(
+        pages: Mapping[str, exchanges.Respond], request: exchanges.Request,
+) -> exchanges.Response:
+    await request.read()
+    respond = pages.get(request.path)
+    if respond is None:
+        response = _make_error(http.HTTPStatus.NOT_FOUND)
+    elif request.method not in ('GET', 'HEAD'):
+        response = _make_error(http.HTTPStatus.METHOD_NOT_ALLOWED, Allow='GET, HEAD')
+    else:
+        response = await respond(request)
+    return response._replace(headers={**response.headers, 'Cache-Control': 'no-store'})
 
-    def _describe_blocking(self) -> str:
-        place = tracebacks.locate(sys._current_frames().get(self._watched))
-        return f"for {self._silence:.0f} s by {place}"
+
+def _make_error(status: http.HTTPStatus, **headers: str) -> exchanges.Response:
+    return exchanges.Response(
+        status.value, f"{status.value}: {status.phrase}".encode(), exchanges.TEXT, headers)
