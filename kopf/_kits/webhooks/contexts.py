@@ -1,8 +1,8 @@
 """
 Contexts: servers that can be used as functions and as context managers.
 """
+import dataclasses
 from collections.abc import AsyncGenerator, AsyncIterator
-from types import TracebackType
 from typing import Self
 
 from kopf._cogs.structs import reviews
@@ -10,6 +10,7 @@ from kopf._cogs.structs import reviews
 ClientConfigs = AsyncIterator[reviews.WebhookClientConfig]
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class WebhookContextManager:
     """
     A server whose resources are freed at the end of ``async with`` at the latest.
@@ -18,19 +19,13 @@ class WebhookContextManager:
     when the iterator is garbage-collected.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.__generators: list[AsyncGenerator[reviews.WebhookClientConfig, None]] = []
+    __generators: list[AsyncGenerator[reviews.WebhookClientConfig, None]] = dataclasses.field(
+        default_factory=list, init=False)
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-            self,
-            exc_type: type[BaseException] | None,
-            exc_val: BaseException | None,
-            exc_tb: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         while self.__generators:
             await self.__generators.pop().aclose()
 

@@ -2,6 +2,7 @@
 Servers for webhooks, in the process of the operator. The API server must be able to reach it.
 """
 import asyncio
+import dataclasses
 import errno
 import ipaddress
 import logging
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT = 9443
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class WebhookServer(contexts.WebhookContextManager):
     """
     A webhook server in the process of the operator: HTTPS, or HTTP if ``insecure``.
@@ -62,47 +64,24 @@ class WebhookServer(contexts.WebhookContextManager):
 
     DEFAULT_HOST: ClassVar[str | None] = None
 
-    def __init__(
-            self,
-            *,
-            addr: str | None = None,
-            port: int | None = None,
-            path: str | None = None,
-            host: str | None = None,
-            cadata: bytes | None = None,
-            cafile: StrPath | None = None,
-            cadump: StrPath | None = None,
-            context: ssl.SSLContext | None = None,
-            insecure: bool = False,
-            certfile: StrPath | None = None,
-            pkeyfile: StrPath | None = None,
-            password: str | None = None,
-            extra_sans: Iterable[str] = (),
-            verify_mode: ssl.VerifyMode | None = None,
-            verify_cafile: StrPath | None = None,
-            verify_capath: StrPath | None = None,
-            verify_cadata: str | bytes | None = None,
-            file_check_interval: float = 60.0,
-    ) -> None:
-        super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
-        self.host = host
-        self.cadata = cadata
-        self.cafile = cafile
-        self.cadump = cadump
-        self.context = context
-        self.insecure = insecure
-        self.certfile = certfile
-        self.pkeyfile = pkeyfile
-        self.password = password
-        self.extra_sans = extra_sans
-        self.verify_mode = verify_mode
-        self.verify_cafile = verify_cafile
-        self.verify_capath = verify_capath
-        self.verify_cadata = verify_cadata
-        self.file_check_interval = file_check_interval
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
+    host: str | None = None
+    cadata: bytes | None = None
+    cafile: StrPath | None = None
+    cadump: StrPath | None = None
+    context: ssl.SSLContext | None = None
+    insecure: bool = False
+    certfile: StrPath | None = None
+    pkeyfile: StrPath | None = None
+    password: str | None = None
+    extra_sans: Iterable[str] = ()
+    verify_mode: ssl.VerifyMode | None = None
+    verify_cafile: StrPath | None = None
+    verify_capath: StrPath | None = None
+    verify_cadata: str | bytes | None = None
+    file_check_interval: float = 60.0
 
     def __repr__(self) -> str:
         return f'<{self.__class__.__name__} at {self.addr or "*"}:{self.port or "*"}>'

@@ -2,6 +2,7 @@
 Tunnels: they make a local server reachable from remote clusters.
 """
 import asyncio
+import dataclasses
 import importlib
 import logging
 from collections.abc import AsyncGenerator
@@ -13,6 +14,7 @@ from kopf._kits.webhooks import certificates, contexts, detection, httpreviews, 
 logger = logging.getLogger(__name__)
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class WebhookNgrokTunnel(contexts.WebhookContextManager):
     """
     A tunnel by ngrok to a webhook server in the process of the operator, for remote clusters.
@@ -29,23 +31,12 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
     :param binary: the path of the program ``ngrok``. Default: the library finds or downloads it.
     """
 
-    def __init__(
-            self,
-            *,
-            addr: str | None = None,
-            port: int | None = None,
-            path: str | None = None,
-            token: str | None = None,
-            region: str | None = None,
-            binary: certificates.StrPath | None = None,
-    ) -> None:
-        super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
-        self.token = token
-        self.region = region
-        self.binary = binary
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
+    token: str | None = None
+    region: str | None = None
+    binary: certificates.StrPath | None = None
 
     async def _serve(
             self, fn: reviews.WebhookFn,
@@ -76,6 +67,7 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
                 await listener.close()
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
 class WebhookAutoTunnel(detection.ClusterDetector, contexts.WebhookContextManager):
     """
     A webhook server if the cluster can reach this machine directly, otherwise a tunnel by ngrok.
@@ -90,17 +82,9 @@ class WebhookAutoTunnel(detection.ClusterDetector, contexts.WebhookContextManage
     :param path: the path at the beginning of all URLs. Default: none.
     """
 
-    def __init__(
-            self,
-            *,
-            addr: str | None = None,
-            port: int | None = None,
-            path: str | None = None,
-    ) -> None:
-        super().__init__()
-        self.addr = addr
-        self.port = port
-        self.path = path
+    addr: str | None = None
+    port: int | None = None
+    path: str | None = None
 
     async def _serve(
             self, fn: reviews.WebhookFn,
