@@ -1,16 +1,20 @@
 """
-Connections of clients. A connection answers one request at a time.
+Connections of clients, and what all clients of a server take together: connections, memory, and
+lines of the log. A connection answers one request at a time.
 """
 import asyncio
 import contextlib
 import logging
+import random
 import socket
+from collections.abc import Iterator
 from typing import Any, cast
 
 from aiohttp import EMPTY_PAYLOAD, web
 
 from kopf._cogs.aiokits import transports
-from kopf._cogs.serving import exchanges, rooms
+from kopf._cogs.helpers import quotas
+from kopf._cogs.serving import exchanges
 
 logger = logging.getLogger(__name__)
 
@@ -21,15 +25,87 @@ How long (seconds) the client has to read the last response, and to close the co
 If the server closed the connection while the client still sends, the response could be lost.
 """
 
+WARNING_PERIOD = 60.0
+"""The shortest time (seconds) between two warnings with the same key."""
+
 SMALL = 64 * 1024
 """How many bytes a connection can hold without a reservation."""
+
+
+class Room:
+    """The connections of one server, and their common limits."""
+
+    def __init__(self, policy: exchanges.Policy, title: str) -> None:
+        super().__init__()
+        self.policy = policy
+        self.title = title
+        """What is served, for messages: e.g. "webhooks"."""
+        self.tasks: set[asyncio.Task[object]] = set()
+        """Those that answer requests."""
+        self._guests: dict[Connection, None] = {}
+        self._memory = 0
+        self._warnings = quotas.Quotas(burst=1, period=WARNING_PERIOD)
+
+    def __iter__(self) -> Iterator['Connection']:
+        return iter(list(self._guests))
+
+    def make_place(self) -> bool:
+        """Close another connection if there are too many; false if none can be closed."""
+        if len(self._guests) < self.policy.connections:
+            return True
+        idle = [guest for guest in self._guests if not (guest.busy and self.policy.leaving)]
+        strangers = [guest for guest in idle if not guest.served]
+        victim = random.choice(strangers) if strangers else next(iter(idle), None)
+        self.warn('crowd', f"There are too many connections to the {self.title}; " + (
+            "new ones are refused." if victim is None else
+            "unused ones are dropped." if strangers else "idle ones are dropped."))
+        if victim is not None:
+            victim.abort()
+            self.remove(victim)
+        return victim is not None
+
+    def add(self, guest: 'Connection') -> None:
+        self._guests[guest] = None
+
+    def prefer(self, guest: 'Connection') -> None:
+        """Note that the connection was just used: among the idle ones, it is closed last."""
+        if guest in self._guests:
+            self._guests[guest] = self._guests.pop(guest)
+
+    def remove(self, guest: 'Connection') -> None:
+        self._guests.pop(guest, None)
+
+    def enter_task(self) -> None:
+        """Note that the current task answers a request."""
+        if task := asyncio.current_task():
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    def reserve(self, size: int) -> bool:
+        """Reserve a part of the common memory (bytes); false if there is not enough."""
+        if self._memory + size > self.policy.memory:
+            return False
+        self._memory += size
+        return True
+
+    def release(self, size: int) -> None:
+        self._memory -= size
+
+    def warn(self, key: str, text: str, *, level: int | None = None) -> None:
+        """Log it at the level, or, if there are too many with the same key, as a debug message."""
+        skipped = self._warnings.take(key, asyncio.get_running_loop().time())
+        if skipped is None:
+            logger.debug(text)
+        else:
+            logger.log(level or self.policy.level, (
+                f"{text} ({skipped} more since the last warning.)" if skipped else text))
 
 
 class Connection(web.RequestHandler):
     """A connection of one client. It exists before the TLS handshake."""
 
     def __init__(
-            self, sock: socket.socket, room: rooms.Room, respond: exchanges.Respond,
+            self, sock: socket.socket, room: Room, respond: exchanges.Respond,
     ) -> None:
         self.policy = policy = room.policy
         super().__init__(
@@ -38,7 +114,10 @@ class Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # as documented; the path can be a secret
             max_line_size=policy.head, max_field_size=policy.head, max_headers=policy.fields,
             auto_decompress=False, lingering_time=0)
-        self.busy = self.served = False
+        self.busy = False
+        """Whether a request is being answered."""
+        self.served = False
+        """Whether a request was answered well. If so, the client is trusted more than strangers."""
         self._sock = sock
         self._room = room
         self._respond = respond
@@ -79,6 +158,7 @@ class Connection(web.RequestHandler):
         super().data_received(data)
 
     def leave(self) -> None:
+        """Close the connection; if a request is being answered, then after the response."""
         if self.busy:
             self.close()
         elif self.connected:
@@ -87,6 +167,7 @@ class Connection(web.RequestHandler):
             self.abort()
 
     def abort(self) -> None:
+        """Close the connection immediately."""
         if self._wire is not None:
             transports.abort(self._wire)
             return
@@ -178,7 +259,7 @@ class Connection(web.RequestHandler):
             parts.append(part)
         self._is_begun, self.busy = False, True
         self.limit(None)
-        self._room.add_task(asyncio.current_task())
+        self._room.enter_task()
         return b''.join(parts)
 
     async def rest(self, *, lasting: bool) -> None:

@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Sequence
 
 from kopf._cogs.aiokits import forks, tasks
-from kopf._cogs.serving import exchanges, inbound, rooms
+from kopf._cogs.serving import exchanges, inbound
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Listener:
         super().__init__()
         self._sockets = listening
         self._respond = respond
-        self._room = rooms.Room(policy, title)
+        self._room = inbound.Room(policy, title)
         self._context: ssl.SSLContext | None = None
         self._is_accepting = False
         self._greeting: set[asyncio.Task[None]] = set()

@@ -15,7 +15,7 @@ import urllib.parse
 
 import h11
 
-from kopf._cogs.serving import exchanges, inbound, rooms
+from kopf._cogs.serving import exchanges, inbound
 
 TABLE = pathlib.Path(__file__).with_name('corpus.md')
 POLICY = exchanges.Policy(
@@ -232,7 +232,7 @@ class Keeper:
 def connect(policy=POLICY, respond=None, wire=None):
     """A connection in memory, what it writes, and what it serves."""
     wire, keeper = wire or Wire(), Keeper()
-    connection = inbound.Connection(None, rooms.Room(policy, 'requests'), respond or keeper)
+    connection = inbound.Connection(None, inbound.Room(policy, 'requests'), respond or keeper)
     wire.connection = connection
     connection.connection_made(wire)
     return connection, wire, keeper
