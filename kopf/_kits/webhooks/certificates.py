@@ -1,13 +1,12 @@
 """
 Certificates: self-signed ones, and those in files. The files can change at any time.
 """
-import contextlib
 import datetime
 import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 StrPath = str | os.PathLike[str]
@@ -29,12 +28,15 @@ def build_certificate(
         hostnames: Iterable[str], password: str | None = None,
 ) -> tuple[bytes, bytes]:
     """
-    Make a self-signed certificate for the names and addresses, and its private key, both in PEM.
+    Make a self-signed certificate and its private key.
 
-    The common name is the first name, or else the first address. The certificate is its own
-    authority, so clients can use it as ``caBundle``. Addresses that mean "any", e.g. ``0.0.0.0``,
-    are omitted. With a password, the key is encrypted.
+    The common name is the first hostname, or else the first address. Addresses such as ``0.0.0.0``
+    are left out. The certificate is its own authority, so clients can use it as ``caBundle``.
 
+    :param hostnames: the hostnames and the addresses of the server.
+    :param password: the password to encrypt the private key with. Default: the key is not
+        encrypted.
+    :returns: the certificate and the private key, in PEM.
     :raises MissingLibraryError: if the library ``cryptography`` is not installed.
     :raises ValueError: if there are no names.
     """
@@ -107,20 +109,13 @@ def sort_hostnames(
     return list(names), list(addresses)
 
 
-@contextlib.contextmanager
-def keep_in_files(*contents: bytes) -> Iterator[list[Path]]:
-    """Write the contents to private temporary files, for functions that accept only files."""
+def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
+    """Load a certificate and its key into the context, by private files, as it accepts no other."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
-        paths = [Path(folder, str(number)) for number in range(len(contents))]
-        for path, content in zip(paths, contents, strict=True):
+        certfile, pkeyfile = Path(folder, 'certificate'), Path(folder, 'key')
+        for path, content in zip((certfile, pkeyfile), pair, strict=True):
             with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'wb') as file:
                 file.write(content)
-        yield paths
-
-
-def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
-    """Load a certificate and its key into the context."""
-    with keep_in_files(*pair) as (certfile, pkeyfile):
         context.load_cert_chain(certfile, pkeyfile, password or None)
 
 
