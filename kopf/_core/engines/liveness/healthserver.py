@@ -100,9 +100,10 @@ class Server:
                 listener = _listen(pages)
                 stack.push_async_callback(listener.close)
                 ports.append(listener.port)
+            stopping = asyncio.wrap_future(self._stopping)
             self._started.set_result(ports)
             watching = None if self._watch is None else asyncio.create_task(self._watch())
-            await asyncio.wrap_future(self._stopping)
+            await stopping
             if watching is not None:
                 watching.cancel()
 
