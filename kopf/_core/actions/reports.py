@@ -129,36 +129,28 @@ class LogPoster(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._queues: dict[int, list[EventQueue]] = {}
+        self.queues: tuple[EventQueue, ...] = ()
         """
-        By ``id()`` of the settings. If operators share settings, the newest one posts for all.
+        The queues of all operators that post now. If operators share settings, the newest one posts
+        for all.
         """
         self._mutex = threading.Lock()
 
-    @property
-    def queues(self) -> list[EventQueue]:
-        """The queues of all operators that post now."""
-        with self._mutex:
-            return [queue for queues in self._queues.values() for queue in queues]
-
     def connect(self, queue: EventQueue) -> None:
         with self._mutex:
-            known = self._queues.get(id(queue.settings), [])
-            self._queues[id(queue.settings)] = [*known, queue]
+            self.queues = (*self.queues, queue)
             loggers.logger.addHandler(self)
 
     def disconnect(self, queue: EventQueue) -> None:
         with self._mutex:
-            known = self._queues.get(id(queue.settings), [])
-            self._queues[id(queue.settings)] = [other for other in known if other is not queue]
-            if not self._queues[id(queue.settings)]:
-                del self._queues[id(queue.settings)]
-            if not self._queues:
+            self.queues = tuple(other for other in self.queues if other is not queue)
+            if not self.queues:
                 loggers.logger.removeHandler(self)
 
     def handle(self, record: logging.LogRecord) -> bool:
         # The parent's method takes a lock and then calls `emit()`. Neither is needed here.
-        queues = self._queues.get(id(getattr(record, 'settings', None)))
+        settings = getattr(record, 'settings', None)
+        queues = [queue for queue in self.queues if queue.settings is settings]
         if not queues or getattr(record, 'k8s_skip', False):
             return False
         queue = queues[-1]
