@@ -39,6 +39,8 @@ How long (seconds) to wait for the operator's event loop. If it is blocked for l
 before is shown again, together with the present counters.
 """
 
+KIND = ('kind',)
+
 OTHER_WEBHOOK = '/'
 """The label of requests to unknown webhooks: the clients choose their names."""
 
@@ -124,35 +126,28 @@ class Measures(registry.Collector):
         return itertools.chain(self.meter.collect(), self._latest, core.REGISTRY.collect())
 
     async def _read(self) -> None:
-        self._latest = await read(self._inspector, self.meter, self._settings)
-
-
-async def read(
-        inspector: inspection.Inspector,
-        meter: meters.Meter,
-        settings: configuration.OperatorSettings,
-) -> list[core.Metric]:
-    """Read the present state of an operator."""
-    now = asyncio.get_running_loop().time()
-    kinds = sorted({meters.get_controller(informer.resource) for informer in inspector.informers})
-    for informer in inspector.informers:
-        served = informer.handlers
-        meter.expect(informer.resource, itertools.chain(
-            served.indexing, served.watching, served.spawning, served.changing,
-            served.reconciling))
-    return [
-        *_read_queue(meter, kinds, settings.queueing.worker_limit, now),
-        *await _read_objects(inspector, kinds),
-        *_read_companions(inspector),
-        *_read_indices(inspector),
-        *_read_watches(inspector, now),
-        *_read_leadership(inspector, settings),
-    ]
+        """Read the present state of the operator."""
+        inspector, now = self._inspector, self._loop.time()
+        for informer in inspector.informers:
+            served = informer.handlers
+            self.meter.expect(informer.resource, itertools.chain(
+                served.indexing, served.watching, served.spawning, served.changing,
+                served.reconciling))
+        kinds = sorted({
+            meters.get_controller(informer.resource) for informer in inspector.informers})
+        self._latest = [
+            *_read_queue(self.meter, kinds, self._settings.queueing.worker_limit, now),
+            *await _read_objects(inspector, kinds),
+            *_read_companions(inspector),
+            *_read_indices(inspector),
+            *_read_watches(inspector, now),
+            *_read_leadership(inspector, self._settings),
+        ]
 
 
 def _read_queue(
         meter: meters.Meter, kinds: list[str], limit: int | None, now: float,
-) -> list[core.Metric]:
+) -> Iterator[core.Metric]:
     active = collections.Counter[series.Labels]({(kind,): 0 for kind in kinds})
     depth = collections.Counter[series.Labels]({(kind, kind): 0 for kind in kinds})
     for since in meter.waiting.values():
@@ -165,25 +160,22 @@ def _read_queue(
         active[kind,] += 1
         total[kind, kind] = total.get((kind, kind), 0.0) + age
         longest[kind, kind] = max(longest.get((kind, kind), 0.0), age)
-    return [
-        series.make_gauge(
-            'controller_runtime_active_workers',
-            "Objects that are processed now", meters.OWN, active),
-        series.make_gauge(
-            'controller_runtime_max_concurrent_reconciles',
-            "How many objects are processed at once at most", meters.OWN,
-            {(kind,): float('inf') if limit is None else limit for kind in kinds}),
-        series.make_gauge(
-            'workqueue_depth', "Objects that are queued now", meters.BOTH, depth),
-        series.make_gauge(
-            'workqueue_unfinished_work_seconds',
-            "For how long the objects under way are being processed, in seconds: their sum",
-            meters.BOTH, total),
-        series.make_gauge(
-            'workqueue_longest_running_processor_seconds',
-            "For how long the objects under way are being processed, in seconds: the longest",
-            meters.BOTH, longest),
-    ]
+    yield series.make_gauge(
+        'controller_runtime_active_workers', "Objects that are processed now", meters.OWN, active)
+    yield series.make_gauge(
+        'controller_runtime_max_concurrent_reconciles',
+        "How many objects are processed at once at most", meters.OWN,
+        {(kind,): float('inf') if limit is None else limit for kind in kinds})
+    yield series.make_gauge(
+        'workqueue_depth', "Objects that are queued now", meters.BOTH, depth)
+    yield series.make_gauge(
+        'workqueue_unfinished_work_seconds',
+        "For how long the objects under way are being processed, in seconds: their sum",
+        meters.BOTH, total)
+    yield series.make_gauge(
+        'workqueue_longest_running_processor_seconds',
+        "For how long the objects under way are being processed, in seconds: the longest",
+        meters.BOTH, longest)
 
 
 async def _read_objects(
@@ -196,23 +188,21 @@ async def _read_objects(
     waiting = collections.Counter[series.Labels]({
         (kind, reason): 0 for kind in kinds for reason in inspection.REASONS})
     async for item in inspector.tour():
-        if item.cycle is not None:
-            cycles[meters.get_controller(item.resource),] += 1
-        reason = inspection.find_reason(item)
+        kind, reason = meters.get_controller(item.resource), inspection.find_reason(item)
+        cycles[kind,] += item.cycle is not None
         if reason is not None:
-            waiting[meters.get_controller(item.resource), reason] += 1
+            waiting[kind, reason] += 1
     return [
-        series.make_gauge('kopf_objects', "Number of known objects", ('kind',), known),
+        series.make_gauge('kopf_objects', "Number of known objects", KIND, known),
         series.make_gauge(
-            'kopf_cycles_open', "Number of objects with an open handling cycle", ('kind',),
-            cycles),
+            'kopf_cycles_open', "Number of objects with an open handling cycle", KIND, cycles),
         series.make_gauge(
             'kopf_objects_waiting', "Number of objects that are processed again at some time",
             ('kind', 'reason'), waiting),
     ]
 
 
-def _read_companions(inspector: inspection.Inspector) -> list[core.Metric]:
+def _read_companions(inspector: inspection.Inspector) -> Iterator[core.Metric]:
     running = collections.Counter[series.Labels]()
     timers = collections.Counter[series.Labels]()
     for informer in inspector.informers:
@@ -224,24 +214,20 @@ def _read_companions(inspector: inspection.Inspector) -> list[core.Metric]:
         key = companion.handler.id, meters.get_controller(companion.companions.resource)
         (running if isinstance(companion, daemons.Daemon) else timers)[key] += 1
     labels = ('handler', 'kind')
-    return [
-        series.make_gauge('kopf_daemons', "Number of daemons of objects", labels, running),
-        series.make_gauge('kopf_timers', "Number of timers of objects", labels, timers),
-    ]
+    yield series.make_gauge('kopf_daemons', "Number of daemons of objects", labels, running)
+    yield series.make_gauge('kopf_timers', "Number of timers of objects", labels, timers)
 
 
-def _read_indices(inspector: inspection.Inspector) -> list[core.Metric]:
-    return [
-        series.make_gauge(
-            'kopf_index_keys', "Number of keys in an index", ('index',),
-            {(id,): len(index) for id, index in inspector.indices.items()}),
-        series.make_gauge(
-            'kopf_index_objects', "Number of objects in an index", ('index',),
-            {(id,): index.objects for id, index in inspector.indices.items()}),
-    ]
+def _read_indices(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    yield series.make_gauge(
+        'kopf_index_keys', "Number of keys in an index", ('index',),
+        {(id,): len(index) for id, index in inspector.indices.items()})
+    yield series.make_gauge(
+        'kopf_index_objects', "Number of objects in an index", ('index',),
+        {(id,): index.objects for id, index in inspector.indices.items()})
 
 
-def _read_watches(inspector: inspection.Inspector, now: float) -> list[core.Metric]:
+def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.Metric]:
     running = collections.Counter[series.Labels]()
     restarts = collections.Counter[series.Labels]()
     ages: dict[series.Labels, float] = {}
@@ -251,28 +237,25 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> list[core.Metr
         restarts[key] += max(0, watch.pulse.begun - 1)
         if watch.pulse.heard is not None:
             ages[key] = max(ages.get(key, 0.0), now - watch.pulse.heard)
-    return [
-        series.make_gauge('kopf_watches', "Number of running watches", ('kind',), running),
-        series.make_counter(
-            'kopf_watch_restarts', "Total number of times that watches were connected again",
-            ('kind',), restarts),
-        series.make_gauge(
-            'kopf_watch_last_event_age_seconds',
-            "For how long nothing has come by a watch: neither an event nor a bookmark; the "
-            "longest of the kind", ('kind',), ages),
-    ]
+    yield series.make_gauge('kopf_watches', "Number of running watches", KIND, running)
+    yield series.make_counter(
+        'kopf_watch_restarts', "Total number of times that watches were connected again", KIND,
+        restarts)
+    yield series.make_gauge(
+        'kopf_watch_last_event_age_seconds',
+        "For how long nothing has come by a watch: neither an event nor a bookmark; the longest of "
+        "the kind", KIND, ages)
 
 
 def _read_leadership(
         inspector: inspection.Inspector, settings: configuration.OperatorSettings,
-) -> list[core.Metric]:
+) -> Iterator[core.Metric]:
     role, name = inspector.describe_leadership(), settings.leadership.name
-    if role is None or name is None:
-        return []
-    return [series.make_gauge(
-        'leader_election_master_status',
-        "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
-        ('name',), {(name,): float(role == 'leader')})]
+    if role is not None and name is not None:
+        yield series.make_gauge(
+            'leader_election_master_status',
+            "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
+            ('name',), {(name,): float(role == 'leader')})
 
 
 def get_code(e: Exception) -> str:
