@@ -44,12 +44,6 @@ ROOT = context.Context()
 HANDLER_KEY = context.create_key('kopf-handler')
 """The id of the handler under way; for sub-handlers, that of the topmost one."""
 
-SEQUELS: Mapping[observers.Sequel, str] = {
-    observers.Sequel.REST: 'rest',
-    observers.Sequel.LATER: 'later',
-    observers.Sequel.AGAIN: 'again',
-}
-
 CONVENTIONS: Mapping[tuple[str, str | None], str] = {
     ('', 'Node'): 'k8s.node',
     ('', 'PersistentVolume'): 'k8s.persistentvolume',
@@ -165,9 +159,9 @@ class Tracer(observers.Observer):
         ) -> None:
             leave()
             if sequel is not None:
-                span.set_attribute('kopf.sequel', SEQUELS[sequel])
+                span.set_attribute('kopf.sequel', sequel.name.lower())
             if isinstance(error, errors.NotLeadingError):
-                span.set_attribute('kopf.sequel', SEQUELS[observers.Sequel.AGAIN])
+                span.set_attribute('kopf.sequel', observers.Sequel.AGAIN.name.lower())
                 error = None
             finish(span, error)
 

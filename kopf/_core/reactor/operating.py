@@ -166,7 +166,9 @@ class Operator:
         :raises Exception: the error of the part that has failed.
         """
         logger.debug(f"Starting Kopf {versions.version}.")
-        authentication.prepare(self._vault, registry=self._registry, run=self._log_in)
+        authentication.prepare(
+            self._vault, registry=self._registry,
+            run=functools.partial(self._run_activity, causes.Activity.AUTHENTICATION))
         try:
             with shutdown.remind(self._underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
@@ -296,8 +298,3 @@ class Operator:
         except activities.ActivityError as e:
             return {}, [
                 id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]
-
-    async def _log_in(
-            self, registry: registries.OperatorRegistry,
-    ) -> Mapping[ids.HandlerId, Any]:
-        return await self._run_activity(causes.Activity.AUTHENTICATION, registry)
