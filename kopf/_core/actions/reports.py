@@ -30,6 +30,8 @@ LOGGING = 'Logging'
 
 Backoffs = float | Iterable[float]
 
+_formatter = logging.Formatter()
+
 
 class K8sEvent(NamedTuple):
     """A Kubernetes event to post. ``when`` is the time of its cause, not of the posting."""
@@ -97,7 +99,13 @@ class EventQueue:
         if refused is None:
             self._drop("Some lines are not posted as events: there are too many for one object.")
             return
-        self._logged.append(make_event(record, ref, refused, self.settings))
+        message = _formatter.format(record)
+        if refused:
+            message = f"{message} (and {refused} lines before it, not posted)"
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
+        self._logged.append(K8sEvent(
+            ref, name_type(record.levelno), LOGGING, message,
+            self.settings.posting.logging_backoffs, when))
         self._announce()
 
     def get_nowait(self) -> K8sEvent | None:
@@ -165,28 +173,6 @@ class LogPoster(logging.Handler):
 
 
 log_poster = LogPoster()
-_formatter = logging.Formatter()
-
-
-def make_event(
-        record: logging.LogRecord,
-        ref: bodies.ObjectReference,
-        refused: int,
-        settings: configuration.OperatorSettings,
-) -> K8sEvent:
-    """
-    Make an event of a log message. ``refused`` is how many messages of the object were dropped
-    before.
-    """
-    message = _formatter.format(record)
-    return K8sEvent(
-        ref=ref,
-        type=name_type(record.levelno),
-        reason=LOGGING,
-        message=f"{message} (and {refused} lines before it, not posted)" if refused else message,
-        backoffs=settings.posting.logging_backoffs,
-        when=datetime.datetime.fromtimestamp(record.created, datetime.UTC),
-    )
 
 
 def name_type(level: int) -> str:
