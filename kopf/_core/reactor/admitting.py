@@ -105,13 +105,12 @@ class Admission:
 
         :raises activities.ActivityError: if the server has failed or has ended.
         """
-        while True:
-            running = {task for task in (self._server, self._managing) if task is not None}
-            if not running:
-                await asyncio.Event().wait()
-            done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+        running = [task for task in (self._server, self._managing) if task is not None]
+        if not running:
+            await asyncio.Event().wait()
+        done, _ = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()  # by itself, a task ends with an error only
 
     # The parts of the operator that only one replica runs: by Leases, and by peering.
 
