@@ -54,10 +54,8 @@ class Reviews:
                 headers=join_fields(request.fields),
                 sslpeer=request.sslpeer,
             )
-        except questions.UnknownResourceError as e:
-            raise exchanges.Refusal(404, str(e)[:MAX_MESSAGE]) from None
         except questions.ReviewError as e:
-            raise exchanges.Refusal(400, str(e)[:MAX_MESSAGE]) from None
+            raise exchanges.Refusal(e.status, str(e)[:MAX_MESSAGE]) from None
         return exchanges.Response(200, json.dumps(response).encode(), 'application/json')
 
     def _check(self, request: exchanges.Request) -> None:

@@ -14,6 +14,8 @@ OPERATIONS = frozenset(typing.get_args(reviews.Operation))
 
 class ReviewError(Exception):
     """The request cannot be answered."""
+    status = 400
+    """The HTTP status for the client."""
 
 
 class MalformedRequestError(ReviewError):
@@ -22,6 +24,7 @@ class MalformedRequestError(ReviewError):
 
 class UnknownResourceError(ReviewError):
     """The request is about a resource that has no handlers."""
+    status = 404
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -97,8 +97,8 @@ class Measures(registry.Collector):
                 response = await fn(request, webhook=webhook, **kwargs)
                 code = '200'
                 return response
-            except Exception as e:
-                code = get_code(e)
+            except questions.ReviewError as e:
+                code = str(e.status)
                 raise
             finally:
                 under_way[label,].add(-1)
@@ -256,10 +256,3 @@ def _read_leadership(
             'leader_election_master_status',
             "Whether this replica holds the Lease of this name: 1 for the leader, 0 for a standby",
             ('name',), {(name,): float(role == 'leader')})
-
-
-def get_code(e: Exception) -> str:
-    """Get the HTTP status that webhook servers respond with after the error of a review."""
-    if isinstance(e, questions.UnknownResourceError):
-        return '404'
-    return '400' if isinstance(e, questions.ReviewError) else '500'
