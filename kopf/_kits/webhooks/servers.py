@@ -8,13 +8,13 @@ import ipaddress
 import logging
 import os
 import ssl
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from kopf._cogs.structs import reviews
 from kopf._kits import siblings
-from kopf._kits.webhooks import certificates, contexts, httpreviews
+from kopf._kits.webhooks import certificates, httpreviews
 from kopf._kits.webhooks.certificates import StrPath
 
 if TYPE_CHECKING:
@@ -25,8 +25,38 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT = 9443
 
 
+@dataclasses.dataclass(eq=False, repr=False)
+class WebhookContextManager:
+    """
+    A server whose resources are freed at the end of ``async with`` at the latest.
+
+    Without ``async with``, the resources are freed when the iteration is cancelled or closed, or
+    when the iterator is garbage-collected.
+    """
+
+    __generators: list[AsyncGenerator[reviews.WebhookClientConfig, None]] = dataclasses.field(
+        default_factory=list, init=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        while self.__generators:
+            await self.__generators.pop().aclose()
+
+    def __call__(self, fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
+        generator = self._serve(fn)
+        self.__generators.append(generator)
+        return generator
+
+    def _serve(
+            self, fn: reviews.WebhookFn,
+    ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
+        raise NotImplementedError
+
+
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class WebhookServer(contexts.WebhookContextManager):
+class WebhookServer(WebhookContextManager):
     """
     A webhook server in the process of the operator: HTTPS, or HTTP if ``insecure``.
 

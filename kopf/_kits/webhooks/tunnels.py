@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from kopf._cogs.structs import reviews
-from kopf._kits.webhooks import certificates, contexts, detection, httpreviews, servers
+from kopf._kits.webhooks import certificates, detection, httpreviews, servers
 
 logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class WebhookNgrokTunnel(contexts.WebhookContextManager):
+class WebhookNgrokTunnel(servers.WebhookContextManager):
     """
     A tunnel by ngrok to a webhook server in the process of the operator, for remote clusters.
 
@@ -68,7 +68,7 @@ class WebhookNgrokTunnel(contexts.WebhookContextManager):
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
-class WebhookAutoTunnel(detection.ClusterDetector, contexts.WebhookContextManager):
+class WebhookAutoTunnel(detection.ClusterDetector, servers.WebhookContextManager):
     """
     A webhook server if the cluster can reach this machine directly, otherwise a tunnel by ngrok.
 
@@ -90,7 +90,7 @@ class WebhookAutoTunnel(detection.ClusterDetector, contexts.WebhookContextManage
             self, fn: reviews.WebhookFn,
     ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
         host = await self.guess_host()
-        server: contexts.WebhookContextManager = (
+        server: servers.WebhookContextManager = (
             WebhookNgrokTunnel(addr=self.addr, port=self.port, path=self.path) if host is None else
             servers.WebhookServer(addr=self.addr, port=self.port, path=self.path, host=host))
         async with server:
