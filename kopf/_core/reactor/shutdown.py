@@ -77,7 +77,6 @@ class Shutdown:
         self._holders = 0
         self._handled: dict[signal.Signals, Any] = {}
         """The handled signals, and their previous handlers."""
-        self._is_limited = False
         self._signalled_at: float | None = None
         self._over = threading.Event()
 
@@ -151,19 +150,17 @@ class Shutdown:
         self.signalled.set_result(number)
 
     def _limit(self, number: int, *_: object) -> None:
+        # Not `threading`: it takes locks when it starts a thread, and the code interrupted by the
+        # signal can hold these same locks, which would be a deadlock.
         now = time.monotonic()
         if self._signalled_at is None:
             self._signalled_at = now
+            timeout = self._settings.process.ultimate_exiting_timeout
+            if timeout is not None:
+                _thread.start_new_thread(self._exit_in, (timeout,))
         elif number == signal.SIGINT and self._owns_process and (
                 now - self._signalled_at > IMPATIENCE):
             _thread.start_new_thread(self._exit_at_once, ())
-            return
-        timeout = self._settings.process.ultimate_exiting_timeout
-        if not self._is_limited and timeout is not None:
-            self._is_limited = True
-            # Not `threading`: it takes locks when it starts a thread, and the code interrupted by
-            # the signal can hold these same locks, which would be a deadlock.
-            _thread.start_new_thread(self._exit_in, (timeout,))
 
     def _exit_in(self, timeout: float) -> None:
         if not self._over.wait(timeout):
