@@ -11,7 +11,7 @@ import enum
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import progression
@@ -61,13 +61,6 @@ class Passage(enum.Enum):
     """Its processing has ended."""
 
 
-class Identity(NamedTuple):
-    """The identity of an object. Objects under an admission review can lack parts of it."""
-    namespace: str | None
-    name: str | None
-    uid: str | None
-
-
 class Observer(Protocol):
     """
     The interface of observers. Kopf calls the methods in the event loop, so they must not block.
@@ -98,7 +91,7 @@ class Observer(Protocol):
             self, resource: references.Resource, raw: bodies.RawBody,
     ) -> Ended[Sequel]:
         """
-        A reconciliation of an object in this state begins. See `identify`.
+        A reconciliation of an object in this state begins.
 
         If an error ends the reconciliation, Kopf throttles the object, unless the object is gone.
         """
@@ -228,9 +221,3 @@ def name_outcome(outcome: progression.Outcome | None) -> str:
     if outcome.exception is None:
         return 'success'
     return 'failure' if outcome.final else 'waiting' if outcome.waiting else 'retry'
-
-
-def identify(raw: bodies.RawBody) -> Identity:
-    """Get the identity of an object, for an observer that needs it."""
-    meta = raw['metadata']
-    return Identity(meta.get('namespace'), meta.get('name'), meta.get('uid'))

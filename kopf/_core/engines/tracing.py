@@ -110,8 +110,7 @@ class Tracer(observers.Observer):
         parent = context.get_current()
         label: object = handler.id
         if isinstance(cause, causes.ResourceCause):
-            uid, name, namespace = cause.get_identity()
-            attributes |= describe(cause.resource, observers.Identity(namespace, name, uid))
+            attributes |= describe(cause.resource, *cause.get_identity())
         match cause:
             case causes.ChangingCause():
                 attributes['kopf.reason'] = cause.reason
@@ -151,7 +150,7 @@ class Tracer(observers.Observer):
     ) -> observers.Ended[observers.Sequel]:
         span = self._tracer.start_span(
             f'reconcile {(resource.kind or resource.plural).lower()}', ROOT,
-            attributes=describe(resource, observers.identify(raw)))
+            attributes=describe(resource, *identify(raw)))
         leave = enter(span, ROOT)
 
         def end(
@@ -177,7 +176,7 @@ class Tracer(observers.Observer):
         span = self._tracer.start_span(
             f'{method} {target}', parent, kind=trace.SpanKind.CLIENT,
             attributes={'http.request.method': method,
-                        **describe(resource, observers.identify(raw))})
+                        **describe(resource, *identify(raw))})
         leave = enter(span, parent)
 
         def end(
@@ -216,18 +215,26 @@ def fail(span: trace.Span, error: BaseException, message: str | None) -> None:
     span.set_status(trace.StatusCode.ERROR, message)
 
 
-def describe(resource: references.Resource, identity: observers.Identity) -> Attributes:
+def identify(raw: bodies.RawBody) -> tuple[str | None, str | None, str | None]:
+    """Get the uid, the name, and the namespace. Objects under a review can lack some of them."""
+    meta = raw['metadata']
+    return meta.get('uid'), meta.get('name'), meta.get('namespace')
+
+
+def describe(
+        resource: references.Resource, uid: str | None, name: str | None, namespace: str | None,
+) -> Attributes:
     """Make the attributes of an object; those that are not known are absent."""
     prefix = CONVENTIONS.get((resource.group, resource.kind))
     is_namespace = (resource.group, resource.kind) == ('', 'Namespace')
     attributes = {
-        'k8s.namespace.name': identity.name if is_namespace else identity.namespace,
+        'k8s.namespace.name': name if is_namespace else namespace,
         'k8s.object.api_version': resource.api_version,
         'k8s.object.kind': resource.kind,
-        'k8s.object.name': identity.name,
-        'k8s.object.uid': identity.uid,
+        'k8s.object.name': name,
+        'k8s.object.uid': uid,
     }
     if prefix is not None:
-        attributes[f'{prefix}.name'] = identity.name
-        attributes[f'{prefix}.uid'] = identity.uid
+        attributes[f'{prefix}.name'] = name
+        attributes[f'{prefix}.uid'] = uid
     return {key: value for key, value in attributes.items() if value is not None}

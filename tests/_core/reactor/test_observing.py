@@ -17,6 +17,10 @@ from kopf._core.reactor import operating
 from tests._core.reactor.worlds import Api, Operator, run_virtually
 
 
+def identify(raw):
+    return [raw['metadata'].get(key) for key in ('namespace', 'name', 'uid')]
+
+
 class Observer:
     """Notes what has ended: (what, which, result, error, duration)."""
 
@@ -30,11 +34,11 @@ class Observer:
         self.told.append(('passage', resource.plural, passage))
 
     def reconciliation(self, resource, raw):
-        return self._begin('reconciliation', (resource.plural, *observers.identify(raw)))
+        return self._begin('reconciliation', (resource.plural, *identify(raw)))
 
     def write(self, resource, raw, *, content_type, subresource):
         return self._begin(
-            'write', (resource.plural, *observers.identify(raw), content_type, subresource))
+            'write', (resource.plural, *identify(raw), content_type, subresource))
 
     def _begin(self, what, which):
         return lambda *args: self.told.append((what, which, *args))
