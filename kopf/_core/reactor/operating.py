@@ -30,7 +30,7 @@ from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
     from kopf._core.engines.liveness import answering, healthserver
-    from kopf._core.reactor.views import debug, inspection, metrics
+    from kopf._core.reactor.views import debug, metrics
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -98,6 +98,7 @@ class Operator:
         self._role = coordination.Coordination()
         """There are no works before the startup handlers have succeeded."""
         self._switch = switches.Switch(confirm=lambda: self._role.confirm())
+        self._watches: orchestration.Orchestration | None = None
         self._measures: metrics.Measures | None = None
         self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
@@ -106,12 +107,9 @@ class Operator:
         self._answerer: answering.Answerer | None = None
         self._server: healthserver.Server | None = None
 
-    def _look_inside(self) -> 'inspection.Inspector | None':
-        """
-        Trace the operator, and serve its health, its metrics, and its state, if so set; return who
-        looks there.
-        """
-        settings, inspector = self._settings, None
+    def _look_inside(self) -> None:
+        """Trace the operator, and serve its health, its metrics, and its state, if so set."""
+        settings = self._settings
         pages: list[endpoints.Page] = []
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used
@@ -127,23 +125,24 @@ class Operator:
             from kopf._core.reactor.views import inspection  # only if it is used
             inspector = inspection.Inspector(
                 get_role=lambda: self._role, switch=self._switch,
-                indices=self._indices, underway=self._underway)
-        if settings.metrics.endpoint is not None and inspector is not None:
-            from kopf._core.reactor.views import metrics  # only if it is used
-            self._measures = metrics.Measures(inspector, settings)
-            self._measures.follow(self._client)
-            self._observers.append(self._measures.meter)
-            pages.append(endpoints.Page(
-                'metrics', '--metrics',
-                endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
-                self._measures.respond))
-        if settings.debugging.endpoint is not None and inspector is not None:
-            from kopf._core.reactor.views import debug  # only if it is used
-            self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
-            pages.append(endpoints.Page(
-                'insides of the operator', '--debug-endpoint',
-                endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
-                self._debugger.respond))
+                indices=self._indices, underway=self._underway,
+                list_watches=lambda: () if self._watches is None else self._watches.list_states())
+            if settings.metrics.endpoint is not None:
+                from kopf._core.reactor.views import metrics  # only if it is used
+                self._measures = metrics.Measures(inspector, settings)
+                self._measures.follow(self._client)
+                self._observers.append(self._measures.meter)
+                pages.append(endpoints.Page(
+                    'metrics', '--metrics',
+                    endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
+                    self._measures.respond))
+            if settings.debugging.endpoint is not None:
+                from kopf._core.reactor.views import debug  # only if it is used
+                self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
+                pages.append(endpoints.Page(
+                    'insides of the operator', '--debug-endpoint',
+                    endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
+                    self._debugger.respond))
         if pages:
             from kopf._core.engines.liveness import healthserver  # only if it is used
             self._server = healthserver.Server(
@@ -151,7 +150,6 @@ class Operator:
         if self._observers:
             self._env = dataclasses.replace(
                 self._env, observer=observers.Telling(self._observers))
-        return inspector
 
     async def run(
             self,
@@ -173,7 +171,7 @@ class Operator:
             with shutdown.remind(self._underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
-            inspector = self._look_inside()
+            self._look_inside()
             if self._server is not None:
                 await self._server.start()
             self._poster = asyncio.create_task(
@@ -189,13 +187,11 @@ class Operator:
             hub = Hub(
                 context=self._env, get_memo=functools.partial(changes.get_memo, self._env))
             self._role = self._take_role(admission, hub)
-            watches = orchestration.Orchestration(
+            watches = self._watches = orchestration.Orchestration(
                 client=self._client, settings=self._settings, registry=self._registry,
                 role=self._role, hub=hub, namespaces=namespaces, clusterwide=clusterwide,
                 insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
-            if inspector is not None:
-                inspector.follow_watches(watches.list_states)
             if ready_flag is not None:
                 flags.raise_flag(ready_flag)
             await aiotasks.gather(

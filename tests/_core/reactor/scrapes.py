@@ -39,15 +39,15 @@ class Measured:
         calls.calls_var.set(self.underway)
         self.inspector = inspection.Inspector(
             get_role=lambda: Role(self.operator, described=role), switch=switches.Switch(),
-            indices=indexing.OperatorIndexers(), underway=self.underway)
+            indices=indexing.OperatorIndexers(), underway=self.underway,
+            list_watches=lambda: [watchsets.WatchState(
+                self.operator.informer.resource, None, self.pulse, True)])
         self.measures = metrics.Measures(self.inspector, settings)
         self.operator = Operator(self.api, registry, observer=self.measures.meter)
         self.operator.settings.queueing.error_delays = [30]
         self.inspector.switch = self.operator.switch
         self.inspector.indices = self.operator.indexers
         self.pulse = pulses.Pulse()
-        self.inspector.follow_watches(lambda: [watchsets.WatchState(
-            self.operator.informer.resource, None, self.pulse, True)])
 
     async def __aenter__(self):
         self.operator.start()

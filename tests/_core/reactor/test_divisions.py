@@ -905,7 +905,7 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
     await rest(replica)
     inspector = inspection.Inspector(
         get_role=lambda: replica.division,
-        switch=switches.Switch(), indices=replica.indexers, underway=())
+        switch=switches.Switch(), indices=replica.indexers, underway=(), list_watches=tuple)
     assert len([item async for item in inspector.tour()]) == 2
     assert len(list(inspector.companions)) == 2
     await replica.stop()

@@ -139,7 +139,7 @@ async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Map
                     'handlers': _describe_progress(item, moment),
                 })
     watches = _Listed()
-    for watch in inspector.watches:
+    for watch in inspector.list_watches():
         if watches.count():
             heard = watch.pulse.heard
             watches.show({

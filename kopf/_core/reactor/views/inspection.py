@@ -45,19 +45,14 @@ class Inspector:
             switch: switches.Switch,
             indices: indexing.OperatorIndexers,
             underway: calls.Calls,
+            list_watches: Callable[[], Collection[watchsets.WatchState]],
     ) -> None:
         super().__init__()
         self._get_role = get_role
         self.switch = switch
         self.indices: Mapping[str, indexing.OperatorIndex] = indices
         self.underway = underway
-        self._list_watches: Callable[[], Collection[watchsets.WatchState]] = tuple
-
-    def follow_watches(
-            self, list_watches: Callable[[], Collection[watchsets.WatchState]],
-    ) -> None:
-        """Use this function to list the watches from now on."""
-        self._list_watches = list_watches
+        self.list_watches = list_watches
 
     def describe_leadership(self) -> str | None:
         """Describe the role of the replica: 'leader' or 'standby'; None without an election."""
@@ -72,10 +67,6 @@ class Inspector:
         """The daemons and timers."""
         return itertools.chain.from_iterable(
             list(each.spawner.alive) for each in self._get_role().works)
-
-    @property
-    def watches(self) -> Collection[watchsets.WatchState]:
-        return self._list_watches()
 
     async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""

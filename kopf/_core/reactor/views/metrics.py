@@ -231,7 +231,7 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.
     running = collections.Counter[series.Labels]()
     restarts = collections.Counter[series.Labels]()
     ages: dict[series.Labels, float] = {}
-    for watch in inspector.watches:
+    for watch in inspector.list_watches():
         key = (meters.get_controller(watch.resource),)
         running[key] += watch.is_running
         restarts[key] += max(0, watch.pulse.begun - 1)
