@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from kopf._cogs.aiokits import tasks, timeouts
-from kopf._cogs.clients import api, errors
+from kopf._cogs.clients import errors
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import managing, reviewing, webhooks
@@ -72,7 +72,7 @@ class Admission:
         self._manager: managing.Manager | None = None
         self._is_standby = True
 
-    def start(self, client: api.Client) -> None:
+    def start(self) -> None:
         """
         Start the server if there are admission handlers; and write the configurations if they are
         managed.
@@ -92,7 +92,7 @@ class Admission:
                 self._serve(self._settings.server, fn), name="webhook server")
         if self._settings.managed is not None:
             self._manager = managing.Manager(
-                client=client, settings=self._env.settings, name=self._settings.managed)
+                client=self._env.client, settings=self._env.settings, name=self._settings.managed)
             self._managing = asyncio.create_task(
                 self._manager.run(
                     self._changed, lambda: None if self._is_standby else self._describe()),

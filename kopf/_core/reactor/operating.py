@@ -183,7 +183,7 @@ class Operator:
                 env=self._env, registry=self._registry, insights=self._insights,
                 find=lambda resource, uid: self._role.find(resource, uid),
                 measure=None if self._measures is None else self._measures.observe_reviews)
-            admission.start(self._client)
+            admission.start()
             hub = Hub(
                 context=self._env, get_memo=functools.partial(changes.get_memo, self._env))
             self._role = self._take_role(admission, hub)

@@ -231,7 +231,7 @@ async def until(predicate):
 
 async def test_handlers_need_a_server(make_service, registry):
     with pytest.raises(ActivityError, match=r"settings.admission.server.*'kept', 'passing'"):
-        make_service(registry).start(client)
+        make_service(registry).start()
 
 
 async def test_without_handlers_nothing_is_served(make_service, settings, client):
@@ -241,7 +241,7 @@ async def test_without_handlers_nothing_is_served(make_service, settings, client
 
     settings.admission.server = server
     service = make_service(kopf.OperatorRegistry())
-    service.start(client)
+    service.start()
     waiting = asyncio.create_task(service.serve())
     await asyncio.sleep(0.01)
     assert not waiting.done()
@@ -268,7 +268,7 @@ async def test_a_server_that_is_slow_to_leave_is_interrupted_before_the_deadline
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await asyncio.sleep(1)
     begun = asyncio.get_running_loop().time()
     await service.stop(begun + 5)
@@ -289,7 +289,7 @@ async def test_webhooks_are_in_the_cluster_while_served_and_the_persistent_ones_
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await until(lambda: client.get(V))
     assert [record['name'] for record in client.get(V)] == ['kept.auto.test', 'passing.auto.test']
     await service.stop(asyncio.get_running_loop().time() + 5)
@@ -304,7 +304,7 @@ async def test_unmanaged_configurations_are_left_alone(make_service, settings, r
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await asyncio.sleep(0.01)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
@@ -322,7 +322,7 @@ async def test_every_client_config_is_applied(make_service, settings, registry, 
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await until(lambda: client.get(V))
     assert client.get(V)[0]['clientConfig'] == {'url': 'https://host/first/kept'}
     more.set()
@@ -339,7 +339,7 @@ async def test_nothing_is_written_before_the_resources_are_known(
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry, bound=False)
-    service.start(client)
+    service.start()
     await asyncio.sleep(0.01)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert client.requests == []
@@ -354,7 +354,7 @@ async def test_an_unreachable_cluster_does_not_hold_the_exit(
     settings.admission.server = server
     settings.admission.managed = 'auto.test'
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await until(lambda: client.get(V))
     client.faults += [errors.APIConnectionError("gone")] * 10
     await service.stop(asyncio.get_running_loop().time() + 5)
@@ -371,7 +371,7 @@ async def test_a_server_that_ends_is_an_error(make_service, settings, registry, 
 
     settings.admission.server = server
     service = make_service(registry)
-    service.start(client)
+    service.start()
     with pytest.raises(ActivityError, match=text):
         await service.serve()
     await service.stop(asyncio.get_running_loop().time() + 5)
@@ -396,7 +396,7 @@ async def test_servers_are_used_as_context_managers_if_they_are(make_service, se
 
     settings.admission.server = Server()
     service = make_service(registry)
-    service.start(client)
+    service.start()
     await until(lambda: 'called' in log)
     await service.stop(asyncio.get_running_loop().time() + 5)
     assert log == ['entered', 'called', 'exited']
@@ -427,9 +427,9 @@ FIRST, SECOND = ['https://host/0'] * 2, ['https://host/1'] * 2
 
 async def test_webhooks_of_another_operator_are_not_removed(replicas, client, caplog):
     first, second = replicas
-    first.start(client)
+    first.start()
     await until(lambda: get_urls(client) == FIRST)
-    second.start(client)
+    second.start()
     await until(lambda: get_urls(client) == SECOND)
     caplog.set_level(logging.INFO)
     await first.stop(asyncio.get_running_loop().time() + 5)
@@ -442,8 +442,8 @@ async def test_webhooks_of_another_operator_are_not_removed(replicas, client, ca
 async def test_standbys_serve_but_write_nothing_until_they_take_over(replicas, client):
     first, second = replicas
     second.stand_by()
-    first.start(client)
-    second.start(client)
+    first.start()
+    second.start()
     await until(lambda: get_urls(client) == FIRST)
     second._changed.set()
     await asyncio.sleep(0.01)
@@ -463,7 +463,7 @@ async def test_standbys_serve_but_write_nothing_until_they_take_over(replicas, c
 
 async def test_standby_removes_what_nobody_has_overwritten(replicas, client):
     first, _ = replicas
-    first.start(client)
+    first.start()
     await until(lambda: get_urls(client) == FIRST)
     first.stand_by()
     await first.stop(asyncio.get_running_loop().time() + 5)

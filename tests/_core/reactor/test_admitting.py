@@ -102,7 +102,7 @@ def test_memos_are_those_of_the_objects_or_passing_ones(admission):
 
 async def test_the_absence_of_a_server_is_a_failure_of_the_startup(admission):
     with pytest.raises(ActivityError, match="need a server"):
-        admission.start(None)
+        admission.start()
     await admission.stop(asyncio.get_running_loop().time() + 1)
 
 
@@ -129,7 +129,7 @@ async def test_what_threads_want_in_a_later_term_than_that_of_the_review_is_not_
             written.append(False)
 
     insights.set_resources([RESOURCE])
-    admission.start(client)
+    admission.start()
     await admission._changed.wait()
     await server.review(client.api.objects['obj'])
     assert written == [False]

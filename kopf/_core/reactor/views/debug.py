@@ -8,7 +8,7 @@ import asyncio
 import datetime
 import ipaddress
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
@@ -18,6 +18,7 @@ from kopf._cogs.serving import exchanges
 from kopf._core.actions import calls
 from kopf._core.path import objects
 from kopf._core.reactor.views import inspection
+from kopf._core.reactor.watches import watchsets
 
 MAX_SHOWN = 100
 """How many objects or watches are shown in each list."""
@@ -101,13 +102,11 @@ class _Listed:
         self._total = 0
         self._shown: list[Mapping[str, Any]] = []
 
-    def count(self) -> bool:
-        """Count one more entry, and return whether it is shown."""
+    def add(self, describe: Callable[..., Mapping[str, Any]], *args: Any) -> None:
+        """Count one more entry, and describe it if it is shown."""
         self._total += 1
-        return self._total <= MAX_SHOWN
-
-    def show(self, entry: Mapping[str, Any]) -> None:
-        self._shown.append(entry)
+        if self._total <= MAX_SHOWN:
+            self._shown.append(describe(*args))
 
     def describe(self) -> Mapping[str, Any]:
         return {'total': self._total, 'shown': self._shown}
@@ -121,33 +120,15 @@ async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Map
     async for item in inspector.tour():
         reason = inspection.find_reason(item)
         if item.phase in objects.AT_WORK:
-            if lists['at_work'].count():
-                lists['at_work'].show({
-                    **_describe_object(item),
-                    'phase': item.phase.name.lower(),
-                    'handlers': _describe_calls(running.get(item.uid, ()), moment),
-                })
+            lists['at_work'].add(_describe_work, item, running.get(item.uid, ()), moment)
         elif item.phase is objects.Phase.QUEUED:
-            if lists['queued'].count():
-                lists['queued'].show(_describe_object(item))
+            lists['queued'].add(_describe_object, item)
         elif reason is not None:
-            listed = lists['throttled' if reason == 'throttled' else 'waiting']
-            if listed.count():
-                listed.show({
-                    **_describe_object(item), 'reason': reason,
-                    **_describe_due(item.due, moment),
-                    'handlers': _describe_progress(item, moment),
-                })
+            name = 'throttled' if reason == 'throttled' else 'waiting'
+            lists[name].add(_describe_rest, item, reason, moment)
     watches = _Listed()
     for watch in inspector.list_watches():
-        if watches.count():
-            heard = watch.pulse.heard
-            watches.show({
-                'resource': str(watch.resource), 'namespace': watch.namespace,
-                'running': watch.is_running,
-                'restarts': max(0, watch.pulse.begun - 1),
-                'last_event_seconds_ago': None if heard is None else round(moment.mono - heard, 3),
-            })
+        watches.add(_describe_watch, watch, moment)
     switch = inspector.switch
     return {
         'version': versions.version,
@@ -176,22 +157,40 @@ def _describe_object(item: objects.Item) -> Mapping[str, Any]:
         'resource': str(item.resource), 'namespace': namespace, 'name': name_, 'uid': item.uid}
 
 
-def _describe_calls(
-        underway: Iterable[calls.Call], moment: clocks.Moment,
-) -> list[Mapping[str, Any]]:
-    return [{
-        'id': call.handler.id,
-        'seconds': round(moment.mono - call.requested, 3),
-        'waits_for_thread': call.began is None,
-    } for call in list(underway)[:MAX_HANDLERS]]
+def _describe_work(
+        item: objects.Item, underway: Iterable[calls.Call], moment: clocks.Moment,
+) -> Mapping[str, Any]:
+    return {
+        **_describe_object(item),
+        'phase': item.phase.name.lower(),
+        'handlers': [{
+            'id': call.handler.id,
+            'seconds': round(moment.mono - call.requested, 3),
+            'waits_for_thread': call.began is None,
+        } for call in list(underway)[:MAX_HANDLERS]],
+    }
 
 
-def _describe_progress(item: objects.Item, moment: clocks.Moment) -> list[Mapping[str, Any]]:
+def _describe_rest(item: objects.Item, reason: str, moment: clocks.Moment) -> Mapping[str, Any]:
     states = {} if item.cycle is None else item.cycle.states
-    return [
-        {'id': id, 'attempts': state.retries, **_describe_due(state.due, moment)}
-        for id, state in list(states.items())[:MAX_HANDLERS]
-        if not state.finished and state.due > moment.mono]
+    return {
+        **_describe_object(item), 'reason': reason,
+        **_describe_due(item.due, moment),
+        'handlers': [
+            {'id': id, 'attempts': state.retries, **_describe_due(state.due, moment)}
+            for id, state in list(states.items())[:MAX_HANDLERS]
+            if not state.finished and state.due > moment.mono],
+    }
+
+
+def _describe_watch(watch: watchsets.WatchState, moment: clocks.Moment) -> Mapping[str, Any]:
+    heard = watch.pulse.heard
+    return {
+        'resource': str(watch.resource), 'namespace': watch.namespace,
+        'running': watch.is_running,
+        'restarts': max(0, watch.pulse.begun - 1),
+        'last_event_seconds_ago': None if heard is None else round(moment.mono - heard, 3),
+    }
 
 
 def _describe_due(due: float | None, moment: clocks.Moment) -> Mapping[str, Any]:
