@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from kopf._cogs.serving import exchanges
-from kopf._core.engines.liveness import answering, endpoints, healthserver
+from kopf._core.engines.liveness import answering, endpoints
 from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
@@ -97,6 +97,7 @@ def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
     if not endpoint.port:
         yield
         return
+    from kopf._core.engines.liveness import healthserver  # only if it is used
     server = healthserver.Server([endpoints.Page(
         'health checks of all processes', LIVENESS, endpoint, lambda _: gather_health(processes))])
     asyncio.run(server.start())  # it serves in a thread of its own
