@@ -445,8 +445,8 @@ def test_attributes_of_known_kinds_are_those_of_the_conventions(prefix):
     assert {f'{prefix}.name', f'{prefix}.uid'} <= known
 
 
-def describe(resource, *identity):
-    return tracing.describe(resource, observers.Identity(*identity))
+def describe(resource, namespace, name, uid):
+    return tracing.describe(resource, uid, name, namespace)
 
 
 def test_objects_of_known_kinds_have_the_attributes_of_their_kinds_too():
