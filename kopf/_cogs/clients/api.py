@@ -11,12 +11,15 @@ import re
 import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from kopf._cogs.aiokits import deadlines
-from kopf._cogs.clients import connections, errors, outages, pausing, pools, transfers, vaults
+from kopf._cogs.clients import errors, outages, pausing, pools, transfers, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, nesting
+
+if TYPE_CHECKING:
+    from kopf._cogs.clients import httpsessions
 
 default_logger = logging.getLogger(__name__)
 
@@ -62,19 +65,22 @@ _term_var: contextvars.ContextVar[tuple[Tenure, int | None] | None] = contextvar
 """The term to which the writes of this context belong; see `Client.enter_term`."""
 
 
-class Stream(Protocol):
-    """A response that is read while it comes. Its errors are `transfers.TransferError`."""
+Count = Callable[[int | None, str, str], None]
+"""Counts a request by the HTTP status (None for errors of the network), the method, the host."""
 
-    async def readany(self) -> bytes:
-        """Wait for more, and return all that has come; empty at the end."""
-
-    def end(self) -> None:
-        """Drop the connection; for the reader, the body ends there, as if it were complete."""
+MakeHeaders = Callable[[], Mapping[str, str]]
+"""Makes headers for the next request, in the context in which it is sent."""
 
 
 class _Traffic:
-    """The regular requests of a client and of its copies `without_limits`, which share it."""
-    in_flight = 0
+    """The requests of a client and of its copies `without_limits`, which share it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.in_flight = 0
+        """How many regular requests there are now."""
+        self.count: Count = lambda *_: None
+        self.make_headers: MakeHeaders | None = None
 
 
 class Client:
@@ -115,7 +121,7 @@ class Client:
         self.unselectable: set[str] = set()
         """The paths of lists for which the server does not support `selections`."""
         self._tenure: Tenure | None = None
-        self._streams: dict[Stream, float] = {}
+        self._streams: dict[httpsessions.Stream, float] = {}
         """The open streams, with the times when they were opened."""
         self._traffic = _Traffic()
         self._outages = outages.Outages()
@@ -176,9 +182,16 @@ class Client:
         other._tenure = None
         return other
 
-    def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
-        """Call the function with each connection of this client and of its copies, once."""
-        self._pool.instrument(fn)
+    def count_requests(self, count: Count) -> None:
+        """Count all requests of this client and of its copies from now on: each attempt of each."""
+        self._traffic.count = count
+
+    def add_headers(self, make: MakeHeaders) -> None:
+        """
+        Add headers to all requests of this client and of its copies from now on, except for
+        streams.
+        """
+        self._traffic.make_headers = make
 
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
@@ -199,12 +212,12 @@ class Client:
     @property
     def congested(self) -> bool:
         """Whether there are as many regular requests as connections, so that further ones wait."""
-        return self._traffic.in_flight >= connections.POOL_SIZE
+        return self._traffic.in_flight >= transfers.POOL_SIZE
 
     @property
     def overloaded(self) -> bool:
         """Whether so many regular requests wait that new ones would wait for many rounds."""
-        return self._traffic.in_flight >= connections.POOL_SIZE * OVERLOAD
+        return self._traffic.in_flight >= transfers.POOL_SIZE * OVERLOAD
 
     async def request(
             self,
@@ -308,14 +321,14 @@ class Client:
             *,
             accept: str = JSON,
             params: Mapping[str, str] | None = None,
-    ) -> AsyncIterator[Stream]:
+    ) -> 'AsyncIterator[httpsessions.Stream]':
         """
         Make a long-lasting GET request, and yield the stream of the response.
 
         The request is never retried, and its duration is not limited: that is up to the caller.
-        Use `wrap_network_errors` around, also for the errors of reading.
 
-        :raises errors.APIError: if the status of the response is not HTTP 200.
+        :raises errors.APIError: if the status of the response is not HTTP 200, or if the network
+            fails, also while the stream is read.
         :raises credentials.LoginError: if there are no usable credentials.
         """
         if params:
@@ -328,26 +341,30 @@ class Client:
             connection = await self._pool.connect()
             connection.users += 1
             headers = connection.get_headers(accept, None)
+            stream: httpsessions.Stream | None = None
             try:
-                async with connection.stream(
-                    connection.root + path, headers=headers, connect_timeout=connect,
-                ) as stream:
-                    head = stream.head
-                    if head.status != 401:
-                        if self.vault.on_trial and head.status < 500:
-                            self.vault.accept(connection.origin)
-                        if head.status != 200:
-                            with wrap_network_errors():
-                                raise _make_error(head, await stream.read())
-                        self._outages.end(path)
-                        self._log_warnings(head)
-                        self._streams[stream] = asyncio.get_running_loop().time()
-                        try:
-                            yield stream
-                        finally:
-                            del self._streams[stream]
-                        return
+                stream = await connection.open(
+                    connection.root + path, headers=headers, connect_timeout=connect)
+                head = stream.head
+                self._traffic.count(head.status, 'GET', connection.host)
+                if head.status != 401:
+                    if self.vault.on_trial and head.status < 500:
+                        self.vault.accept(connection.origin)
+                    if head.status != 200:
+                        raise _make_error(head, await stream.read())
+                    self._outages.end(path)
+                    self._log_warnings(head)
+                    self._streams[stream] = asyncio.get_running_loop().time()
+                    yield stream
+                    return
+            except NETWORK_ERRORS as e:
+                if stream is None:
+                    self._traffic.count(None, 'GET', connection.host)
+                raise _make_network_error(e) from e
             finally:
+                if stream is not None:
+                    self._streams.pop(stream, None)
+                    stream.close()
                 connection.users -= 1
                 await connection.release()
             await self._pool.reject(connection, headers)
@@ -370,18 +387,22 @@ class Client:
             self._traffic.in_flight += 1
             headers = connection.get_headers(
                 accept, content_type, encoding=READ_ENCODING if method == 'GET' else 'identity')
+            if self._traffic.make_headers is not None:
+                headers = {**headers, **self._traffic.make_headers()}
             try:
                 with self._deadlines.limit(timeout):
                     answer = await connection.exchange(
                         method, connection.root + path, headers=headers, body=body,
                         connect_timeout=networking.connect_timeout, permit=permit)
             except NETWORK_ERRORS as e:
+                self._traffic.count(None, method, connection.host)
                 raise _make_network_error(e) from e
             finally:
                 self._traffic.in_flight -= 1
                 connection.users -= 1
                 if connection.users == 0:
                     await connection.release()
+            self._traffic.count(answer.status, method, connection.host)
             if self.vault.on_trial and answer.status != 401 and answer.status < 500:
                 self.vault.accept(connection.origin)
             self._log_warnings(answer)

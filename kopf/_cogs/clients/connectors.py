@@ -23,7 +23,7 @@ TLS_BUFFER = 64 * 1024
 
 class Attempt:
     """One sending of a request: its permit, and its connection."""
-    __slots__ = ('_content', '_guard', '_permit', 'is_kept', 'refusal')
+    __slots__ = ('_guard', '_permit', '_response', 'is_kept', 'refusal')
 
     def __init__(self, permit: Callable[[], None] | None = None) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class Attempt:
         """Whether the connection was used for other requests before."""
         self._permit = permit
         self._guard: Guard | None = None
-        self._content: aiohttp.StreamReader | None = None
+        self._response: aiohttp.ClientResponse | None = None
 
     @property
     def is_begun(self) -> bool:
@@ -56,24 +56,26 @@ class Attempt:
                 self.refusal = e
                 raise
 
-    def receive(self, content: aiohttp.StreamReader) -> None:
+    def receive(self, response: aiohttp.ClientResponse) -> None:
         """Begin to read the body of the response."""
-        self._content = content
+        self._response = response
         if self._guard is not None and self._guard.is_lost:
             self.lose()
 
     def lose(self) -> None:
         """Notify the reader that nothing will come: aiohttp does not if it is not understood."""
-        content = self._content
+        content = None if self._response is None else self._response.content
         if content is not None and not content.is_eof() and content.exception() is None:
             content.set_exception(TransferError("the response is not understood"))
 
     def end(self) -> None:
         """Forget what the request refers to: its connection can be idle for long."""
-        self._permit = self._content = None
+        self._permit = self._response = None
 
     def abort(self) -> None:
         """Drop the connection, unless it is used for another request by now."""
+        if self._response is not None:
+            self._response.close()
         if self._guard is not None and self._guard.attempt is self:
             transports.abort(self._guard.transport)
 
@@ -174,11 +176,6 @@ class Connector(aiohttp.TCPConnector):
         guard.begin(attempt)
         attempt.begin(guard, is_kept=is_kept)
         connection.add_callback(guard.rest)
-        try:
-            attempt.check_permit()
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def _guard(self, connection: aiohttp.connector.Connection) -> Guard:

@@ -7,18 +7,27 @@ one for each stream, and the end of connections at once.
 """
 import asyncio
 import contextlib
+import functools
 import ssl as ssl_
 import zlib
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import TypedDict
+from collections.abc import Callable, Mapping
+from typing import Any, TypedDict
 
 import aiohttp
 import aiohttp.payload
 import yarl
 
 from kopf._cogs.aiokits import transports
-from kopf._cogs.clients import connectors
+from kopf._cogs.clients import connectors, transfers
 from kopf._cogs.clients.transfers import Response, TransferError
+
+KEEPALIVE = 60.0
+"""
+How long (seconds) an idle connection is kept.
+
+API servers close idle connections after 90 seconds. A shorter time here avoids requests over a
+connection that the server is about to close.
+"""
 
 MAX_FIELD = 64 * 1024
 """The limit (bytes) of the first line and of each header of a response."""
@@ -61,34 +70,41 @@ class Sessions:
             self,
             origin: str,
             *,
-            regular: aiohttp.ClientSession,
-            streaming: aiohttp.ClientSession,
-            pool_size: int,
-            options: Options,
+            session: aiohttp.ClientSession | None = None,
+            ssl: ssl_.SSLContext | None = None,
+            pool_size: int = transfers.POOL_SIZE,
+            keepalive: float = KEEPALIVE,
+            trust_env: bool = False,
+            options: Options | None = None,
     ) -> None:
         """
-        ``origin`` is the URL of the server without any path.
+        ``origin`` is the URL of the server without any path. With ``trust_env``, aiohttp takes
+        passwords from ``~/.netrc``.
 
-        Sessions of authors have connectors of their own: these keep, repeat, and drop requests and
-        connections as aiohttp does.
+        A ``session`` of the author has a connector of its own: it keeps, repeats, and drops
+        requests and connections as aiohttp does.
         """
         super().__init__()
+        self.is_closed = False
         self._origin = origin
-        self._regular = regular
-        self._streaming = streaming
-        self._options = options
-        self._pool = _get_connector(regular)
+        self._options = options or {}
         self._vacant = asyncio.Semaphore(pool_size)
-        self._timeouts: dict[float | None, aiohttp.ClientTimeout] = {}
-        self._is_closed = False
+        self._connectors = [] if session is not None else [
+            connectors.Connector(ssl=ssl, keepalive=seconds) for seconds in (keepalive, None)]
+        self._pool = self._connectors[0] if self._connectors else None
+        self._regular, self._streaming = (session, session) if session is not None else [
+            aiohttp.ClientSession(
+                connector=connector, cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env,
+                max_line_size=MAX_FIELD, max_field_size=MAX_FIELD, max_headers=MAX_FIELDS)
+            for connector in self._connectors]
 
     async def close(self) -> None:
         """Close all connections, also those in use. Requests fail after that."""
-        self._is_closed = True
+        self.is_closed = True
+        for connector in self._connectors:
+            connector.abort_all()
         async with contextlib.AsyncExitStack() as stack:  # both, even if one is cancelled
             for session in (self._regular, self._streaming):
-                if connector := _get_connector(session):
-                    connector.abort_all()
                 stack.push_async_callback(session.close)
 
     def reset(self) -> None:
@@ -123,21 +139,14 @@ class Sessions:
 
         :raises TransferError: if the request fails.
         """
-        url = self._make_url(target)
-        timeout = self._get_timeout(connect_timeout)
         is_repeated = False
         async with self._vacant:
             while True:
                 attempt = connectors.Attempt(permit)
-                token = connectors.current_attempt.set(attempt)
                 try:
-                    if self._pool is None:
-                        attempt.check_permit()
-                    response = await self._regular.request(
-                        method, url, data=None if body is None else _Body(body, attempt),
-                        headers=headers, allow_redirects=False, timeout=timeout,
-                        auto_decompress=False, **self._options)
-                    attempt.receive(response.content)
+                    response = await self._send(
+                        self._regular, attempt, method, target, connect_timeout=connect_timeout,
+                        headers=headers, data=None if body is None else _Body(body, attempt))
                     content = await _read(response)
                 except asyncio.CancelledError:
                     attempt.abort()
@@ -151,69 +160,70 @@ class Sessions:
                     if not isinstance(e, ERRORS):
                         raise
                     is_silent = attempt.is_kept and attempt.is_unheard
-                    if self._is_closed or method == 'POST' or not is_silent:
+                    if self.is_closed or method == 'POST' or not is_silent:
                         raise self._convert(e) from e
                     is_repeated = True
                 else:
                     return Response(response.status, response.headers, content, is_repeated)
-                finally:
-                    connectors.current_attempt.reset(token)
 
-    @contextlib.asynccontextmanager
-    async def stream(
+    async def open(
             self,
             target: str,
             *,
             headers: Mapping[str, str],
             connect_timeout: float | None = None,
-    ) -> 'AsyncIterator[Stream]':
+    ) -> 'Stream':
         """
-        Make a GET request over a connection of its own, and yield the response after its head.
+        Make a GET request over a connection of its own; return the response after its head.
 
-        The connection is dropped at the end: a regular closing of TLS would wait for the server.
+        `Stream.close` it at the end.
 
         :raises TransferError: if the request fails.
         """
         attempt = connectors.Attempt()
         try:
-            token = connectors.current_attempt.set(attempt)
-            try:
-                response = await self._streaming.get(
-                    self._make_url(target), headers=headers, allow_redirects=False,
-                    timeout=self._get_timeout(connect_timeout), read_bufsize=STREAM_BUFFER,
-                    auto_decompress=False, **self._options)
-            except ERRORS as e:
-                raise self._convert(e) from e
-            finally:
-                connectors.current_attempt.reset(token)
-            try:
-                if _check_head(response):
-                    raise TransferError("a stream is compressed")
-                attempt.receive(response.content)
-                yield Stream(response)
-            finally:
-                response.close()
-        finally:
+            response = await self._send(
+                self._streaming, attempt, 'GET', target, connect_timeout=connect_timeout,
+                headers=headers, read_bufsize=STREAM_BUFFER)
+            if _check_head(response):
+                raise TransferError("a stream is compressed")
+        except BaseException as e:
             attempt.abort()
+            if not isinstance(e, ERRORS):
+                raise
+            raise self._convert(e) from e
+        return Stream(response, attempt)
 
-    def _make_url(self, target: str) -> yarl.URL:
-        return yarl.URL(self._origin + target, encoded=True)
-
-    def _get_timeout(self, connect: float | None) -> aiohttp.ClientTimeout:
-        timeout = self._timeouts.get(connect)
-        if timeout is None:
-            timeout = self._timeouts[connect] = aiohttp.ClientTimeout(total=None, connect=connect)
-        return timeout
+    async def _send(
+            self,
+            session: aiohttp.ClientSession,
+            attempt: connectors.Attempt,
+            method: str,
+            target: str,
+            *,
+            connect_timeout: float | None,
+            **options: Any,
+    ) -> aiohttp.ClientResponse:
+        token = connectors.current_attempt.set(attempt)
+        try:
+            response = await session.request(
+                method, yarl.URL(self._origin + target, encoded=True), allow_redirects=False,
+                timeout=_make_timeout(connect_timeout), auto_decompress=False, **self._options,
+                **options)
+        finally:
+            connectors.current_attempt.reset(token)
+        attempt.receive(response)
+        return response
 
     def _convert(self, error: Exception) -> TransferError:
         return TransferError(
-            "the connections are closed" if self._is_closed
+            "the connections are closed" if self.is_closed
             else str(error) or error.__class__.__name__)
 
 
-def _get_connector(session: aiohttp.ClientSession) -> connectors.Connector | None:
-    connector = session.connector
-    return connector if isinstance(connector, connectors.Connector) else None
+@functools.lru_cache(maxsize=100)
+def _make_timeout(connect: float | None) -> aiohttp.ClientTimeout:
+    return aiohttp.ClientTimeout(total=None, connect=connect)
 
 
 class Stream:
@@ -223,9 +233,10 @@ class Stream:
     The errors of reading are `TransferError`. One task at a time can read.
     """
 
-    def __init__(self, response: aiohttp.ClientResponse) -> None:
+    def __init__(self, response: aiohttp.ClientResponse, attempt: connectors.Attempt) -> None:
         super().__init__()
         self._response = response
+        self._attempt = attempt
         self._is_ended = False
         connection = response.connection
         self._transport = connection.transport if connection is not None else None
@@ -254,11 +265,12 @@ class Stream:
     def end(self) -> None:
         """Drop the connection; for the reader, the body ends there, as if it were complete."""
         self._is_ended = True
-        self.abort()
-
-    def abort(self) -> None:
         if self._transport is not None:
             transports.abort(self._transport)
+
+    def close(self) -> None:
+        """Drop the connection: a regular closing of TLS would wait for the server."""
+        self._attempt.abort()
 
 
 class _Body(aiohttp.payload.Payload):
@@ -280,15 +292,6 @@ class _Body(aiohttp.payload.Payload):
 
 
 async def _read(response: aiohttp.ClientResponse) -> bytes:
-    """Read the rest of the body; close the response if this fails."""
-    try:
-        return await _read_body(response)
-    except BaseException:
-        response.close()
-        raise
-
-
-async def _read_body(response: aiohttp.ClientResponse) -> bytes:
     """Read the rest of the body; decompress it while it comes, so that this takes no time."""
     is_compressed = _check_head(response)
     content = response.content
@@ -322,18 +325,3 @@ def _check_head(response: aiohttp.ClientResponse) -> bool:
         if encodings and ', '.join(encodings).strip(' \t').lower() != supported:
             raise TransferError(f"the encoding is not supported: {', '.join(encodings)!r}")
     return bool(encodings)
-
-
-def make_sessions(
-        origin: str, *, ssl: ssl_.SSLContext | None, pool_size: int, keepalive: float,
-        trust_env: bool, options: Options,
-) -> Sessions:
-    """Make new sessions. With ``trust_env``, aiohttp takes passwords from ``~/.netrc``."""
-    regular, streaming = [
-        aiohttp.ClientSession(
-            connector=connectors.Connector(ssl=ssl, keepalive=seconds),
-            cookie_jar=aiohttp.DummyCookieJar(), trust_env=trust_env,
-            max_line_size=MAX_FIELD, max_field_size=MAX_FIELD, max_headers=MAX_FIELDS)
-        for seconds in (keepalive, None)]
-    return Sessions(
-        origin, regular=regular, streaming=streaming, pool_size=pool_size, options=options)

@@ -4,12 +4,15 @@ Pools: the connections of a client, one for each of its current credentials.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from kopf._cogs.clients import connections, vaults
+from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
+
+if TYPE_CHECKING:
+    from kopf._cogs.clients import connections
 
 
 class Pool:
@@ -36,14 +39,7 @@ class Pool:
         self._current: dict[int, connections.Connection] = {}
         """By the identities (``id()``) of the credentials."""
         self._opened: dict[connections.Connection, None] = {}
-        self._instruments: list[Callable[[connections.Connection], None]] = []
         self._is_closed = False
-
-    def instrument(self, fn: Callable[[connections.Connection], None]) -> None:
-        """Call the function with each connection once: with the present and the future ones."""
-        self._instruments.append(fn)
-        for connection in self._opened:
-            fn(connection)
 
     @property
     def shown(self) -> str:
@@ -67,9 +63,9 @@ class Pool:
     def reset_writes(self) -> None:
         """Let the writes under way fail, and discard what of them is not transmitted yet."""
         for connection in self._opened:
-            connection.reset_writes()
+            connection.reset()
 
-    async def connect(self) -> connections.Connection:
+    async def connect(self) -> 'connections.Connection':
         """
         Get a connection with any of the credentials with the highest priority; make it if needed.
 
@@ -85,16 +81,17 @@ class Pool:
                     return connection
                 await self._open()
 
-    def _get_current(self) -> connections.Connection | None:
+    def _get_current(self) -> 'connections.Connection | None':
         origin = self._vault.select()
         connection = self._current.get(id(origin)) if origin is not None else None
-        if connection is None or connection.closed:
+        if connection is None or connection.is_closed:
             return None
         connection.follow_files()
         return None if connection.outdated else connection
 
     async def _open(self) -> None:
         """Make a connection with any credentials; invalidate those of which it cannot be made."""
+        from kopf._cogs.clients import connections  # aiohttp takes long, and commands do without it
         failure: credentials.LoginError | None = None
         while True:
             try:
@@ -104,7 +101,7 @@ class Pool:
                     raise failure from None
                 raise
             known = self._current.get(id(origin))
-            if known is not None and known.closed:
+            if known is not None and known.is_closed:
                 known = None
             if known is not None and not known.outdated:
                 return
@@ -119,10 +116,7 @@ class Pool:
                 failure = e
                 self._vault.invalidate(origin, reason=str(e))
                 continue
-            for instrument in self._instruments:
-                instrument(connection)
-            if self._is_closed:
-                connection.prepare_end()
+            connection.is_retired = self._is_closed
             self._opened[connection] = None
             for former in list(self._current.values()):
                 if former is known or not self._vault.holds(former.origin):
@@ -131,7 +125,7 @@ class Pool:
             return
 
     async def reject(
-            self, connection: connections.Connection, headers: Mapping[str, str],
+            self, connection: 'connections.Connection', headers: Mapping[str, str],
     ) -> None:
         """
         Note that the API server has rejected the credentials, so that the next ones are different.
@@ -145,8 +139,9 @@ class Pool:
         self._vault.invalidate(connection.origin)
         await self._drop(connection)
 
-    async def _drop(self, connection: connections.Connection) -> None:
+    async def _drop(self, connection: 'connections.Connection') -> None:
         if self._current.get(id(connection.origin)) is connection:
             del self._current[id(connection.origin)]
-        await connection.retire()
-        self._opened = {opened: None for opened in self._opened if not opened.closed}
+        connection.is_retired = True
+        await connection.release()
+        self._opened = {opened: None for opened in self._opened if not opened.is_closed}

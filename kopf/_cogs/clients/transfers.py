@@ -7,6 +7,10 @@ if TYPE_CHECKING:
     import multidict
 
 
+POOL_SIZE = 16
+"""How many connections to a server there are for regular requests."""
+
+
 class TransferError(Exception):
     """The connection or the response is broken. The server may have executed the request or not."""
 

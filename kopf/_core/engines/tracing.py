@@ -18,7 +18,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
-from kopf._cogs.clients import api, errors, headers
+from kopf._cogs.clients import api, errors
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import bodies, references
@@ -69,7 +69,7 @@ def follow(client: api.Client) -> None:
 
     This warns if there is nothing that could record the spans.
     """
-    headers.add_headers(client, make_headers)
+    client.add_headers(make_headers)
     loggers.add_filter(mark)
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         logger.warning(

@@ -118,8 +118,7 @@ async def _read(raw, size):
 
     server = await asyncio.start_server(serve, '127.0.0.1', 0)
     host, port = server.sockets[0].getsockname()
-    sessions = httpsessions.make_sessions(
-        f'http://{host}:{port}', ssl=None, pool_size=1, keepalive=60, trust_env=False, options={})
+    sessions = httpsessions.Sessions(f'http://{host}:{port}', pool_size=1)
     try:
         async with asyncio.timeout(PATIENCE):
             response = await sessions.exchange('POST', '/', headers={}, body=b'')

@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from kopf import testing
-from kopf._cogs.clients import api, connections, errors, sockets, vaults
+from kopf._cogs.clients import api, connections, errors, sockets, transfers, vaults
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import drop, flow, hang, refuse, say, say_raw
 
@@ -324,7 +324,7 @@ async def test_connections_are_kept_for_the_next_requests(server, client):
 async def test_requests_at_once_share_a_small_pool(server, client):
     server.script(say({}))
     await asyncio.gather(*[client.request('GET', '/') for _ in range(100)])
-    assert len({request.peer for request in server.requests}) <= connections.POOL_SIZE
+    assert len({request.peer for request in server.requests}) <= transfers.POOL_SIZE
 
 
 async def test_streams_do_not_take_places_in_the_pool(server, client):
@@ -338,7 +338,7 @@ async def test_streams_do_not_take_places_in_the_pool(server, client):
                 await content.readany()
                 await done.wait()
 
-        for _ in range(connections.POOL_SIZE * 2):
+        for _ in range(transfers.POOL_SIZE * 2):
             group.create_task(stream())
         assert await client.request('GET', '/') == {'ok': True}
         done.set()
@@ -524,7 +524,7 @@ async def test_connections_that_are_made_after_closing_are_closed_after_their_re
     await client.close()
     for number in range(2):
         await asyncio.gather(client.request('GET', '/'), client.request('GET', '/'))
-        assert [connection.closed for connection in client._pool._opened] == [True] * (number + 1)
+        assert [item.is_closed for item in client._pool._opened] == [True] * (number + 1)
 
 
 # The environment.
@@ -712,11 +712,11 @@ async def test_terms_of_other_clients_do_not_matter(limited, server, settings):
 
 
 async def test_requests_without_limits_count_as_traffic(client, server, until):
-    server.script(*[hang()] * connections.POOL_SIZE)
+    server.script(*[hang()] * transfers.POOL_SIZE)
     assert not client.congested
     requests = [
         asyncio.create_task(client.without_limits().request('GET', '/path', timeout=60))
-        for _ in range(connections.POOL_SIZE)]
+        for _ in range(transfers.POOL_SIZE)]
     await until(lambda: client.congested)
     assert not client.overloaded
     for request in requests:
@@ -726,8 +726,8 @@ async def test_requests_without_limits_count_as_traffic(client, server, until):
 
 
 async def test_requests_that_wait_for_many_rounds_are_an_overload(client, server, until):
-    count = connections.POOL_SIZE * api.OVERLOAD
-    server.script(*[hang()] * connections.POOL_SIZE)
+    count = transfers.POOL_SIZE * api.OVERLOAD
+    server.script(*[hang()] * transfers.POOL_SIZE)
     requests = [
         asyncio.create_task(client.request('GET', '/path', timeout=60)) for _ in range(count)]
     await until(lambda: client.overloaded)

@@ -131,7 +131,7 @@ async def test_streams_survive_the_change_of_certificates(secure, settings, ca, 
             put('two')
             assert await client.request('GET', '/') == 'two'
             assert await content.readany() == b'b'
-        assert len([item for item in client._pool._opened if not item.closed]) == 1
+        assert len([item for item in client._pool._opened if not item.is_closed]) == 1
 
 
 async def test_half_written_certificates_do_not_matter_until_they_are_complete(
@@ -246,7 +246,7 @@ async def test_a_rejection_amid_many_requests_makes_one_login_and_all_go_on(serv
         await asyncio.gather(*[
             client.request(method, '/', body=body)
             for method, body in [('GET', None), ('PATCH', b'{}')] * 50])
-        assert len([item for item in client._pool._opened if not item.closed]) == 1
+        assert len([item for item in client._pool._opened if not item.is_closed]) == 1
     assert logins == 1
 
 

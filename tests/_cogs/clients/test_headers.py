@@ -5,7 +5,6 @@ import collections
 
 import pytest
 
-from kopf._cogs.clients import headers, metering
 from tests._cogs.clients import servers
 
 
@@ -13,7 +12,7 @@ from tests._cogs.clients import servers
 async def test_headers_are_added_to_requests(server, client, method, body):
     server.script(servers.say({}), servers.say({}))
     numbers = iter(['1', '2'])
-    headers.add_headers(client, lambda: {'x-number': next(numbers)})
+    client.add_headers(lambda: {'x-number': next(numbers)})
     await client.request(method, '/x', body=body)
     await client.without_limits().request(method, '/x', body=body)
     assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
@@ -23,7 +22,7 @@ async def test_headers_are_added_to_requests(server, client, method, body):
 async def test_further_attempts_get_headers_of_their_own(server, client):
     server.script(servers.refuse(503), servers.say({}))
     numbers = iter(['1', '2'])
-    headers.add_headers(client, lambda: {'x-number': next(numbers)})
+    client.add_headers(lambda: {'x-number': next(numbers)})
     await client.request('GET', '/x')
     assert [received.headers['x-number'] for received in server.requests] == ['1', '2']
 
@@ -31,8 +30,8 @@ async def test_further_attempts_get_headers_of_their_own(server, client):
 async def test_requests_can_be_counted_at_the_same_time(server, client):
     server.script(servers.say({}))
     counts = collections.Counter()
-    headers.add_headers(client, lambda: {'x-number': '1'})
-    metering.meter(client, lambda *key: counts.update([key]))
+    client.add_headers(lambda: {'x-number': '1'})
+    client.count_requests(lambda *key: counts.update([key]))
     await client.request('GET', '/x')
     assert [received.headers['x-number'] for received in server.requests] == ['1']
     assert counts.total() == 1

@@ -58,9 +58,9 @@ class Server:
 
 
 def connect(port, *, host='127.0.0.1', ssl=None, limit=1, keepalive=60.0):
-    return httpsessions.make_sessions(
+    return httpsessions.Sessions(
         f'{"http" if ssl is None else "https"}://{host}:{port}', ssl=ssl, pool_size=limit,
-        keepalive=keepalive, trust_env=False, options={})
+        keepalive=keepalive)
 
 
 def get_open(wire):

@@ -550,7 +550,7 @@ def run_program(*lines):
         '        vault=Vault({"": kopf.ConnectionInfo(server="http://127.0.0.1")})))',
         'except Exception as e:',
         '    print(type(e).__name__, e)',
-        'names = ["opentelemetry", "kopf._core.engines.tracing", "kopf._cogs.clients.headers",',
+        'names = ["opentelemetry", "kopf._core.engines.tracing",',
         '         "kopf._core.reactor.views.metrics", "opentelemetry.sdk"]',
         'print([name for name in names if name in sys.modules])',
     ])
@@ -569,7 +569,7 @@ def test_without_tracing_nothing_of_it_is_even_imported():
 def test_tracing_can_also_be_set_at_the_startup_and_says_if_nothing_records(line):
     warning, names = run_program('', line)
     assert warning.startswith("Tracing is on, but the SDK of OpenTelemetry is not set up")
-    assert names == "['opentelemetry', 'kopf._core.engines.tracing', 'kopf._cogs.clients.headers']"
+    assert names == "['opentelemetry', 'kopf._core.engines.tracing']"
 
 
 def test_provider_that_is_set_at_the_startup_records():

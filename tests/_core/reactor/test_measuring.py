@@ -393,7 +393,7 @@ def run_program(*lines):
         '    print(type(e).__name__, e)',
         'names = ["prometheus_client", "kopf._core.engines.metrics",',
         '         "kopf._core.reactor.views.metrics", "kopf._core.reactor.views.inspection",',
-        '         "kopf._core.reactor.views.debug", "kopf._cogs.clients.metering"]',
+        '         "kopf._core.reactor.views.debug"]',
         'print([name for name in names if name in sys.modules])',
     ])
     return subprocess.check_output([sys.executable, '-c', program], text=True).splitlines()

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._cogs.clients import api, metering
+from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
@@ -61,7 +61,7 @@ class Measures(registry.Collector):
 
     def follow(self, client: api.Client) -> None:
         """Count the requests of the client from now on."""
-        metering.meter(client, self.meter.count_request)
+        client.count_requests(self.meter.count_request)
 
     def observe_reviews(
             self, fn: reviews.WebhookFn, directory: webhooks.Directory,
