@@ -10,7 +10,7 @@ import logging
 import re
 import ssl
 import urllib.parse
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kopf._cogs.aiokits import deadlines
@@ -297,18 +297,18 @@ class Client:
                 if not retry:
                     raise
                 networking = self.settings.networking
-                if backoffs is None:
-                    backoffs = networking.error_backoffs
                 if pauses is None:
-                    pauses = pausing.iterate(backoffs)
+                    sequence = pausing.as_iterable(
+                        networking.error_backoffs if backoffs is None else backoffs)
+                    pauses = iter(sequence)
+                    total = f'/{len(sequence) + 1}' if isinstance(sequence, Sized) else ''
                 pause = next(pauses, None)
                 if pause is None:
                     raise
                 pause = pausing.combine(
                     pause, error.retry_after, enforced=networking.enforce_retry_after)
-                total = pausing.count_attempts(backoffs)
-                which = f'#{attempt}' if total is None else f'#{attempt}/{total}'
-                self._log_retry(logger or self.logger, which, method, path, error)
+                self._log_retry(
+                    logger or self.logger, f'#{attempt}{total}', method, path, error)
                 await asyncio.sleep(pause)
             except errors.APIError as error:
                 error.follow(failure)

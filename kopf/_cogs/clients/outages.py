@@ -8,10 +8,11 @@ Each resource has a limit of its own: e.g. if the webhook of one resource is bro
 for other resources go on.
 """
 import asyncio
-import collections
+import contextlib
 import random
 import re
 
+from kopf._cogs.aiokits import timeouts
 from kopf._cogs.helpers import quotas
 
 BURST = 10
@@ -43,11 +44,11 @@ class Outages:
         """End the outage: a request was answered. All waiting requests go on."""
         outage = self._outages.pop(_get_kind(path), None)
         if outage is not None:
-            outage.end()
+            outage.ended.set()
 
     def end_all(self) -> None:
         while self._outages:
-            self._outages.popitem()[1].end()
+            self._outages.popitem()[1].ended.set()
 
     async def wait(self, path: str) -> None:
         """Wait until the request may be made by the limit, or until the outage ends."""
@@ -60,46 +61,21 @@ class _Outage:
 
     def __init__(self) -> None:
         super().__init__()
+        self.ended = asyncio.Event()
+        self._turns = asyncio.Lock()  # the waiting requests come in turn; cancelled ones leave
         self._bucket = quotas.Bucket(
             burst=BURST, period=INTERVAL, now=asyncio.get_running_loop().time())
-        self._waiting: collections.deque[asyncio.Future[None]] = collections.deque()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def end(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        while self._waiting:
-            self._let_go()
 
     async def wait(self) -> None:
         loop = asyncio.get_running_loop()
-        if not self._waiting and self._bucket.take(loop.time()):
+        if not self._turns.locked() and self._bucket.take(loop.time()):
             return
-        waiter = loop.create_future()
-        self._waiting.append(waiter)
-        self._schedule()
-        await waiter
-
-    def _schedule(self) -> None:
-        if self._timer is None and self._waiting:
-            loop = asyncio.get_running_loop()
+        async with self._turns:
             pause = self._bucket.get_wait(loop.time()) * random.uniform(1.0, 1.3)
-            self._timer = loop.call_later(pause, self._go_on)
-
-    def _go_on(self) -> None:
-        self._timer = None
-        self._bucket.empty(asyncio.get_running_loop().time())
-        self._let_go()
-        self._schedule()
-
-    def _let_go(self) -> None:
-        """Let the first waiting request go on, except for cancelled ones."""
-        while self._waiting:
-            waiter = self._waiting.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
+            with contextlib.suppress(TimeoutError):
+                async with timeouts.timeout(pause):
+                    await self.ended.wait()
+            self._bucket.empty(loop.time())
 
 
 def _get_kind(path: str) -> str:

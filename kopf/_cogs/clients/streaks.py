@@ -2,6 +2,7 @@
 Streaks: consecutive failures of an endless activity, e.g. of a watch. A streak is logged once.
 """
 import asyncio
+from collections.abc import Iterator
 
 from kopf._cogs.clients import api, errors, pausing
 from kopf._cogs.configs import configuration
@@ -26,7 +27,7 @@ class Streak:
         self._what = what
         self._settings = settings
         self._logger = logger
-        self._pauses: pausing.EndlessBackoffs | None = None
+        self._pauses: Iterator[float] | None = None
         self._warned = False
         self._since = 0.0
 
@@ -34,7 +35,7 @@ class Streak:
         """Count a failure; return how long (seconds) to pause before the next attempt."""
         networking = self._settings.networking
         if self._pauses is None:
-            self._pauses = pausing.EndlessBackoffs(networking.error_backoffs)
+            self._pauses = pausing.repeat(networking.error_backoffs)
         if self.failures == 0 and not self._warned:
             self._since = asyncio.get_running_loop().time()
         self.failures += 1
