@@ -233,9 +233,12 @@ class Client:
             retry: bool = True,
             backoffs: pausing.Backoffs | None = None,
             permit: Callable[[], None] | None = None,
+            parsed: bool = True,
     ) -> Any:
         """
         Make a request, and return the parsed JSON of the response; None if the response is empty.
+
+        If it is not to be ``parsed``, its bytes are returned.
 
         The request is retried after errors of the network, HTTP 5xx, and HTTP 429, unless ``retry``
         is false. ``backoffs`` are the pauses between the attempts, in seconds; by default,
@@ -247,32 +250,6 @@ class Client:
         :raises errors.APIError: one of its subclasses, see `errors`.
         :raises credentials.LoginError: if there are no usable credentials.
         """
-        raw = await self.fetch(
-            method, path, body=body, content_type=content_type, accept=accept, params=params,
-            timeout=timeout, logger=logger, retry=retry, backoffs=backoffs, permit=permit)
-        try:
-            return nesting.parse(raw) if raw else None
-        except nesting.TooDeepError as e:
-            raise errors.APITooDeepError(f"The answer of the API is of no use: {e}.") from e
-        except ValueError as e:
-            raise errors.APIServerError("The API has answered with no valid JSON.") from e
-
-    async def fetch(
-            self,
-            method: str,
-            path: str,
-            *,
-            body: bytes | None = None,
-            content_type: str | None = None,
-            accept: str = JSON,
-            params: Mapping[str, str] | None = None,
-            timeout: float | None = None,
-            logger: Logger | None = None,
-            retry: bool = True,
-            backoffs: pausing.Backoffs | None = None,
-            permit: Callable[[], None] | None = None,
-    ) -> bytes:
-        """Make a request as `request` does, and return the unparsed body of the response."""
         if params:
             path = add_params(path, params)
         if content_type is None and body is not None:
@@ -288,7 +265,8 @@ class Client:
             if self._outages and retry:
                 await self._outages.wait(path)
             try:
-                return await self._try(method, path, body, content_type, accept, timeout, permit)
+                raw = await self._try(method, path, body, content_type, accept, timeout, permit)
+                break
             except REPEATABLE as error:
                 if permit is not None:
                     permit()
@@ -307,12 +285,21 @@ class Client:
                     raise
                 pause = pausing.combine(
                     pause, error.retry_after, enforced=networking.enforce_retry_after)
-                self._log_retry(
-                    logger or self.logger, f'#{attempt}{total}', method, path, error)
+                (logger or self.logger).debug(
+                    f"Request attempt #{attempt}{total} failed; will retry: "
+                    f"{method} {self._pool.shown}{path} -> {error!r}")
                 await asyncio.sleep(pause)
             except errors.APIError as error:
                 error.follow(failure)
                 raise
+        if not parsed:
+            return raw
+        try:
+            return nesting.parse(raw) if raw else None
+        except nesting.TooDeepError as e:
+            raise errors.APITooDeepError(f"The answer of the API is of no use: {e}.") from e
+        except ValueError as e:
+            raise errors.APIServerError("The API has answered with no valid JSON.") from e
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -421,14 +408,6 @@ class Client:
                     self._outages.end(path)
                 raise error
             await self._pool.reject(connection, headers)
-
-    def _log_retry(
-            self, logger: Logger, which: str, method: str, path: str, error: errors.APIError,
-    ) -> None:
-        if logger.isEnabledFor(logging.DEBUG):
-            server = self._pool.shown
-            logger.debug(
-                f"Request attempt {which} failed; will retry: {method} {server}{path} -> {error!r}")
 
     def _log_warnings(self, response: transfers.Response) -> None:
         for header in response.get_headers('Warning'):

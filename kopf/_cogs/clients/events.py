@@ -31,4 +31,5 @@ async def post_event(
     where = references.NamespaceName(DEFAULT_NAMESPACE) if namespace is None else namespace
     path = f'{patching.get_list_path(EVENTS, where)}?fieldManager={patching.FIELD_MANAGER}'
     body = json.dumps(payload, separators=(',', ':')).encode()
-    await client.fetch('POST', path, body=body, logger=logger, backoffs=backoffs)
+    await client.request(
+        'POST', path, body=body, logger=logger, backoffs=backoffs, parsed=False)

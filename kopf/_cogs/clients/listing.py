@@ -88,8 +88,8 @@ async def list_objects(
     while True:
         continued = 'continue' in params
         try:
-            raw = await client.fetch(
-                'GET', path, params=params, accept=accept, retry=retry or continued)
+            raw = await client.request(
+                'GET', path, params=params, accept=accept, retry=retry or continued, parsed=False)
         except errors.APIGoneError:
             if not continued:
                 raise

@@ -18,10 +18,10 @@ Failures are retried endlessly, and logged as described in `streaks`. Only error
 are raised, and those errors that the caller asks for.
 """
 import asyncio
-import contextlib
+import dataclasses
 import logging
-from collections.abc import AsyncIterator, Mapping
-from typing import Any, Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from kopf._cogs.aiokits import pulses, timeouts
 from kopf._cogs.clients import (
@@ -98,19 +98,12 @@ class Sink(Protocol):
         """Note that the objects cannot be listed or watched for now; it will be tried again."""
         return
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         """
         Take a changed object. ``packed`` is the JSON of the whole event, to be parsed again later.
         """
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         """
         Note a listed (None) or changed object that cannot be processed.
 
@@ -148,70 +141,48 @@ async def watch(
 
     :raises LoginError: if there are no usable credentials.
     """
-    pulse = pulses.Pulse() if pulse is None else pulse
-    where = 'cluster-wide' if namespace is None else f'in {namespace!r}'
-    logger.debug(f"Starting the watch-stream for {resource} {where}.")
     watcher = _Watcher(
-        client, settings=settings, resource=resource, namespace=namespace, sink=sink,
-        logger=logger, metadata_only=metadata_only, name=f"{resource} {where}", pulse=pulse,
-        reached=reached)
+        client, settings, resource, namespace, sink, logger=logger, metadata_only=metadata_only,
+        raising=raising, pulse=pulses.Pulse() if pulse is None else pulse, reached=reached)
+    logger.debug(f"Starting the watch-stream for {watcher.name}.")
     try:
         while True:
-            pause = await watcher.list_and_watch(raising)
-            pulse.expect(pause)
+            pause = await watcher.list_and_watch()
+            watcher.pulse.expect(pause)
             await asyncio.sleep(pause)
     finally:
-        logger.debug(f"Stopping the watch-stream for {resource} {where}.")
-
-
-class _AsIntended(Exception):
-    """The stream has ended as expected, e.g. by the client timeout; the next one can begin."""
-
-
-class _Interrupted(Exception):
-    """The stream has ended unexpectedly."""
+        logger.debug(f"Stopping the watch-stream for {watcher.name}.")
 
 
 class _NotSelected(Exception):
     """The API server has not selected the objects as requested."""
 
 
+@dataclasses.dataclass(eq=False)
 class _Watcher:
+    client: api.Client
+    settings: configuration.OperatorSettings
+    resource: references.Resource
+    namespace: references.Namespace
+    sink: Sink
+    logger: api.Logger
+    metadata_only: bool
+    raising: tuple[type[errors.APIError], ...]
+    pulse: pulses.Pulse
+    reached: str | None
+    """The newest resource version that the sink has got."""
 
-    def __init__(
-            self,
-            client: api.Client,
-            *,
-            settings: configuration.OperatorSettings,
-            resource: references.Resource,
-            namespace: references.Namespace,
-            sink: Sink,
-            logger: api.Logger,
-            metadata_only: bool,
-            pulse: pulses.Pulse,
-            name: str,
-            reached: str | None,
-    ) -> None:
-        super().__init__()
-        self._client = client
-        self._settings = settings
-        self._resource = resource
-        self._namespace = namespace
-        self._path = resource.get_url(namespace=namespace)
-        self._sink = sink
-        self._screen = sink.screen
+    def __post_init__(self) -> None:
+        where = 'cluster-wide' if self.namespace is None else f'in {self.namespace!r}'
+        self.name = f"{self.resource} {where}"
+        self._path = self.resource.get_url(namespace=self.namespace)
+        self._screen = self.sink.screen
         self._selection: selections.Selection | None = None
         """What is requested of the API server now; None if all objects are."""
-        self._logger = logger
-        self._metadata_only = metadata_only
-        self._pulse = pulse
-        self._name = name
         self._streak = streaks.Streak(
-            f"Watching of {name}", settings=settings, logger=logger)
-        self._reached = reached
-        """The newest resource version that the sink has got."""
+            f"Watching of {self.name}", settings=self.settings, logger=self.logger)
         self._relisting = True
-        """Whether a new list is needed, as the stream cannot be continued from `_reached`."""
+        """Whether a new list is needed, as the stream cannot be continued from `reached`."""
         self._streaming = False
         """Whether the stream brings a streaming list now."""
         self._doubtful = False
@@ -221,32 +192,31 @@ class _Watcher:
         self._skipped: dict[tuple[Any, ...], None] = {}
         """The skipped objects that have been logged; the latest ones are last."""
 
-    async def list_and_watch(self, raising: tuple[type[errors.APIError], ...]) -> float:
+    async def list_and_watch(self) -> float:
         """List the objects if needed; then, stream until the stream ends; return the next pause."""
         loop = asyncio.get_running_loop()
         started = loop.time()
-        backoff = self._settings.watching.reconnect_backoff
+        backoff = self.settings.watching.reconnect_backoff
         resumed = not self._relisting
         self._proven = False
-        self._pulse.begin()
-        self._pulse.expect(self._settings.networking.request_timeout)
-        failure: Exception | None = None
+        self.pulse.begin()
+        self.pulse.expect(self.settings.networking.request_timeout)
+        failure: errors.APIError | None = None
         try:
             await self._prepare()
-            await self._stream()
-        except _AsIntended:
-            return backoff
+            if await self._stream():
+                return backoff
         except _NotSelected as e:
             return self._stop_selecting(e)
-        except raising:
+        except self.raising:
             raise
         except errors.APIGoneError as e:
             self._relisting = True
-            self._logger.debug(f"The watch-stream for {self._name} is too far behind: {e}")
+            self.logger.debug(f"The watch-stream for {self.name} is too far behind: {e}")
             if resumed:
                 return max(backoff, MIN_INTERVAL - (loop.time() - started) if self._proven else 0)
             failure = e
-        except (_Interrupted, errors.APIConnectionError) as e:
+        except errors.APIConnectionError as e:
             self._doubtful = True
             failure = e
         except errors.APIError as e:
@@ -254,28 +224,28 @@ class _Watcher:
                 return self._stop_selecting(e)
             self._doubtful = True
             self._relisting |= e.status in (400, 404, 422)
-            self._sink.unavailable(e)
+            self.sink.unavailable(e)
             return self._streak.fail(e)
         if failure is not None and not self._proven:
-            self._sink.unavailable(failure)
+            self.sink.unavailable(failure)
             return self._streak.fail(failure)
         if failure is not None:
-            self._logger.debug(f"The watch-stream for {self._name} was interrupted: {failure}")
+            self.logger.debug(f"The watch-stream for {self.name} was interrupted: {failure}")
         return max(backoff, MIN_INTERVAL - (loop.time() - started))
 
     def _select(self, *, anew: bool) -> None:
-        selection = self._sink.select(anew=anew)
+        selection = self.sink.select(anew=anew)
         is_possible = (
-            self._path not in self._client.unselectable
-            and not self._settings.watching.shard_selectors.collect(self._resource))
+            self._path not in self.client.unselectable
+            and not self.settings.watching.shard_selectors.collect(self.resource))
         self._selection = selection if is_possible else None
 
     def _stop_selecting(self, reason: Exception) -> float:
         """Request all objects from now on; return the next pause."""
-        self._client.unselectable.add(self._path)
+        self.client.unselectable.add(self._path)
         self._relisting = True
-        self._logger.info(
-            f"The API server does not select the objects of {self._name} by shards, so all of them "
+        self.logger.info(
+            f"The API server does not select the objects of {self.name} by shards, so all of them "
             f"are watched: {reason}")
         return 0
 
@@ -294,83 +264,79 @@ class _Watcher:
         lower than before, the stream cannot be continued. If the list can come by the stream
         (KEP-3157), then nothing is listed here.
         """
-        if self._doubtful and self._reached is not None:
+        is_streamable = (
+            self.settings.watching.initial_streaming
+            and self._path not in self.client.unstreamable)
+        version: str | None = None
+        if self.reached is not None and (self._doubtful or (self._relisting and is_streamable)):
             version = await self._get_version()
-            self._relisting |= _is_lower(version, self._reached)
-            if self._relisting and self._can_stream_state():
-                self._begin(version)
-                self._doubtful = False
-                return
+            self._relisting |= _is_lower(version, self.reached)
         self._doubtful = False
         if self._relisting:
-            if not self._can_stream_state():
+            self._select(anew=True)
+            if not is_streamable:
                 await self._list()
-            elif self._reached is None:
-                self._begin(None)
             else:
-                self._begin(await self._get_version())
-
-    def _can_stream_state(self) -> bool:
-        return (self._settings.watching.initial_streaming
-                and self._path not in self._client.unstreamable)
+                self._begin(version)
+                self._streaming = True
 
     def _begin(self, version: str | None) -> None:
-        self._select(anew=True)
-        self._sink.begin(restored=(
-            version is not None and self._reached is not None
-            and _is_lower(version, self._reached)))
-        self._streaming = True
+        self.sink.begin(restored=_is_lower(version, self.reached))
 
     async def _get_version(self) -> str:
         """Get the present resource version of the list, by requesting one object of it."""
-        self._pulse.expect(self._settings.networking.request_timeout)
-        params = {**listing.get_selectors(self._settings, self._resource), 'limit': '1'}
-        raw = await self._client.fetch(
-            'GET', self._path, params=params, accept=listing.ACCEPT_METADATA_LIST, retry=False)
-        metadata, _ = listing.parse_list(raw, self._resource)
+        self.pulse.expect(self.settings.networking.request_timeout)
+        params = {**listing.get_selectors(self.settings, self.resource), 'limit': '1'}
+        raw = await self.client.request(
+            'GET', self._path, params=params, accept=listing.ACCEPT_METADATA_LIST, retry=False,
+            parsed=False)
+        metadata, _ = listing.parse_list(raw, self.resource)
         return str(metadata['resourceVersion'])
 
     async def _list(self) -> None:
-        self._select(anew=True)
-        begun = False
-        version = ''
+        version: str | None = None
         breather = _Breather()
         async for page in listing.list_objects(
-            self._client, resource=self._resource, namespace=self._namespace,
-            settings=self._settings, selection=self._selection,
-            metadata_only=self._metadata_only, retry=False,
+            self.client, resource=self.resource, namespace=self.namespace,
+            settings=self.settings, selection=self._selection,
+            metadata_only=self.metadata_only, retry=False,
             skip=lambda body, reason: self._skip(None, body, reason),
         ):
-            self._pulse.hear(self._settings.networking.request_timeout)
-            if not begun or page.restarted:
-                begun = True
+            self.pulse.hear(self.settings.networking.request_timeout)
+            if version is None or page.restarted:
                 version = page.resource_version
-                restored = self._reached is not None and _is_lower(version, self._reached)
-                self._sink.begin(restored=restored)
+                self._begin(version)
             for body in page.items:
                 self._check_selected(body)
-                self._sink.listed(body)
+                self.sink.listed(body)
                 if breather.is_needed():
                     await breather.take()
-            self._sink.expect(page.remaining)
-        self._sink.end()
-        self._reached = version
+            self.sink.expect(page.remaining)
+        self.sink.end()
+        self.reached = version
         self._relisting = False
 
-    async def _stream(self) -> None:
-        """Stream until the server ends the stream properly; other ends are raised as errors."""
-        watching = self._settings.watching
+    async def _stream(self) -> bool:
+        """
+        Stream until the server ends the stream properly; other ends are raised as errors.
+
+        Returns whether the stream has ended as expected, so that the next one can begin.
+        """
+        watching = self.settings.watching
         loop = asyncio.get_running_loop()
         started = loop.time()
         proving: asyncio.TimerHandle | None = None
         lifetime = timeouts.timeout(watching.client_timeout)
         silence = timeouts.timeout(watching.inactivity_timeout)
         heard = started
-        self._pulse.expect(watching.inactivity_timeout)
+        self.pulse.expect(watching.inactivity_timeout)
         splitter = splitting.LineSplitter()
         breather = _Breather()
+        stream = self.client.stream(
+            self._path, params=self._get_params(),
+            accept=ACCEPT_METADATA if self.metadata_only else api.JSON)
         try:
-            async with lifetime, silence, self._open() as content:
+            async with lifetime, silence, stream as content:
                 proving = loop.call_later(PROVEN_AFTER, self._prove)
                 while chunk := await content.readany():
                     complete = splitter.feed(chunk)
@@ -379,7 +345,7 @@ class _Watcher:
                         breather.begin(now)  # what comes next is always waited for
                         if now - heard > watching.inactivity_timeout / 100:  # timers are costly
                             silence.reschedule(now + watching.inactivity_timeout)
-                            self._pulse.hear(watching.inactivity_timeout)
+                            self.pulse.hear(watching.inactivity_timeout)
                             heard = now
                     for line in complete:
                         if self._screen is None or not self._is_screened(self._screen, line):
@@ -388,43 +354,41 @@ class _Watcher:
                             await breather.take()
         except TimeoutError:
             if lifetime.expired():
-                raise _AsIntended() from None
-            raise _Interrupted(f"nothing has come for {watching.inactivity_timeout:g}s") from None
+                return True
+            raise errors.APIConnectionError(
+                f"nothing has come for {watching.inactivity_timeout:g}s") from None
         except splitting.LineTooLongError as e:
             self._relisting = True
             raise errors.APIServerError(str(e)) from None
         except errors.APIClientError as e:
             if self._streaming and e.status in (400, 422):
-                self._client.unstreamable.add(self._path)
-                self._logger.debug(f"The first state of {self._name} cannot be streamed: {e}")
-                raise _AsIntended() from None
+                self.client.unstreamable.add(self._path)
+                self.logger.debug(f"The first state of {self.name} cannot be streamed: {e}")
+                return True
             raise
         finally:
             self._streaming = False
             if proving is not None:
                 proving.cancel()
         if not self._proven and loop.time() - started < MIN_INTERVAL * 0.9:
-            raise _Interrupted("the stream ends as soon as it begins")
+            raise errors.APIConnectionError("the stream ends as soon as it begins")
+        return False
 
-    @contextlib.asynccontextmanager
-    async def _open(self) -> AsyncIterator[Any]:
+    def _get_params(self) -> Mapping[str, str]:
         if not self._streaming:
             self._select(anew=False)
         params = {
-            **listing.get_selectors(self._settings, self._resource, selection=self._selection),
+            **listing.get_selectors(self.settings, self.resource, selection=self._selection),
             'watch': 'true',
             'allowWatchBookmarks': 'true',
         }
-        if self._settings.watching.server_timeout is not None:
-            params['timeoutSeconds'] = str(max(1, round(self._settings.watching.server_timeout)))
+        if self.settings.watching.server_timeout is not None:
+            params['timeoutSeconds'] = str(max(1, round(self.settings.watching.server_timeout)))
         if self._streaming:
             params.update(sendInitialEvents='true', resourceVersionMatch='NotOlderThan')
-        elif self._reached is not None:
-            params.update(resourceVersion=self._reached)
-        with api.wrap_network_errors():
-            accept = ACCEPT_METADATA if self._metadata_only else api.JSON
-            async with self._client.stream(self._path, params=params, accept=accept) as content:
-                yield content
+        elif self.reached is not None:
+            params.update(resourceVersion=self.reached)
+        return params
 
     def _is_screened(self, screen: screening.Screen, line: bytes) -> bool:
         """
@@ -456,17 +420,16 @@ class _Watcher:
             except nesting.TooDeepError as e:
                 event, reason = nesting.skim(line), str(e)
             type, body = event['type'], event['object']
-        except (ValueError, TypeError, LookupError):
-            raise self._make_garbage_error() from None
-        if not isinstance(body, dict):
-            raise self._make_garbage_error()
-        metadata = body.get('metadata')
+            metadata = body.get('metadata')
+            if type != 'ERROR' and not isinstance(metadata, dict):
+                raise TypeError("There is no metadata.")
+        except (ValueError, TypeError, LookupError, AttributeError):
+            self._relisting |= self._streak.failures > 0  # maybe the next version makes sense
+            raise errors.APIServerError("there is garbage in the stream") from None
         if type == 'ERROR':
             error = errors.make_status_error(body)
             self._relisting |= not isinstance(error, errors.APITooManyRequestsError)
             raise error
-        if not isinstance(metadata, dict):
-            raise self._make_garbage_error()
         version = metadata.get('resourceVersion')
         version = version if isinstance(version, str) else None
         if type == 'BOOKMARK':
@@ -480,9 +443,9 @@ class _Watcher:
             if reason is not None:
                 self._skip(shown, body, reason)
             elif shown is None:
-                self._sink.listed(body, line)
+                self.sink.listed(body, line)
             else:
-                self._sink.changed(shown, body, line)
+                self.sink.changed(shown, body, line)
             self._note(version)
         self._note_success()
 
@@ -493,21 +456,16 @@ class _Watcher:
     def _note(self, version: str | None) -> None:
         """Note the version of an object that the sink has got."""
         if not self._streaming:
-            self._reached = version or self._reached
+            self.reached = version or self.reached
 
     def _note_success(self) -> None:
         if not self._proven:
             self._proven = True
             self._streak.ease()
 
-    def _skip(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None,
-            body: bodies.RawBody,
-            reason: str,
-    ) -> None:
+    def _skip(self, type: screening.EventType | None, body: bodies.RawBody, reason: str) -> None:
         """Skip an object that cannot be processed; log that once per object."""
-        self._sink.skipped(type, body)
+        self.sink.skipped(type, body)
         metadata = body['metadata']
         key = metadata.get('namespace'), metadata['name'], metadata.get('uid')
         if type != 'DELETED' and key not in self._skipped:
@@ -515,24 +473,20 @@ class _Watcher:
                 del self._skipped[next(iter(self._skipped))]
             self._skipped[key] = None
             name = '/'.join(part for part in key[:2] if part) or "without a name"
-            self._logger.error(
-                f"The object {name} of {self._resource} is skipped: {reason}. It is handled again "
+            self.logger.error(
+                f"The object {name} of {self.resource} is skipped: {reason}. It is handled again "
                 f"when that is mended.")
 
     def _handle_bookmark(self, version: str | None, metadata: Mapping[str, Any]) -> None:
         if self._streaming:
             if dicts.resolve(metadata, ('annotations', INITIAL_END), None) == 'true':
-                self._sink.end()
-                self._reached = version
+                self.sink.end()
+                self.reached = version
                 self._streaming = self._relisting = False
-        elif version is not None and self._reached and _is_lower(version, self._reached):
+        elif _is_lower(version, self.reached):
             raise errors.APIGoneError("the versions have gone back", status=410)
         elif version is not None:
-            self._reached = version
-
-    def _make_garbage_error(self) -> errors.APIServerError:
-        self._relisting |= self._streak.failures > 0  # maybe the next version makes sense
-        return errors.APIServerError("there is garbage in the stream")
+            self.reached = version
 
     def _prove(self) -> None:
         self._proven = True
@@ -559,11 +513,11 @@ class _Breather:
         self.begin(self._now())
 
 
-def _is_lower(version: str, than: str) -> bool:
+def _is_lower(version: str | None, than: str | None) -> bool:
     """
-    Compare resource versions, if they are decimal integers; others cannot be compared.
+    Compare resource versions, if they are known decimal integers; others cannot be compared.
 
     Kubernetes guarantees the comparison since 1.35 (KEP-5504), and etcd has always allowed it.
     """
-    return (bodies.is_number(version) and bodies.is_number(than)
-            and int(version) < int(than))
+    return (version is not None and than is not None
+            and bodies.is_number(version) and bodies.is_number(than) and int(version) < int(than))
