@@ -82,11 +82,10 @@ async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> 
     for answer in answers:
         with _wrap_garbage_errors():
             is_aggregated = answer.get('kind') == 'APIGroupDiscoveryList'
-            found = list(_parse_aggregated(answer)) if is_aggregated else []
+            versions += _parse_aggregated(answer) if is_aggregated else []
             names = [] if is_aggregated else list(_parse_names(answer))
-        versions.extend(found)
-        versions.extend(await _scan_versions(
-            client, [name for name in names if groups is None or name[0] in groups]))
+        versions += await _scan_versions(
+            client, [name for name in names if groups is None or name[0] in groups])
     return _summarise([item for item in versions if groups is None or item.group in groups])
 
 
@@ -113,10 +112,7 @@ async def _scan_group(client: api.Client, group: str) -> Collection[_Version]:
     return await _scan_versions(client, names)
 
 
-async def _scan_versions(
-        client: api.Client,
-        names: Collection[_Name],
-) -> Collection[_Version]:
+async def _scan_versions(client: api.Client, names: Iterable[_Name]) -> list[_Version]:
     return await tasks.gather(*[_scan_version(client, *name) for name in names])
 
 
@@ -127,7 +123,7 @@ async def _scan_version(client: api.Client, group: str, version: str | None) -> 
     try:
         answer = await client.request('GET', path, retry=False)
         with _wrap_garbage_errors():
-            return _Version(group, version, tuple(_parse_resources(answer, group, version)))
+            return _parse_version(group, {'version': version, 'resources': _aggregate(answer)})
     except errors.APINotFoundError:
         return _Version(group, version)
     except errors.APIError as e:
@@ -185,93 +181,68 @@ def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, Mapping) else None
 
 
-def _parse_resources(
-        answer: Mapping[str, Any],
-        group: str,
-        version: str,
-) -> Iterator[references.Resource]:
+def _aggregate(answer: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Convert the unaggregated list of the resources of one version to the aggregated form."""
     items = answer.get('resources') or []
-    subresources: dict[str, set[str]] = {}
+    subresources: dict[str, list[Mapping[str, Any]]] = {}
     for item in items:
         plural, _, subresource = item['name'].partition('/')
         if subresource:
-            subresources.setdefault(plural, set()).add(subresource)
-    for item in items:
-        if '/' not in item['name']:
-            yield _make_resource(
-                item, group, version,
-                plural=item['name'],
-                kind=item['kind'],
-                singular=item.get('singularName'),
-                subresources=subresources.get(item['name'], ()),
-                namespaced=item['namespaced'],
-            )
+            subresources.setdefault(plural, []).append({'subresource': subresource})
+    if not all(isinstance(item['namespaced'], bool) for item in items if '/' not in item['name']):
+        raise TypeError("It is not known whether a resource is namespaced.")
+    return [{
+        **item,
+        'resource': item['name'],
+        'responseKind': item,
+        'singularResource': item.get('singularName'),
+        'scope': 'Namespaced' if item['namespaced'] else 'Cluster',
+        'subresources': subresources.get(item['name']),
+    } for item in items if '/' not in item['name']]
 
 
 def _parse_aggregated(answer: Mapping[str, Any]) -> Iterator[_Version]:
     """Parse the aggregated list of groups. The failure of one group does not affect others."""
     for item in answer.get('items') or []:
         try:
-            yield from list(_parse_aggregated_group(item))
+            group = _as_text(item['metadata'].get('name') or '')
+            yield from [_parse_version(group, version) for version in item.get('versions') or []]
         except GARBAGE_ERRORS:
             name = _get(_get(item, 'metadata'), 'name') or ''
             if isinstance(name, str):
                 yield _Version(name, '', failure=WRONG_FORM)
 
 
-def _parse_aggregated_group(item: Mapping[str, Any]) -> Iterator[_Version]:
-    group = _as_text(item['metadata'].get('name') or '')
-    for version in item.get('versions') or []:
-        stale = version.get('freshness') == 'Stale'
-        name = _as_text(version['version'])
-        yield _Version(
+def _parse_version(group: str, item: Mapping[str, Any]) -> _Version:
+    """
+    Parse a version of a group in the aggregated form.
+
+    Other resources must not be affected by wrong types, so they are checked here.
+    """
+    version = _as_text(item['version'])
+    resources = [
+        references.Resource(
             group=group,
-            version=name,
-            resources=tuple(
-                _make_resource(
-                    resource, group, name,
-                    plural=resource['resource'],
-                    kind=resource['responseKind']['kind'],
-                    singular=resource.get('singularResource'),
-                    subresources=[
-                        sub['subresource'] for sub in resource.get('subresources') or []],
-                    namespaced=resource['scope'] == 'Namespaced',
-                )
-                for resource in version.get('resources') or []
-                if resource.get('responseKind')
-            ),
-            failure="its server does not answer" if stale else None,
+            version=version,
+            plural=_as_text(found['resource']),
+            kind=_as_text(found['responseKind']['kind']),
+            singular=_as_text(
+                found.get('singularResource') or found['responseKind']['kind'].lower()),
+            shortcuts=_as_texts(found.get('shortNames')),
+            categories=_as_texts(found.get('categories')),
+            subresources=_as_texts(
+                [sub['subresource'] for sub in found.get('subresources') or []]),
+            namespaced=found['scope'] == 'Namespaced',
+            verbs=_as_texts(found.get('verbs')),
         )
+        for found in item.get('resources') or [] if found.get('responseKind')]
+    stale = item.get('freshness') == 'Stale'
+    return _Version(
+        group, version, tuple(resources), "its server does not answer" if stale else None)
 
 
-def _make_resource(
-        item: Mapping[str, Any],
-        group: str,
-        version: str,
-        *,
-        plural: object,
-        kind: object,
-        singular: object,
-        subresources: Iterable[object],
-        namespaced: object,
-) -> references.Resource:
-    """
-    Make a resource. Other resources must not be affected by wrong types, so they are checked here.
-    """
-    if not isinstance(namespaced, bool):
-        raise TypeError("It is not known whether the resource is namespaced.")
-    return references.Resource(
-        group=group,
-        version=version,
-        plural=_as_text(plural),
-        kind=_as_text(kind),
-        singular=_as_text(singular or _as_text(kind).lower()),
-        shortcuts=frozenset(map(_as_text, item.get('shortNames') or [])),
-        categories=frozenset(map(_as_text, item.get('categories') or [])),
-        subresources=frozenset(map(_as_text, subresources)),
-        namespaced=namespaced,
-        verbs=frozenset(map(_as_text, item.get('verbs') or [])),
-    )
+def _as_texts(values: Iterable[object] | None) -> frozenset[str]:
+    return frozenset(map(_as_text, values or []))
 
 
 def _as_text(value: object) -> str:
