@@ -11,9 +11,9 @@ import contextlib
 import datetime
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
-from kopf._cogs.aiokits import timeouts
+from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials
@@ -64,10 +64,9 @@ class Outpost:
         self._on_end = on_end
         self._operator = asyncio.get_running_loop()
         self._lent: credentials.Credentials | None = None
-        self._started: concurrent.futures.Future[asyncio.AbstractEventLoop] = (
-            concurrent.futures.Future())
+        self._loop = asyncio.SelectorEventLoop()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._stopping: asyncio.Event | None = None
+        self._stopping = asyncio.Event()
         self._time_to_release: float | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -85,9 +84,8 @@ class Outpost:
 
     def call(self, fn: Callable[[], None]) -> None:
         """Call the function in the thread soon, unless the thread has ended."""
-        if self._started.done() and not self._ended.done():
-            with contextlib.suppress(RuntimeError):  # the thread has failed just now
-                self._started.result().call_soon_threadsafe(fn)
+        with contextlib.suppress(RuntimeError):  # the thread has ended, and its loop is closed
+            self._loop.call_soon_threadsafe(fn)
 
     async def stop(self, *, release_by: float | None) -> None:
         """
@@ -97,12 +95,9 @@ class Outpost:
         if release_by is not None:
             left = self._time_to_release = max(
                 MIN_RELEASE_TIME, release_by - self._operator.time())
+        self.call(self._stopping.set)
         ended = asyncio.wrap_future(self._ended)
-        events: list[asyncio.Future[Any]] = [asyncio.wrap_future(self._started), ended]
-        await asyncio.wait(events, return_when=asyncio.FIRST_COMPLETED)
-        if not self._ended.done():
-            self.call(self._stop)
-            await asyncio.wait([ended], timeout=left + EXIT_TIMEOUT)
+        await asyncio.wait([ended], timeout=left + EXIT_TIMEOUT)
         if ended.done():
             ended.exception()  # which `check` has raised, or which comes too late to matter
 
@@ -115,39 +110,29 @@ class Outpost:
 
     def _run(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
+            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
         except BaseException as e:
             self._on_end()
-            if not self._started.done():
-                self._started.set_exception(e)
             self._ended.set_exception(e)
         else:
             self._ended.set_result(None)
         self.notify()
 
     async def _serve(self) -> None:
-        self._stopping = asyncio.Event()
-        self._started.set_result(asyncio.get_running_loop())
         vault = vaults.Vault(login=self._borrow)
         async with api.Client(credentials=vault, settings=self._settings) as client:
             duty = self._assign(client)
             running = asyncio.create_task(duty.run())
             waiting = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
-            running.cancel()
-            waiting.cancel()
-            await asyncio.wait([running, waiting])
+            await tasks.cancel([running, waiting])
             if not running.cancelled():
                 running.result()
             if self._time_to_release is not None:
                 with contextlib.suppress(TimeoutError):
                     async with timeouts.timeout(self._time_to_release):
                         await duty.release()
-
-    def _stop(self) -> None:
-        assert self._stopping is not None
-        self._stopping.set()
 
     async def _borrow(self) -> Mapping[str, credentials.Credentials]:
         """Get the credentials of the operator, if the former ones are rejected or expired."""
