@@ -1,17 +1,5 @@
 """
-Errors of the API.
-
-The subclasses of `APIError`:
-
-- `APIConnectionError`: there was no complete response, e.g. because of the network, TLS, or a
-  timeout.
-- `APIClientError`: HTTP 4xx. The request is wrong, so it must not be repeated unchanged:
-  `APIBadRequestError` (400), `APIUnauthorizedError` (401), `APIForbiddenError` (403),
-  `APINotFoundError` (404), `APIConflictError` (409), `APIGoneError` (410),
-  `APITooLargeError` (413), `APIUnprocessableError` (422), `APITooManyRequestsError` (429; it can
-  be repeated later).
-- `APIServerError`: HTTP 5xx. The server fails, usually temporarily.
-- `APITooDeepError`: the response has an object that is nested too deeply to be processed.
+Errors of the API, by the HTTP status of the response, or by its absence.
 """
 import datetime
 import math
@@ -101,11 +89,11 @@ class APIConnectionError(APIError):
 
 
 class APIClientError(APIError):
-    pass
+    """HTTP 4xx. The request is wrong, so it must not be repeated unchanged."""
 
 
 class APIServerError(APIError):
-    pass
+    """HTTP 5xx. The server fails, usually temporarily."""
 
 
 class NotLeadingError(APIError):
@@ -117,39 +105,39 @@ class APITooDeepError(APIError):
 
 
 class APIBadRequestError(APIClientError):
-    pass
+    """HTTP 400."""
 
 
 class APIUnauthorizedError(APIClientError):
-    pass
+    """HTTP 401."""
 
 
 class APIForbiddenError(APIClientError):
-    pass
+    """HTTP 403."""
 
 
 class APINotFoundError(APIClientError):
-    pass
+    """HTTP 404."""
 
 
 class APIConflictError(APIClientError):
-    pass
+    """HTTP 409."""
 
 
 class APIGoneError(APIClientError):
-    pass
+    """HTTP 410."""
 
 
 class APITooLargeError(APIClientError):
-    pass
+    """HTTP 413."""
 
 
 class APIUnprocessableError(APIClientError):
-    pass
+    """HTTP 422."""
 
 
 class APITooManyRequestsError(APIClientError):
-    pass
+    """HTTP 429. The request can be repeated later."""
 
 
 _CLASSES: Mapping[int, type[APIError]] = {
