@@ -38,7 +38,9 @@ class Connection(httpsessions.Sessions):
         self.host = url.netloc.rpartition('@')[-1]
         self.users = 0
         self.is_retired = False
-        """Whether there must be no new requests, but for those which hold the connection."""
+        """Whether there must be no new requests."""
+        self.is_passing = False
+        """Whether to close the sessions whenever there are no requests."""
         self.outdated = False
         """Whether the files of the certificates have changed since this connection was made."""
         self._headers: dict[str, Mapping[str, str]] = {}
@@ -53,13 +55,10 @@ class Connection(httpsessions.Sessions):
         self._auth = origin.as_http_headers()
         trust_env = trust_env or origin.trust_env
         proxy = origin.proxy_url or (_find_proxy(url) if trust_env else None)
-        options: httpsessions.Options = {}
-        if origin.tls_server_name:
-            options['server_hostname'] = origin.tls_server_name
-        if proxy:
-            options['proxy'] = credentials.parse_url(proxy, 'proxy').geturl()
         super().__init__(
-            base, ssl=origin.as_ssl_context() if url.scheme == 'https' else None, options=options,
+            base, ssl=origin.as_ssl_context() if url.scheme == 'https' else None,
+            server_hostname=origin.tls_server_name or None,
+            proxy=credentials.parse_url(proxy, 'proxy').geturl() if proxy else None,
             # aiohttp takes passwords from ~/.netrc, too. They must not replace the credentials.
             trust_env=trust_env and not self._auth)
 
@@ -103,8 +102,8 @@ class Connection(httpsessions.Sessions):
         return self._auth.get('Authorization') != old.get('Authorization')
 
     async def release(self) -> None:
-        """Close the sessions if this connection is retired and has no users."""
-        if self.is_retired and self.users <= 0:
+        """Close the sessions if this connection has no users, and gets no new ones."""
+        if (self.is_retired or self.is_passing) and self.users <= 0:
             await self.close()
 
     def follow_files(self) -> None:

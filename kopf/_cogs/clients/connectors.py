@@ -8,7 +8,6 @@ request, and what comes while the connection is idle.
 import asyncio
 import contextvars
 import ssl as ssl_
-from collections.abc import Callable
 from typing import Any
 
 import aiohttp
@@ -22,16 +21,13 @@ TLS_BUFFER = 64 * 1024
 
 
 class Attempt:
-    """One sending of a request: its permit, and its connection."""
-    __slots__ = ('_guard', '_permit', '_response', 'is_kept', 'refusal')
+    """One sending of a request: its connection, and its response."""
+    __slots__ = ('_guard', '_response', 'is_kept')
 
-    def __init__(self, permit: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.refusal: BaseException | None = None
-        """The error of the permit."""
         self.is_kept = False
         """Whether the connection was used for other requests before."""
-        self._permit = permit
         self._guard: Guard | None = None
         self._response: aiohttp.ClientResponse | None = None
 
@@ -48,14 +44,6 @@ class Attempt:
     def begin(self, guard: 'Guard', *, is_kept: bool) -> None:
         self._guard, self.is_kept = guard, is_kept
 
-    def check_permit(self) -> None:
-        if self._permit is not None:
-            try:
-                self._permit()
-            except BaseException as e:
-                self.refusal = e
-                raise
-
     def receive(self, response: aiohttp.ClientResponse) -> None:
         """Begin to read the body of the response."""
         self._response = response
@@ -69,8 +57,8 @@ class Attempt:
             content.set_exception(TransferError("the response is not understood"))
 
     def end(self) -> None:
-        """Forget what the request refers to: its connection can be idle for long."""
-        self._permit = self._response = None
+        """Forget the response: the connection can be idle for long."""
+        self._response = None
 
     def abort(self) -> None:
         """Drop the connection, unless it is used for another request by now."""
@@ -190,13 +178,10 @@ class Connector(aiohttp.TCPConnector):
             _shrink_buffer(transport)
         return guard
 
-    def abort_all(self) -> None:
+    def abort(self, *, only_idle: bool = False) -> None:
+        """Drop all connections, or those which are not in use."""
         for guard in self._guards:
-            transports.abort(guard.transport)
-
-    def abort_idle(self) -> None:
-        for guard in self._guards:
-            if guard.idle_since is not None:
+            if guard.idle_since is not None or not only_idle:
                 transports.abort(guard.transport)
 
     def reset(self) -> None:

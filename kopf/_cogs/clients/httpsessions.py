@@ -11,7 +11,7 @@ import functools
 import ssl as ssl_
 import zlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict
+from typing import Any
 
 import aiohttp
 import aiohttp.payload
@@ -53,11 +53,6 @@ ValueError, for line breaks in headers.
 """
 
 
-class Options(TypedDict, total=False):
-    server_hostname: str
-    proxy: str
-
-
 class Sessions:
     """
     The sessions with one server. `close` them at the end.
@@ -75,11 +70,13 @@ class Sessions:
             pool_size: int = transfers.POOL_SIZE,
             keepalive: float = KEEPALIVE,
             trust_env: bool = False,
-            options: Options | None = None,
+            server_hostname: str | None = None,
+            proxy: str | None = None,
     ) -> None:
         """
         ``origin`` is the URL of the server without any path. With ``trust_env``, aiohttp takes
-        passwords from ``~/.netrc``.
+        passwords from ``~/.netrc``. ``server_hostname`` is the name in the server's certificate, by
+        default that of the ``origin``.
 
         A ``session`` of the author has a connector of its own: it keeps, repeats, and drops
         requests and connections as aiohttp does.
@@ -87,7 +84,7 @@ class Sessions:
         super().__init__()
         self.is_closed = False
         self._origin = origin
-        self._options = options or {}
+        self._server_hostname, self._proxy = server_hostname, proxy
         self._vacant = asyncio.Semaphore(pool_size)
         self._connectors = [] if session is not None else [
             connectors.Connector(ssl=ssl, keepalive=seconds) for seconds in (keepalive, None)]
@@ -102,7 +99,7 @@ class Sessions:
         """Close all connections, also those in use. Requests fail after that."""
         self.is_closed = True
         for connector in self._connectors:
-            connector.abort_all()
+            connector.abort()
         async with contextlib.AsyncExitStack() as stack:  # both, even if one is cancelled
             for session in (self._regular, self._streaming):
                 stack.push_async_callback(session.close)
@@ -135,28 +132,30 @@ class Sessions:
         connection. A POST is not sent again: it is not idempotent, and the server may have executed
         it.
 
-        ``permit`` is called right before each sending. If it raises an error, nothing is sent.
+        ``permit`` is called right before each sending of a body. If it raises an error, nothing is
+        sent.
 
         :raises TransferError: if the request fails.
         """
         is_repeated = False
         async with self._vacant:
             while True:
-                attempt = connectors.Attempt(permit)
+                attempt = connectors.Attempt()
+                data = None if body is None else _Body(body, permit)
                 try:
                     response = await self._send(
                         self._regular, attempt, method, target, connect_timeout=connect_timeout,
-                        headers=headers, data=None if body is None else _Body(body, attempt))
+                        headers=headers, data=data)
                     content = await _read(response)
                 except asyncio.CancelledError:
                     attempt.abort()
                     if attempt.is_kept and self._pool is not None:
-                        self._pool.abort_idle()  # if one is dead, the others can be dead, too
+                        self._pool.abort(only_idle=True)  # others can be dead, too, if one is
                     raise
                 except BaseException as e:
                     attempt.abort()
-                    if attempt.refusal is not None:
-                        raise attempt.refusal from None
+                    if data is not None and data.refusal is not None:
+                        raise data.refusal from None
                     if not isinstance(e, ERRORS):
                         raise
                     is_silent = attempt.is_kept and attempt.is_unheard
@@ -208,8 +207,8 @@ class Sessions:
         try:
             response = await session.request(
                 method, yarl.URL(self._origin + target, encoded=True), allow_redirects=False,
-                timeout=_make_timeout(connect_timeout), auto_decompress=False, **self._options,
-                **options)
+                timeout=_make_timeout(connect_timeout), auto_decompress=False, proxy=self._proxy,
+                server_hostname=self._server_hostname, **options)
         finally:
             connectors.current_attempt.reset(token)
         attempt.receive(response)
@@ -235,16 +234,13 @@ class Stream:
 
     def __init__(self, response: aiohttp.ClientResponse, attempt: connectors.Attempt) -> None:
         super().__init__()
+        self.head = Response(response.status, response.headers, b'')
+        """The response without its body."""
         self._response = response
         self._attempt = attempt
         self._is_ended = False
         connection = response.connection
         self._transport = connection.transport if connection is not None else None
-
-    @property
-    def head(self) -> Response:
-        """The response without its body."""
-        return Response(self._response.status, self._response.headers, b'')
 
     async def readany(self) -> bytes:
         """Wait for more of the body, and return all that has come; empty at its end."""
@@ -277,17 +273,24 @@ class _Body(aiohttp.payload.Payload):
     """The body of a request. It leaves together with the head, if the permit still says so."""
     _autoclose = True
 
-    def __init__(self, body: bytes, attempt: connectors.Attempt) -> None:
+    def __init__(self, body: bytes, permit: Callable[[], None] | None) -> None:
         super().__init__(body)
+        self.refusal: BaseException | None = None
+        """The error of the permit."""
         self._size = len(body)
-        self._attempt = attempt
+        self._permit = permit
 
     def decode(self, encoding: str = 'utf-8', errors: str = 'strict') -> str:
         text: str = self._value.decode(encoding, errors)
         return text
 
     async def write(self, writer: aiohttp.abc.AbstractStreamWriter) -> None:
-        self._attempt.check_permit()
+        if self._permit is not None:
+            try:
+                self._permit()
+            except BaseException as e:
+                self.refusal = e
+                raise
         await writer.write(self._value)
 
 

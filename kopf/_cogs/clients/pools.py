@@ -36,15 +36,14 @@ class Pool:
         self._settings = settings
         self._logger = logger
         self._opening = asyncio.Lock()
-        self._current: dict[int, connections.Connection] = {}
-        """By the identities (``id()``) of the credentials."""
         self._opened: dict[connections.Connection, None] = {}
+        """Also those which are retired, but still in use."""
         self._is_closed = False
 
     @property
     def shown(self) -> str:
         """The URL of the server for logs, without passwords; empty if there is no connection."""
-        return next((connection.shown for connection in self._current.values()), '')
+        return next((item.shown for item in self._opened if not item.is_retired), '')
 
     async def close(self) -> None:
         """
@@ -54,7 +53,6 @@ class Pool:
         connection that is closed after its requests.
         """
         self._is_closed = True
-        self._current = {}
         async with contextlib.AsyncExitStack() as stack:  # all, even if one is cancelled
             for connection in self._opened:
                 stack.push_async_callback(connection.close)
@@ -71,25 +69,28 @@ class Pool:
 
         :raises LoginError: if there are no usable credentials.
         """
-        while True:
-            connection = self._get_current()
-            if connection is not None:
-                return connection
+        connection = self._get_current()
+        if connection is None:
             async with self._opening:
-                connection = self._get_current()
-                if connection is not None:
-                    return connection
-                await self._open()
+                connection = self._get_current() or await self._open()
+        return connection
 
     def _get_current(self) -> 'connections.Connection | None':
         origin = self._vault.select()
-        connection = self._current.get(id(origin)) if origin is not None else None
-        if connection is None or connection.is_closed:
+        connection = self._find(origin) if origin is not None else None
+        if connection is None:
             return None
         connection.follow_files()
         return None if connection.outdated else connection
 
-    async def _open(self) -> None:
+    def _find(self, origin: credentials.Credentials) -> 'connections.Connection | None':
+        for connection in self._opened:
+            is_over = connection.is_retired or connection.is_closed
+            if connection.origin is origin and not is_over:
+                return connection
+        return None
+
+    async def _open(self) -> 'connections.Connection':
         """Make a connection with any credentials; invalidate those of which it cannot be made."""
         from kopf._cogs.clients import connections  # aiohttp takes long, and commands do without it
         failure: credentials.LoginError | None = None
@@ -100,11 +101,9 @@ class Pool:
                 if failure is not None:
                     raise failure from None
                 raise
-            known = self._current.get(id(origin))
-            if known is not None and known.is_closed:
-                known = None
+            known = self._find(origin)
             if known is not None and not known.outdated:
-                return
+                return known
             try:
                 connection = connections.Connection(
                     origin, trust_env=self._settings.networking.trust_env)
@@ -112,17 +111,16 @@ class Pool:
                 if known is not None:  # e.g. some files are replaced, but not all of them yet
                     self._logger.warning(f"{e} The former ones are used until that is mended.")
                     known.keep_certificates()
-                    return
+                    return known
                 failure = e
                 self._vault.invalidate(origin, reason=str(e))
                 continue
-            connection.is_retired = self._is_closed
-            self._opened[connection] = None
-            for former in list(self._current.values()):
+            for former in list(self._opened):
                 if former is known or not self._vault.holds(former.origin):
                     await self._drop(former)
-            self._current[id(origin)] = connection
-            return
+            connection.is_passing = self._is_closed
+            self._opened[connection] = None
+            return connection
 
     async def reject(
             self, connection: 'connections.Connection', headers: Mapping[str, str],
@@ -132,7 +130,7 @@ class Pool:
 
         ``headers`` are those of the rejected request.
         """
-        if self._current.get(id(connection.origin)) is not connection:
+        if connection.is_retired or connection.is_closed:
             return  # another request was rejected before, and there is a newer connection
         if connection.renew_token(headers) or connection.has_new_certificates():
             return
@@ -140,8 +138,6 @@ class Pool:
         await self._drop(connection)
 
     async def _drop(self, connection: 'connections.Connection') -> None:
-        if self._current.get(id(connection.origin)) is connection:
-            del self._current[id(connection.origin)]
         connection.is_retired = True
         await connection.release()
         self._opened = {opened: None for opened in self._opened if not opened.is_closed}
