@@ -444,17 +444,13 @@ def wrap_network_errors() -> Iterator[None]:
 
 def _make_network_error(e: Exception) -> errors.APIConnectionError:
     text = re.sub(r'//[^/@\s]+@', '//', str(e)) or e.__class__.__name__
-    if any(isinstance(reason, ssl.SSLCertVerificationError) for reason in _iter_causes(e)):
+    cause: BaseException | None = e
+    while cause is not None and not isinstance(cause, ssl.SSLCertVerificationError):
+        cause = cause.__cause__
+    if cause is not None:
         text += (" The server is not trusted: check the CA of the cluster in the kubeconfig or "
                  "in the credentials (ca_path, ca_data), and the name of the server.")
     return errors.APIConnectionError(text)
-
-
-def _iter_causes(e: BaseException) -> Iterator[BaseException]:
-    cause: BaseException | None = e
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:

@@ -24,15 +24,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kopf._cogs.aiokits import pulses, timeouts
-from kopf._cogs.clients import (
-    api,
-    errors,
-    listing,
-    screening,
-    selections,
-    splitting,
-    streaks,
-)
+from kopf._cogs.clients import api, errors, listing, screening, selections, splitting, streaks
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, nesting, references
 
