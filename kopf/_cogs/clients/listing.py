@@ -2,6 +2,7 @@
 Listing of objects, by pages ("Retrieving large results sets in chunks" in the Kubernetes docs).
 """
 import dataclasses
+import json
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -21,6 +22,9 @@ _TAIL = re.compile(
 """
 How the lists of custom resources end. Objects of users are never last, so they cannot feign this.
 """
+
+_BEGINNING, _GAP, _END = map(re.compile, (r'\s*\{', r'\s*,?\s*', r'\s*\}'))
+_KEY = re.compile(r'[\s,]*("(?:[^"\\]|\\.)*")\s*:\s*')
 
 ACCEPT_METADATA_LIST = (
     'application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json')
@@ -205,29 +209,20 @@ def _parse_head(text: str) -> tuple[dict[str, Any], int | None]:
     """
     fields: dict[str, Any] = {}
     start: int | None = None
-    index = _skip(text, 0)
-    if text[index] != '{':
-        raise ValueError("Not a JSON object.")
-    index = _skip(text, index + 1)
-    while text[index] != '}':
-        key, index = nesting.parse_at(text, index)
-        index = _skip(text, index)
-        if not isinstance(key, str) or text[index] != ':':
-            raise ValueError("A key and a colon are expected.")
-        index = _skip(text, index + 1)
-        if key == 'items' and text[index] == '[':
+    index = _match(_BEGINNING, text, 0).end()
+    while key := _KEY.match(text, index):
+        name, index = json.loads(key[1]), key.end()
+        if name == 'items' and text[index] == '[':
             start = index + 1
             if 'metadata' not in fields and (tail := _TAIL.search(text, len(text) - TAIL_LENGTH)):
                 fields |= nesting.parse('{' + tail[1])
             if 'metadata' in fields:  # the other fields after the items are not needed
-                break
+                return fields, start
         try:
-            fields[key], index = nesting.parse_at(text, index)
+            fields[name], index = nesting.parse_at(text, index)
         except nesting.TooDeepError:
-            fields[key], index = nesting.skim_at(text, index)
-        index = _skip(text, index)
-        if text[index] == ',':
-            index = _skip(text, index + 1)
+            fields[name], index = nesting.skim_at(text, index)
+    _match(_END, text, index)
     if not isinstance(fields.get('items', []), list | None):
         raise ValueError("The items are no list.")
     return fields, start
@@ -247,7 +242,7 @@ def _iterate_items(
     if index is None:
         return
     try:
-        index = _skip(text, index)
+        index = _match(_GAP, text, index).end()
         while text[index] != ']':
             reason: str | None = None
             try:
@@ -267,15 +262,13 @@ def _iterate_items(
                 yield item
             elif skip is not None:
                 skip(item, reason)
-            if text[index] != ',':
-                index = _skip(text, index)
-            if text[index] == ',':
-                index = _skip(text, index + 1)
+            index = _match(_GAP, text, index).end()
     except (ValueError, IndexError) as e:
         raise errors.APIServerError("The API has answered with no valid list.") from e
 
 
-def _skip(text: str, index: int) -> int:
-    while text[index] in ' \t\r\n':
-        index += 1
-    return index
+def _match(pattern: re.Pattern[str], text: str, index: int) -> re.Match[str]:
+    found = pattern.match(text, index)
+    if found is None:
+        raise ValueError("The JSON has another form.")
+    return found
