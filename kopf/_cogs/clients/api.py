@@ -126,7 +126,7 @@ class Client:
         self._traffic = _Traffic()
         self._outages = outages.Outages()
         self._deadlines = deadlines.Deadlines()
-        self._pool = pools.Pool(self.vault, settings=settings, logger=logger)
+        self._pool = pools.Pool(self.vault, settings, logger)
         self._warnings: set[str] = set()
 
     async def __aenter__(self) -> 'Client':

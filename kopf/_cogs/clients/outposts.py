@@ -8,6 +8,7 @@ locks, and the credentials, which it borrows when it has none that are valid.
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import datetime
 import threading
 from collections.abc import Callable, Mapping
@@ -35,40 +36,30 @@ class Duty(Protocol):
         """Give the Leases away. It is called after `run` has ended."""
 
 
+@dataclasses.dataclass(eq=False, kw_only=True)
 class Outpost:
     """
     A thread with one duty. `start`, `call`, and `stop` are called in the operator's event loop.
 
-    ``on_change`` is also called there: when `notify` was called in the thread, and when the thread
-    has failed or ended.
+    ``assign`` makes the duty, in the thread. ``on_end`` is called there if the duty has failed.
+    ``on_change`` is called in the operator's event loop: when `notify` was called in the thread,
+    and when the thread has failed or ended.
     """
+    name: str
+    assign: Callable[[api.Client], Duty]
+    settings: configuration.OperatorSettings
+    vault: vaults.Vault
+    on_change: Callable[[], None]
+    on_end: Callable[[], None]
 
-    def __init__(
-            self,
-            *,
-            name: str,
-            assign: Callable[[api.Client], Duty],
-            settings: configuration.OperatorSettings,
-            vault: vaults.Vault,
-            on_change: Callable[[], None],
-            on_end: Callable[[], None],
-    ) -> None:
-        """
-        ``assign`` makes the duty, in the thread. ``on_end`` is called there if the duty has failed.
-        """
-        super().__init__()
-        self._assign = assign
-        self._settings = settings
-        self._vault = vault
-        self._on_change = on_change
-        self._on_end = on_end
+    def __post_init__(self) -> None:
         self._operator = asyncio.get_running_loop()
         self._lent: credentials.Credentials | None = None
         self._loop = asyncio.SelectorEventLoop()
         self._ended: concurrent.futures.Future[None] = concurrent.futures.Future()
         self._stopping = asyncio.Event()
         self._time_to_release: float | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
@@ -106,14 +97,14 @@ class Outpost:
     def notify(self) -> None:
         """Let ``on_change`` be called in the operator's event loop."""
         with contextlib.suppress(RuntimeError):  # the operator has ended, and its loop is closed
-            self._operator.call_soon_threadsafe(self._on_change)
+            self._operator.call_soon_threadsafe(self.on_change)
 
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
         except BaseException as e:
-            self._on_end()
+            self.on_end()
             self._ended.set_exception(e)
         else:
             self._ended.set_result(None)
@@ -121,8 +112,8 @@ class Outpost:
 
     async def _serve(self) -> None:
         vault = vaults.Vault(login=self._borrow)
-        async with api.Client(credentials=vault, settings=self._settings) as client:
-            duty = self._assign(client)
+        async with api.Client(credentials=vault, settings=self.settings) as client:
+            duty = self.assign(client)
             running = asyncio.create_task(duty.run())
             waiting = asyncio.create_task(self._stopping.wait())
             await asyncio.wait([running, waiting], return_when=asyncio.FIRST_COMPLETED)
@@ -144,6 +135,6 @@ class Outpost:
 
     async def _lend(self, former: credentials.Credentials | None) -> credentials.Credentials:
         now = datetime.datetime.now(datetime.UTC)
-        if former is not None and self._vault.holds(former) and not former.is_expired(now):
-            self._vault.invalidate(former)
-        return await self._vault.obtain()
+        if former is not None and self.vault.holds(former) and not former.is_expired(now):
+            self.vault.invalidate(former)
+        return await self.vault.obtain()

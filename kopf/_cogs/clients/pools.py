@@ -3,6 +3,7 @@ Pools: the connections of a client, one for each of its current credentials.
 """
 import asyncio
 import contextlib
+import dataclasses
 import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from kopf._cogs.clients import connections
 
 
+@dataclasses.dataclass(eq=False)
 class Pool:
     """
     One connection for each of the credentials with the highest priority in a vault.
@@ -24,17 +26,11 @@ class Pool:
     last request. `close` all connections at the end.
     """
 
-    def __init__(
-            self,
-            vault: vaults.Vault,
-            *,
-            settings: configuration.OperatorSettings,
-            logger: logging.Logger | logging.LoggerAdapter[Any],
-    ) -> None:
-        super().__init__()
-        self._vault = vault
-        self._settings = settings
-        self._logger = logger
+    vault: vaults.Vault
+    settings: configuration.OperatorSettings
+    logger: logging.Logger | logging.LoggerAdapter[Any]
+
+    def __post_init__(self) -> None:
         self._opening = asyncio.Lock()
         self._opened: dict[connections.Connection, None] = {}
         """Also those which are retired, but still in use."""
@@ -76,7 +72,7 @@ class Pool:
         return connection
 
     def _get_current(self) -> 'connections.Connection | None':
-        origin = self._vault.select()
+        origin = self.vault.select()
         connection = self._find(origin) if origin is not None else None
         if connection is None:
             return None
@@ -96,7 +92,7 @@ class Pool:
         failure: credentials.LoginError | None = None
         while True:
             try:
-                origin = await self._vault.obtain()
+                origin = await self.vault.obtain()
             except credentials.LoginError:
                 if failure is not None:
                     raise failure from None
@@ -106,17 +102,17 @@ class Pool:
                 return known
             try:
                 connection = connections.Connection(
-                    origin, trust_env=self._settings.networking.trust_env)
+                    origin, trust_env=self.settings.networking.trust_env)
             except credentials.LoginError as e:
                 if known is not None:  # e.g. some files are replaced, but not all of them yet
-                    self._logger.warning(f"{e} The former ones are used until that is mended.")
+                    self.logger.warning(f"{e} The former ones are used until that is mended.")
                     known.keep_certificates()
                     return known
                 failure = e
-                self._vault.invalidate(origin, reason=str(e))
+                self.vault.invalidate(origin, reason=str(e))
                 continue
             for former in list(self._opened):
-                if former is known or not self._vault.holds(former.origin):
+                if former is known or not self.vault.holds(former.origin):
                     await self._drop(former)
             connection.is_passing = self._is_closed
             self._opened[connection] = None
@@ -134,7 +130,7 @@ class Pool:
             return  # another request was rejected before, and there is a newer connection
         if connection.renew_token(headers) or connection.has_new_certificates():
             return
-        self._vault.invalidate(connection.origin)
+        self.vault.invalidate(connection.origin)
         await self._drop(connection)
 
     async def _drop(self, connection: 'connections.Connection') -> None:
