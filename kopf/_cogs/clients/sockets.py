@@ -19,10 +19,26 @@ SILENCE = 30
 
 
 def make_socket(address: 'aiohttp.AddrInfoType') -> socket.socket:
-    """Make a socket; a ``socket_factory`` for aiohttp."""
+    """
+    Make a socket; a ``socket_factory`` for aiohttp.
+
+    It has the TCP keep-alive and the TCP user timeout (RFC 5482), as far as the system has these.
+    Child processes do not share the socket, see `forks`.
+    """
     family, kind, protocol, *_ = address
     sock = socket.socket(family, kind, protocol)
-    probe_silence(sock)
+    forks.keep_socket(sock)
+    options = {
+        'SO_KEEPALIVE': (socket.SOL_SOCKET, 1),
+        'TCP_KEEPIDLE': (socket.IPPROTO_TCP, SILENCE // 2),
+        'TCP_KEEPINTVL': (socket.IPPROTO_TCP, SILENCE // 6),
+        'TCP_KEEPCNT': (socket.IPPROTO_TCP, 3),
+        'TCP_USER_TIMEOUT': (socket.IPPROTO_TCP, SILENCE * 1000),
+    }
+    for name, (level, value) in options.items():
+        if hasattr(socket, name):
+            with contextlib.suppress(OSError):
+                sock.setsockopt(level, getattr(socket, name), value)
     return sock
 
 
@@ -47,23 +63,3 @@ def discard_unsent(sock: socket.socket | None) -> None:
     if sock is not None:
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0))
-
-
-def probe_silence(sock: socket.socket) -> None:
-    """
-    Enable the TCP keep-alive and the TCP user timeout (RFC 5482), as far as the system has these.
-
-    Child processes do not share the socket, see `forks`.
-    """
-    forks.keep_socket(sock)
-    options = {
-        'SO_KEEPALIVE': (socket.SOL_SOCKET, 1),
-        'TCP_KEEPIDLE': (socket.IPPROTO_TCP, SILENCE // 2),
-        'TCP_KEEPINTVL': (socket.IPPROTO_TCP, SILENCE // 6),
-        'TCP_KEEPCNT': (socket.IPPROTO_TCP, 3),
-        'TCP_USER_TIMEOUT': (socket.IPPROTO_TCP, SILENCE * 1000),
-    }
-    for name, (level, value) in options.items():
-        if hasattr(socket, name):
-            with contextlib.suppress(OSError):
-                sock.setsockopt(level, getattr(socket, name), value)
