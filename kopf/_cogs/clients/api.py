@@ -410,7 +410,7 @@ class Client:
             await self._pool.reject(connection, headers)
 
     def _log_warnings(self, response: transfers.Response) -> None:
-        for header in response.get_headers('Warning'):
+        for header in response.headers.getall('Warning', []):
             for text in re.findall(r'299 \S+ "((?:[^"\\]|\\.)*)"', header):
                 if text not in self._warnings and len(self._warnings) < MAX_WARNINGS_REMEMBERED:
                     self._warnings.add(text)
@@ -454,5 +454,5 @@ def _make_network_error(e: Exception) -> errors.APIConnectionError:
 
 
 def _make_error(response: transfers.Response, body: bytes) -> errors.APIError:
-    retry_after = next(iter(response.get_headers('Retry-After')), None)
-    return errors.make_error(response.status, body, retry_after=retry_after)
+    return errors.make_error(
+        response.status, body, retry_after=response.headers.get('Retry-After'))

@@ -22,32 +22,25 @@ TLS_BUFFER = 64 * 1024
 
 class Attempt:
     """One sending of a request: its connection, and its response."""
-    __slots__ = ('_guard', '_response', 'is_kept')
+    __slots__ = ('_response', 'guard', 'is_kept')
 
     def __init__(self) -> None:
         super().__init__()
+        self.guard: Guard | None = None
+        """What guards the connection, if there was one: then, the request may have been sent."""
         self.is_kept = False
         """Whether the connection was used for other requests before."""
-        self._guard: Guard | None = None
         self._response: aiohttp.ClientResponse | None = None
 
     @property
-    def is_begun(self) -> bool:
-        """Whether there was a connection. The request may have been sent."""
-        return self._guard is not None
-
-    @property
     def is_unheard(self) -> bool:
-        """Whether the request could be sent, and no byte of its response has come."""
-        return self._guard is not None and self._guard.is_silent
-
-    def begin(self, guard: 'Guard', *, is_kept: bool) -> None:
-        self._guard, self.is_kept = guard, is_kept
+        """Whether a kept connection was used, and no byte of the response has come."""
+        return self.guard is not None and self.is_kept and self.guard.is_silent
 
     def receive(self, response: aiohttp.ClientResponse) -> None:
         """Begin to read the body of the response."""
         self._response = response
-        if self._guard is not None and self._guard.is_lost:
+        if self.guard is not None and self.guard.is_lost:
             self.lose()
 
     def lose(self) -> None:
@@ -64,8 +57,8 @@ class Attempt:
         """Drop the connection, unless it is used for another request by now."""
         if self._response is not None:
             self._response.close()
-        if self._guard is not None and self._guard.attempt is self:
-            transports.abort(self._guard.transport)
+        if self.guard is not None and self.guard.attempt is self:
+            transports.abort(self.guard.transport)
 
 
 current_attempt: contextvars.ContextVar[Attempt] = contextvars.ContextVar('current_attempt')
@@ -147,7 +140,7 @@ class Connector(aiohttp.TCPConnector):
     ) -> aiohttp.connector.Connection:
         """Get a connection on which nothing has come since the last response."""
         attempt = current_attempt.get()
-        if attempt.is_begun:  # aiohttp sends some requests again by itself, and tells nobody
+        if attempt.guard is not None:  # aiohttp sends some requests again, and tells nobody
             raise TransferError("the connection was closed without a response")
         while True:
             connection = await super().connect(req, traces, timeout)
@@ -162,7 +155,7 @@ class Connector(aiohttp.TCPConnector):
             if not is_kept:
                 raise TransferError("the server has not waited for the request")
         guard.begin(attempt)
-        attempt.begin(guard, is_kept=is_kept)
+        attempt.guard, attempt.is_kept = guard, is_kept
         connection.add_callback(guard.rest)
         return connection
 

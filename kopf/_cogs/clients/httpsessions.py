@@ -158,8 +158,7 @@ class Sessions:
                         raise data.refusal from None
                     if not isinstance(e, ERRORS):
                         raise
-                    is_silent = attempt.is_kept and attempt.is_unheard
-                    if self.is_closed or method == 'POST' or not is_silent:
+                    if self.is_closed or method == 'POST' or not attempt.is_unheard:
                         raise self._convert(e) from e
                     is_repeated = True
                 else:

@@ -21,7 +21,3 @@ class Response(NamedTuple):
     body: bytes
     is_repeated: bool = False
     """Whether the request was sent before, over a connection that was closed without a response."""
-
-    def get_headers(self, name: str) -> list[str]:
-        """Get all values of a header; its name is case-insensitive."""
-        return self.headers.getall(name, [])

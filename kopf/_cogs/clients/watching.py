@@ -287,7 +287,8 @@ class _Watcher:
 
     async def _list(self) -> None:
         version: str | None = None
-        breather = _Breather()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + MAX_BLOCKING
         async for page in listing.list_objects(
             self.client, resource=self.resource, namespace=self.namespace,
             settings=self.settings, selection=self._selection,
@@ -301,8 +302,8 @@ class _Watcher:
             for body in page.items:
                 self._check_selected(body)
                 self.sink.listed(body)
-                if breather.is_needed():
-                    await breather.take()
+                if loop.time() > until:
+                    until = await _breathe()
             self.sink.expect(page.remaining)
         self.sink.end()
         self.reached = version
@@ -323,7 +324,6 @@ class _Watcher:
         heard = started
         self.pulse.expect(watching.inactivity_timeout)
         splitter = splitting.LineSplitter()
-        breather = _Breather()
         stream = self.client.stream(
             self._path, params=self._get_params(),
             accept=ACCEPT_METADATA if self.metadata_only else api.JSON)
@@ -332,18 +332,17 @@ class _Watcher:
                 proving = loop.call_later(PROVEN_AFTER, self._prove)
                 while chunk := await content.readany():
                     complete = splitter.feed(chunk)
-                    if complete:
-                        now = loop.time()
-                        breather.begin(now)  # what comes next is always waited for
-                        if now - heard > watching.inactivity_timeout / 100:  # timers are costly
-                            silence.reschedule(now + watching.inactivity_timeout)
-                            self.pulse.hear(watching.inactivity_timeout)
-                            heard = now
+                    now = loop.time()
+                    until = now + MAX_BLOCKING  # what comes next is always waited for
+                    if complete and now - heard > watching.inactivity_timeout / 100:
+                        silence.reschedule(now + watching.inactivity_timeout)  # timers are costly
+                        self.pulse.hear(watching.inactivity_timeout)
+                        heard = now
                     for line in complete:
                         if self._screen is None or not self._is_screened(self._screen, line):
                             self._handle(line)
-                        if breather.is_needed():
-                            await breather.take()
+                        if loop.time() > until:
+                            until = await _breathe()
         except TimeoutError:
             if lifetime.expired():
                 return True
@@ -485,24 +484,10 @@ class _Watcher:
         self._streak.end()
 
 
-class _Breather:
-    """Gives the control back to the event loop every `MAX_BLOCKING` seconds of a long work."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._now = asyncio.get_running_loop().time
-        self.begin(self._now())
-
-    def begin(self, now: float) -> None:
-        """Begin to work, after a wait."""
-        self._until = now + MAX_BLOCKING
-
-    def is_needed(self) -> bool:
-        return self._now() > self._until
-
-    async def take(self) -> None:
-        await asyncio.sleep(0)
-        self.begin(self._now())
+async def _breathe() -> float:
+    """Give the control back to the event loop; return the time by which to do it again."""
+    await asyncio.sleep(0)
+    return asyncio.get_running_loop().time() + MAX_BLOCKING
 
 
 def _is_lower(version: str | None, than: str | None) -> bool:

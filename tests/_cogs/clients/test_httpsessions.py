@@ -134,7 +134,7 @@ async def test_headers_of_responses_are_found_in_any_case():
     answer = b'HTTP/1.1 429 Slow\r\nretry-AFTER: 5\r\nContent-Length: 0\r\n\r\n'
     async with serve(answer) as (_, wire):
         response = await send(wire)
-    assert (response.status, response.get_headers('Retry-After')) == (429, ['5'])
+    assert (response.status, response.headers.getall('Retry-After')) == (429, ['5'])
 
 
 async def test_connections_are_kept_and_used_again():

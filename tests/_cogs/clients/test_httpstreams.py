@@ -99,7 +99,7 @@ async def test_all_that_has_come_is_read_at_once(kind):
 @both
 async def test_bodies_without_any_length_end_with_the_connection(kind):
     async with serve(kind, ENDLESS) as (server, http), stream(http) as response:
-        assert response.head.get_headers('x-y') == ['z']
+        assert response.head.headers.getall('x-y') == ['z']
         server.send(b'abc')
         assert await response.readany() == b'abc'
         server.send(b'def')

@@ -713,7 +713,7 @@ async def test_long_runs_of_events_do_not_block_the_loop(server, watch, sink):
 async def test_waiting_for_events_is_no_long_work(server, watch, sink, monkeypatch):
     breaths = []
     monkeypatch.setattr(
-        watching._Breather, 'take', lambda _: asyncio.sleep(0, breaths.append(len(sink.seen))))
+        watching, '_breathe', lambda: asyncio.sleep(0, breaths.append(len(sink.seen)) or 1e9))
     monkeypatch.setattr(watching, 'MAX_BLOCKING', 1.0)
     server.script(show())
     server.script(flow(1.2, make_event('ADDED', 'a', '101')), on=WATCH)
