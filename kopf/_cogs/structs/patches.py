@@ -7,7 +7,7 @@ Kopf sends their effect as a JSON patch (RFC 6902).
 """
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Never, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from kopf._cogs.structs import bodies, dicts
 
@@ -22,27 +22,33 @@ response was lost, this body can have the change already, so the function has to
 JSONPatch = list[dict[str, Any]]
 
 
+if TYPE_CHECKING:
+    part = property
+else:
+    class part(property):
+        """A part of a patch. Its fields can be assigned, but not the part itself."""
+
+        def __set__(self, patch: object, value: object) -> NoReturn:
+            outer = 'patch.meta' if isinstance(patch, MetaPatch) else 'patch'
+            name = f'{outer}.{self.fget.__name__}'
+            raise AttributeError(
+                f"{name} cannot be assigned. Set its fields instead, for example: "
+                f"{name}['field'] = ...")
+
+
 class MetaPatch(dicts.MutableMappingView):
     __slots__ = ()
 
     def __init__(self, patch: 'Patch') -> None:
         super().__init__(patch, ('metadata',))
 
-    @property
+    @part
     def labels(self) -> dicts.MutableMappingView:
         return dicts.MutableMappingView(self._source, ('metadata', 'labels'))
 
-    @labels.setter
-    def labels(self, value: Never) -> None:
-        _refuse('meta.labels')
-
-    @property
+    @part
     def annotations(self) -> dicts.MutableMappingView:
         return dicts.MutableMappingView(self._source, ('metadata', 'annotations'))
-
-    @annotations.setter
-    def annotations(self, value: Never) -> None:
-        _refuse('meta.annotations')
 
 
 class SpecPatch(dicts.MutableMappingView):
@@ -51,12 +57,6 @@ class SpecPatch(dicts.MutableMappingView):
 
 class StatusPatch(dicts.MutableMappingView):
     __slots__ = ()
-
-
-def _refuse(name: str) -> NoReturn:
-    raise AttributeError(
-        f"patch.{name} cannot be assigned. Set its fields instead, for example: "
-        f"patch.{name}['field'] = ...")
 
 
 class Patch(dict[str, Any]):
@@ -109,41 +109,25 @@ class Patch(dict[str, Any]):
         """
         return self._fns
 
-    @property
+    @part
     def metadata(self) -> MetaPatch:
         """The changes of ``metadata``, with the attributes ``labels`` and ``annotations``."""
         return MetaPatch(self)
 
-    @metadata.setter
-    def metadata(self, value: Never) -> None:
-        _refuse('metadata')
-
-    @property
+    @part
     def meta(self) -> MetaPatch:
         """The changes of ``metadata``, under a shorter name."""
         return MetaPatch(self)
 
-    @meta.setter
-    def meta(self, value: Never) -> None:
-        _refuse('meta')
-
-    @property
+    @part
     def spec(self) -> SpecPatch:
         """The changes of ``spec``."""
         return SpecPatch(self, ('spec',))
 
-    @spec.setter
-    def spec(self, value: Never) -> None:
-        _refuse('spec')
-
-    @property
+    @part
     def status(self) -> StatusPatch:
         """The changes of ``status``."""
         return StatusPatch(self, ('status',))
-
-    @status.setter
-    def status(self, value: Never) -> None:
-        _refuse('status')
 
     def as_json_patch(self, body: bodies.Body | bodies.RawBody | None = None) -> JSONPatch:
         """
