@@ -59,13 +59,16 @@ def ensure(d: MutableMapping[str, Any], field: FieldSpec, value: Any) -> None:
     path = parse_field(field)
     if not path:
         raise ValueError("The value of the whole object cannot be set; name a field of it.")
-    target = d
-    for key in path[:-1]:
+    _descend(d, path[:-1])[path[-1]] = value
+
+
+def _descend(target: MutableMapping[str, Any], path: FieldPath) -> MutableMapping[str, Any]:
+    for key in path:
         child = target.get(key)
         if not _is_mutable(child):
             child = target[key] = {}
         target = child
-    target[path[-1]] = value
+    return target
 
 
 def remove(d: MutableMapping[str, Any], field: FieldSpec) -> None:
@@ -176,13 +179,7 @@ class MutableMappingView(MappingView, MutableMapping[str, Any]):
     _source: MutableMapping[str, Any]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        target = self._source
-        for step in self._path:
-            child = target.get(step)
-            if not _is_mutable(child):
-                child = target[step] = {}
-            target = child
-        target[key] = value
+        _descend(self._source, self._path)[key] = value
 
     def __delitem__(self, key: str) -> None:
         target = self._resolve()
