@@ -349,13 +349,8 @@ def build_owner_reference(
     :returns: a dict with ``controller``, ``blockOwnerDeletion``, ``apiVersion``, ``kind``,
         ``name``, ``uid``, as far as they are known.
     """
-    meta = body.get('metadata') or {}
-    ref = {
-        'controller': controller,
-        'blockOwnerDeletion': block_owner_deletion,
-        'apiVersion': body.get('apiVersion'),
-        'kind': body.get('kind'),
-        'name': meta.get('name'),
-        'uid': meta.get('uid'),
-    }
-    return cast(OwnerReference, {key: val for key, val in ref.items() if val not in (None, '')})
+    flags = {'controller': controller, 'blockOwnerDeletion': block_owner_deletion}
+    ref = {key: val for key, val in flags.items() if val is not None}
+    ref |= build_object_reference(body)  # type: ignore[arg-type]
+    ref.pop('namespace', None)
+    return cast(OwnerReference, ref)
