@@ -16,11 +16,6 @@ _encode = encoders.make_encode(json.JSONEncoder(separators=(',', ':'), allow_nan
 
 ContentType = Literal['merge', 'json']
 
-_CONTENT_TYPES: Mapping[ContentType, str] = {
-    'merge': 'application/merge-patch+json',
-    'json': 'application/json-patch+json',
-}
-
 
 async def patch(
         client: api.Client,
@@ -60,8 +55,8 @@ async def patch(
     nesting.verify_encoded(encoded, payload)
     try:
         patched: bodies.RawBody = await client.request(
-            'PATCH', path, body=encoded.encode(), content_type=_CONTENT_TYPES[content_type],
-            timeout=timeout, retry=retry, permit=permit, logger=logger)
+            'PATCH', path, body=encoded.encode(), timeout=timeout, retry=retry, permit=permit,
+            content_type=f'application/{content_type}-patch+json', logger=logger)
     except errors.APINotFoundError:
         return None
     damage = bodies.find_damage(patched)

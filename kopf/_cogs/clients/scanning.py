@@ -69,12 +69,8 @@ async def scan(client: api.Client, *, groups: Collection[str] | None = None) -> 
 
     :raises errors.APIError: if the list of the groups cannot be retrieved.
     """
-    paths = [
-        path for path, needed in [
-            ('/api', groups is None or '' in groups),
-            ('/apis', groups is None or any(groups)),
-        ] if needed
-    ]
+    paths = ['/api'] if groups is None or '' in groups else []
+    paths += ['/apis'] if groups is None or any(groups) else []
     answers = await tasks.gather(*[
         client.request('GET', path, accept=AGGREGATED, retry=False) for path in paths
     ])
