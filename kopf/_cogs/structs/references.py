@@ -10,15 +10,7 @@ import fnmatch
 import inspect
 import re
 import urllib.parse
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
 from typing import Final, Generic, NewType, TypeVar
 
 NamespaceName = NewType('NamespaceName', str)
@@ -276,29 +268,19 @@ class Selector:
         if '' in names or '' in (version, own_version):
             raise TypeError("Names and versions of resources cannot be empty strings.")
 
-        values = {
-            'group': own_group if group is None else group,
-            'version': own_version if version is None else version,
-            'kind': kind,
-            'plural': plural,
-            'singular': singular,
-            'shortcut': shortcut,
-            'category': category,
-            'any_name': any_name,
-            'fn': fn,
-        }
-        for field, value in values.items():
-            object.__setattr__(self, field, value)
+        self.__dict__.update(  # it is immutable otherwise
+            group=own_group if group is None else group,
+            version=own_version if version is None else version,
+            kind=kind, plural=plural, singular=singular, shortcut=shortcut, category=category,
+            any_name=any_name, fn=fn)
 
     def __repr__(self) -> str:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        params = ', '.join(f'{key}={val!r}' for key, val in values.items() if val is not None)
+        params = ', '.join(f'{key}={val!r}' for key, val in vars(self).items() if val is not None)
         return f'{self.__class__.__name__}({params})'
 
     def __str__(self) -> str:
         """Make a name for people: ``pods``, ``deployments.v1.apps``, ``category=all``."""
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        values = {key: val for key, val in values.items() if val is not None}
+        values = {key: val for key, val in vars(self).items() if val is not None}
         if isinstance(self.any_name, str) and values.keys() <= {'any_name', 'group', 'version'}:
             return '.'.join(part for part in (self.any_name, self.version, self.group) if part)
         if self.any_name is EVERYTHING:
@@ -419,7 +401,7 @@ def _name(fn: Callable[..., object]) -> str:
     return str(getattr(fn, '__name__', repr(fn)))
 
 
-def _verify_order(args: Sequence[str | Marker]) -> None:
+def _verify_order(args: Collection[str | Marker]) -> None:
     """Refuse what can be no resource, but would be one in another order: group, version, name."""
     texts = [arg for arg in args if isinstance(arg, str)]
     if len(texts) != len(args) or not texts:
