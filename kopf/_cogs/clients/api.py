@@ -83,7 +83,7 @@ class _Traffic:
         self.make_headers: MakeHeaders | None = None
 
 
-class Client:
+class Client(contextlib.AbstractAsyncContextManager['Client']):
     """
     A client of one API server, for one event loop.
 
@@ -128,9 +128,6 @@ class Client:
         self._deadlines = deadlines.Deadlines()
         self._pool = pools.Pool(self.vault, settings, logger)
         self._warnings: set[str] = set()
-
-    async def __aenter__(self) -> 'Client':
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()

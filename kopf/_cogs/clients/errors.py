@@ -1,6 +1,7 @@
 """
 Errors of the API, by the HTTP status of the response, or by its absence.
 """
+import contextlib
 import datetime
 import math
 from collections.abc import Mapping
@@ -205,11 +206,8 @@ def parse_retry_after(value: str | None) -> float | None:
     """
     if value is None:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(value)
-    except ValueError:
-        pass
-    else:
         return min(max(0.0, seconds), MAX_RETRY_AFTER) if math.isfinite(seconds) else None
     import email.utils  # it takes long, and is rarely needed
     try:

@@ -144,10 +144,10 @@ def select_only(
 
     ``labels`` and ``fields`` are the selectors instead; by default, all objects are selected.
     """
-    by_labels, by_fields = references.SelectorMapping[str](), references.SelectorMapping[str]()
-    by_labels[references.EVERYTHING], by_fields[references.EVERYTHING] = labels, fields
     return dataclasses.replace(settings, watching=dataclasses.replace(
-        settings.watching, label_selectors=by_labels, field_selectors=by_fields,
+        settings.watching,
+        label_selectors=references.SelectorMapping({references.EVERYTHING: labels}),
+        field_selectors=references.SelectorMapping({references.EVERYTHING: fields}),
         shard_selectors=references.SelectorMapping()))
 
 

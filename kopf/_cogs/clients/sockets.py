@@ -7,18 +7,16 @@ import contextlib
 import select
 import socket
 import struct
-from typing import TYPE_CHECKING
+
+import aiohttp
 
 from kopf._cogs.aiokits import forks
-
-if TYPE_CHECKING:
-    import aiohttp
 
 SILENCE = 30
 """How long (seconds) the other side may acknowledge nothing before the connection is dropped."""
 
 
-def make_socket(address: 'aiohttp.AddrInfoType') -> socket.socket:
+def make_socket(address: aiohttp.AddrInfoType) -> socket.socket:
     """
     Make a socket; a ``socket_factory`` for aiohttp.
 

@@ -215,7 +215,7 @@ class Vault:
                 if not self.proven:
                     break
                 self._setbacks = max(0, self._setbacks) + 1
-            raise self._make_error()
+            raise credentials.LoginError(self._explain())
         except credentials.LoginError as e:
             self._failure = str(e)
             self._failed.set()
@@ -238,15 +238,13 @@ class Vault:
         self._best_until = min(
             (item.expires for item in self._best if item.expires is not None), default=None)
 
-    def _make_error(self) -> credentials.LoginError:
-        if self._rejected and self._reason is not None:
-            return credentials.LoginError(self._reason)
-        if self._rejected:
-            return credentials.LoginError(
-                "The API rejects the credentials; there are no others. "
-                "Check them, and whether they are for this cluster.")
-        return credentials.LoginError(
-            "There are no valid credentials for the API: no login handler has returned any.")
+    def _explain(self) -> str:
+        """Say why there are no credentials."""
+        if not self._rejected:
+            return "There are no valid credentials for the API: no login handler has returned any."
+        return self._reason or (
+            "The API rejects the credentials; there are no others. "
+            "Check them, and whether they are for this cluster.")
 
 
 def _now() -> datetime.datetime:
