@@ -37,8 +37,9 @@ class Deadlines:
             self.close()
             self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
 
-    def remove(self, limit: 'Limit') -> None:
-        self._limits.pop(limit, None)
+    def remove(self, limit: 'Limit') -> bool:
+        """Return whether the time was not over."""
+        return self._limits.pop(limit, None) is not None
 
     def _check(self) -> None:
         assert self._timer is not None
@@ -46,7 +47,8 @@ class Deadlines:
         self._timer = None
         for limit in [limit for limit, deadline in self._limits.items() if deadline <= now]:
             del self._limits[limit]
-            limit.expire()
+            assert limit.task is not None
+            limit.task.cancel()
         if self._limits:
             self._timer = asyncio.get_running_loop().call_at(
                 min(self._limits.values()), self._check)
@@ -54,26 +56,20 @@ class Deadlines:
 
 class Limit:
     """The context manager made by `Deadlines.limit`."""
-    __slots__ = ('_cancelling', '_deadlines', '_expired', '_task', '_timeout')
+    __slots__ = ('_cancelling', '_deadlines', '_timeout', 'task')
 
     def __init__(self, deadlines: Deadlines, timeout: float | None) -> None:
         super().__init__()
         self._deadlines = deadlines
         self._timeout = timeout
-        self._expired = False
-        self._task: asyncio.Task[object] | None = None
-
-    def expire(self) -> None:
-        assert self._task is not None
-        self._expired = True
-        self._task.cancel()
+        self.task: asyncio.Task[object] | None = None
 
     def __enter__(self) -> None:
         if self._timeout is not None:
-            self._task = asyncio.current_task()
-            if self._task is None:
+            self.task = asyncio.current_task()
+            if self.task is None:
                 raise RuntimeError("The time can be limited only in a task.")
-            self._cancelling = self._task.cancelling()
+            self._cancelling = self.task.cancelling()
             self._deadlines.add(self, asyncio.get_running_loop().time() + self._timeout)
 
     def __exit__(
@@ -82,8 +78,6 @@ class Limit:
             exc: BaseException | None,
             tb: types.TracebackType | None,
     ) -> None:
-        if self._task is not None:
-            self._deadlines.remove(self)
-            if self._expired and self._task.uncancel() <= self._cancelling and (
-                    exc_type is asyncio.CancelledError):
-                raise TimeoutError() from exc
+        if self.task is not None and not self._deadlines.remove(self) and (
+                self.task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError):
+            raise TimeoutError() from exc
