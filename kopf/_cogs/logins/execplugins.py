@@ -58,6 +58,7 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
             f"The credential plugin {command!r} is for {version or 'no API version'!r}, "
             f"which is not supported: {', '.join(API_VERSIONS)}.")
 
+    hint = f" {spec['installHint']}" if spec.get('installHint') else ""
     interactive = _decide_interactivity(spec, command)
     try:
         info = {
@@ -85,7 +86,6 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
             stdout=subprocess.PIPE, stderr=None if interactive else subprocess.DEVNULL,
         )
     except FileNotFoundError:
-        hint = f" {spec['installHint']}" if spec.get('installHint') else ""
         raise credentials.LoginError(
             f"The credential plugin {command!r} is not found.{hint}") from None
     except subprocess.TimeoutExpired:
@@ -96,7 +96,6 @@ def run(spec: Mapping[str, Any], *, cluster: Mapping[str, Any]) -> Issued:
         raise credentials.LoginError(
             f"The credential plugin {command!r} cannot be run: {reason}.") from None
     if done.returncode != 0:
-        hint = f" {spec['installHint']}" if spec.get('installHint') else ""
         raise credentials.LoginError(
             f"The credential plugin {command!r} has failed with the exit code "
             f"{done.returncode}.{hint}")
@@ -139,12 +138,12 @@ def _parse(output: bytes, command: str, version: str) -> Issued:
     try:
         printed = nesting.parse(output)
         status = printed.get('status') or {}
-        is_expected = printed.get('kind') == 'ExecCredential' and isinstance(status, dict)
-    except (ValueError, AttributeError):
-        is_expected, printed, status = False, {}, {}
-    if not is_expected:
+        if printed.get('kind') != 'ExecCredential' or not isinstance(status, dict):
+            raise TypeError("It is another object.")
+    except (ValueError, AttributeError, TypeError):
         raise credentials.LoginError(
-            f"The credential plugin {command!r} has printed something that is no credentials.")
+            f"The credential plugin {command!r} has printed something that is no credentials."
+        ) from None
     if printed.get('apiVersion') != version:
         raise credentials.LoginError(
             f"The credential plugin {command!r} has printed credentials of another version "
