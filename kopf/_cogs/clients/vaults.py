@@ -121,7 +121,7 @@ class Vault:
 
     def select(self) -> credentials.Credentials | None:
         """Choose the credentials to use now; None if there are no usable ones."""
-        if self._best_until is not None and self._best_until <= _now():
+        if self._best_until is not None and self._best_until <= datetime.datetime.now(datetime.UTC):
             self._rank()
         if not self._best:
             return None
@@ -231,7 +231,7 @@ class Vault:
         self._rank()
 
     def _rank(self) -> None:
-        now = _now()
+        now = datetime.datetime.now(datetime.UTC)
         self._items = {key: item for key, item in self._items.items() if not item.is_expired(now)}
         top = max((item.priority for item in self._items.values()), default=0)
         self._best = [item for item in self._items.values() if item.priority == top]
@@ -245,7 +245,3 @@ class Vault:
         return self._reason or (
             "The API rejects the credentials; there are no others. "
             "Check them, and whether they are for this cluster.")
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
