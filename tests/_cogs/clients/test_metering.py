@@ -74,6 +74,14 @@ async def test_attempts_that_get_no_answer_are_counted_each(settings, counts):
         (None, 'GET', '127.0.0.1:1'): attempts + 1, (None, 'PATCH', '127.0.0.1:1'): attempts}
 
 
+async def test_attempts_without_an_answer_in_time_are_counted(server, client, counts):
+    server.script(servers.hang())
+    client.count_requests(lambda *key: counts.update([key]))
+    with pytest.raises(errors.APIConnectionError):
+        await client.request('GET', '/x', timeout=0.1, retry=False)
+    assert counts == {(None, 'GET', server.url.removeprefix('http://')): 1}
+
+
 async def test_open_connections_and_copies_of_the_client_count_too(server, client, counts):
     server.script(servers.say({}), servers.say({}), servers.say({}))
     await client.request('GET', '/x')
