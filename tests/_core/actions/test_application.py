@@ -113,17 +113,16 @@ def conflict(**kwargs):
 
 def make_target(writes, reads):
     """A target whose requests have these results, one after another."""
-    async def request(*_, **__):
-        raise writes.pop(0)
-
-    async def fetch(*_, **__):
+    async def request(method, *_, **__):
+        if method != 'GET':
+            raise writes.pop(0)
         found = reads.pop(0)
         if isinstance(found, Exception):
             raise found
         return json.dumps({'metadata': {'resourceVersion': '9'}, 'items': [found]}).encode()
 
     client = SimpleNamespace(
-        request=request, fetch=fetch, settings=OperatorSettings(), unselectable=set())
+        request=request, settings=OperatorSettings(), unselectable=set())
     return Target(client, RESOURCE, logging.getLogger(), NOBODY)
 
 

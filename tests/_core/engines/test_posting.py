@@ -427,7 +427,7 @@ async def test_calls_and_lines_have_backoffs_of_their_own(
 class Sink:
     """A client whose API takes everything at once."""
 
-    async def fetch(self, *_, **__):
+    async def request(self, *_, **__):
         pass
 
 

@@ -116,7 +116,7 @@ async def test_the_end_is_left_to_the_next_leader_if_a_write_hangs_meanwhile(reg
     operator.stand_by()
     await asyncio.sleep(100)
     assert calls == ['ADDED']
-    assert not list(operator.queue.at_work)
+    assert operator.queue.is_idle
     await operator.stop()
 
 

@@ -171,7 +171,10 @@ class Client:
         if not self.leads or self._term.get(self.terms) != self.terms:
             raise errors.NotLeadingError("not leading")
 
-    async def request(self, method, path, *, body=None, content_type=None, permit=None, **_):
+    async def request(
+            self, method, path, *, body=None, content_type=None, params=None, permit=None, **_):
+        if method == 'GET':
+            return await self._list(path, params['fieldSelector'].removeprefix('metadata.name='))
         self.verify_term()
         while self.cut:
             await asyncio.sleep(1)
@@ -181,8 +184,7 @@ class Client:
         return await self._exchange(lambda: self.api.patch(
             *parse_path(path), content_type, json.loads(body)), path)
 
-    async def fetch(self, method, path, *, params, **_):
-        name = params['fieldSelector'].removeprefix('metadata.name=')
+    async def _list(self, path, name):
         is_old = self.api.faults[:1] == ['older']
         items = await self._exchange(
             lambda: [raw for _, raw in self.api.history if raw['metadata']['name'] == name][:1]
