@@ -59,9 +59,10 @@ class Client(worlds.Client):
         self._tenure = tenure
 
     async def request(self, method, path, **kwargs):
-        assert self._tenure is not None
-        self._tenure.verify(self._tenure.term)
-        self.api.writers.append((worlds.parse_path(path)[0], self.who))
+        if method != 'GET':
+            assert self._tenure is not None
+            self._tenure.verify(self._tenure.term)
+            self.api.writers.append((worlds.parse_path(path)[0], self.who))
         return await super().request(method, path, **kwargs)
 
 
