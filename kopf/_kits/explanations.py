@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
 from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, references
-from kopf._core.actions import cycles, decisions, progression, recording
+from kopf._core.actions import cycles, decisions, finalizers, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
 from kopf._core.intents import causes, filters, handlers, registries
@@ -321,7 +321,7 @@ class _Explainer:
 
     def _judge_others(self) -> Iterator[Verdict]:
         for handler, mismatch in self._mismatches.items():
-            if decisions.is_deleting(self._raw) and isinstance(
+            if finalizers.is_deleting(self._raw) and isinstance(
                     handler, handlers.SpawningHandler | handlers.ReconcilingHandler):
                 mismatch = "the object is being deleted"
             yield Verdict(

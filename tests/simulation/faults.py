@@ -131,7 +131,7 @@ FAULTS = (
     Fault('a JSON patch does not test the version', '_core.actions.application:exchange',
           "raw, [*tests, *ops],", "raw, ops,", OWN),
     Fault('the finalizer replaces those of others', '_core.path.saving:Saver.switch_finalizer',
-          "application.guard_finalizer(self.raw, patch)", "[('metadata', 'uid')]", OWN),
+          "finalizers.guard(self.raw, patch)", "[('metadata', 'uid')]", OWN),
     Fault('the closing is sent before the patches', '_core.actions.application:apply',
           "parts = [status, rest] if rest else [status]",
           "parts = [rest, status] if rest else [status]", SEEN),

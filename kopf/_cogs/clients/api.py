@@ -242,7 +242,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         ``settings.networking.error_backoffs``. The pauses are longer while many requests fail, see
         `outages`. ``timeout`` is for one attempt, in seconds; by default,
         ``settings.networking.request_timeout``. ``permit`` is called right before each attempt is
-        sent. If it raises an error, nothing is sent.
+        sent, if the request has a body. If it raises an error, nothing is sent.
 
         :raises errors.APIError: one of its subclasses, see `errors`.
         :raises credentials.LoginError: if there are no usable credentials.
@@ -428,15 +428,6 @@ def add_params(path: str, params: Mapping[str, str]) -> str:
 @functools.lru_cache(maxsize=100)
 def _encode_params(*params: tuple[str, str]) -> str:
     return urllib.parse.urlencode(params)
-
-
-@contextlib.contextmanager
-def wrap_network_errors() -> Iterator[None]:
-    """Raise all errors of the network as `errors.APIConnectionError`, without passwords of URLs."""
-    try:
-        yield
-    except NETWORK_ERRORS as e:
-        raise _make_network_error(e) from e
 
 
 def _make_network_error(e: Exception) -> errors.APIConnectionError:

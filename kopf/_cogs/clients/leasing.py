@@ -75,19 +75,18 @@ class LeaseClient:
         It ends when the server closes the stream. A broken stream can be silent for any time.
         """
         splitter = splitting.LineSplitter(MAX_LINE)
-        with api.wrap_network_errors():
-            async with self._client.stream(self._path, params={
-                    'watch': 'true', 'fieldSelector': f'metadata.name={name}'}) as stream:
-                while chunk := await stream.readany():
-                    try:
-                        events = [(event['type'], event['object'])
-                                  for event in map(nesting.parse, splitter.feed(chunk))]
-                    except (splitting.LineTooLongError, ValueError, TypeError, LookupError) as e:
-                        raise errors.APIServerError(f"These are no events: {e}") from e
-                    for type_, raw in events:
-                        if type_ in ('ADDED', 'MODIFIED', 'DELETED'):
-                            _verify(raw)
-                            yield None if type_ == 'DELETED' else raw
+        async with self._client.stream(self._path, params={
+                'watch': 'true', 'fieldSelector': f'metadata.name={name}'}) as stream:
+            while chunk := await stream.readany():
+                try:
+                    events = [(event['type'], event['object'])
+                              for event in map(nesting.parse, splitter.feed(chunk))]
+                except (splitting.LineTooLongError, ValueError, TypeError, LookupError) as e:
+                    raise errors.APIServerError(f"These are no events: {e}") from e
+                for type_, raw in events:
+                    if type_ in ('ADDED', 'MODIFIED', 'DELETED'):
+                        _verify(raw)
+                        yield None if type_ == 'DELETED' else raw
 
     def explain(self, error: errors.APIForbiddenError, *, verbs: str) -> str:
         """Say what to do about a lack of rights; ``verbs`` are all that are needed."""

@@ -368,24 +368,6 @@ async def exchange(
         raise
 
 
-def guard_finalizer(
-        raw: bodies.RawBody, patch: Mapping[str, Any],
-) -> Sequence[dicts.FieldPath]:
-    """
-    Find the fields that must not change before the finalizer is added, together with a patch.
-
-    These are the finalizers, and the annotations of the patch. Other fields can change, if the
-    patch is for annotations only.
-    """
-    meta = patch.get('metadata', {})
-    if patch.keys() - {'metadata'} or meta.keys() - {'annotations'}:
-        return VERSION
-    guards = [('metadata', 'uid'), ('metadata', 'finalizers')]
-    if 'annotations' in meta and not raw['metadata'].get('annotations'):
-        return [*guards, ('metadata', 'annotations')]
-    return [*guards, *(('metadata', 'annotations', key) for key in meta.get('annotations', {}))]
-
-
 def _namespace_of(raw: bodies.RawBody) -> references.Namespace:
     namespace = raw['metadata'].get('namespace')
     return None if namespace is None else references.NamespaceName(namespace)

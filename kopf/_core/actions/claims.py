@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies
-from kopf._core.actions import cycles, decisions, recording
+from kopf._core.actions import cycles, decisions, finalizers, recording
 from kopf._core.intents import registries
 
 
@@ -114,8 +114,8 @@ def _differs(
     if newest is view.raw:
         return view.essence != expected
     return (
-        decisions.is_deleting(newest) != view.deleting
-        or decisions.is_blocked(newest, ledger.settings.persistence.finalizer) != view.blocked
+        finalizers.is_deleting(newest) != view.deleting
+        or finalizers.is_present(newest, ledger.settings.persistence.finalizer) != view.blocked
         or ledger.build_essence(newest) != expected)
 
 

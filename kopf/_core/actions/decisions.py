@@ -10,13 +10,13 @@ a handler that has finished in the cycle.
 """
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import brakes, cycles, essences, progression
+from kopf._core.actions import brakes, cycles, essences, finalizers, progression
 from kopf._core.intents import causes, filters, handlers
 
 
@@ -50,8 +50,8 @@ def look(
         body=body,
         essence=essence,
         old=fetch_old(body, settings, current=essence),
-        deleting=is_deleting(raw),
-        blocked=is_blocked(raw, settings.persistence.finalizer),
+        deleting=finalizers.is_deleting(raw),
+        blocked=finalizers.is_present(raw, settings.persistence.finalizer),
     )
 
 
@@ -85,14 +85,6 @@ def build_essence(
     persistence = settings.persistence
     essence = persistence.diffbase_storage.build(body=body, extra_fields=extra_fields)
     return essences.strip(persistence.progress_storage.clear(essence=essence))
-
-
-def is_deleting(raw: Mapping[str, Any]) -> bool:
-    return raw['metadata'].get('deletionTimestamp') is not None
-
-
-def is_blocked(raw: Mapping[str, Any], finalizer: str) -> bool:
-    return finalizer in (raw['metadata'].get('finalizers') or ())
 
 
 def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
@@ -296,14 +288,3 @@ def _end(situation: Situation, cycle: cycles.Cycle) -> Step:
         return Release(RELEASING)
     because = ACCOMPANIED if situation.view.blocked else DELETED_BUT_HELD
     return Save(because) if cycle.dirty else Nothing(because)
-
-
-def switch_finalizer(raw: bodies.RawBody, finalizer: str, *, is_added: bool) -> bodies.RawBody:
-    """Add the finalizer to the object as the last one, or remove it."""
-    finalizers = [key for key in raw['metadata'].get('finalizers') or () if key != finalizer]
-    if is_added:
-        finalizers.append(finalizer)
-    meta: dict[str, Any] = {**raw['metadata'], 'finalizers': finalizers}
-    if not finalizers:
-        del meta['finalizers']
-    return cast(bodies.RawBody, {**raw, 'metadata': meta})

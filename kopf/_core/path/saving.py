@@ -21,6 +21,7 @@ from kopf._core.actions import (
     decisions,
     essences,
     execution,
+    finalizers,
     lifecycles,
     recording,
 )
@@ -236,7 +237,7 @@ class Saver:
         own = recording.make_closing(
             self.item.get_cycle(), handler_ids, body=bodies.Body(self.raw), settings=self.settings)
         merged: Any = patches.merge(patches.merge(self.raw, batch or {}), own)
-        return decisions.switch_finalizer(
+        return finalizers.switch(
             merged, self.settings.persistence.finalizer, is_added=False)
 
     async def switch_finalizer(
@@ -249,12 +250,12 @@ class Saver:
         fields can change that are neither the finalizers nor those of the patch: they are looked at
         in the newest state.
         """
-        wanted = decisions.switch_finalizer(
+        wanted = finalizers.switch(
             self.raw, self.settings.persistence.finalizer, is_added=is_added)
-        guards = application.guard_finalizer(self.raw, patch) if (
-            is_added and not self.is_shared()) else application.VERSION
+        guards = finalizers.guard(self.raw, patch) if is_added and not self.is_shared() else None
         try:
-            newest, _ = await self._exchange(_merge(wanted, patch), guards)
+            newest, _ = await self._exchange(
+                _merge(wanted, patch), guards or application.VERSION)
         except application.FenceRaisedError:
             newest, _ = await self._exchange(_merge(wanted, patch))
         return newest

@@ -15,7 +15,15 @@ from typing import Any
 from kopf._cogs.aiokits import timeouts, wakeups
 from kopf._cogs.clients import errors as apierrors
 from kopf._cogs.structs import bodies, dicts, patches, references
-from kopf._core.actions import application, claims, decisions, execution, loggers, observers
+from kopf._core.actions import (
+    application,
+    claims,
+    decisions,
+    execution,
+    finalizers,
+    loggers,
+    observers,
+)
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import spawning
 from kopf._core.engines.daemons.companions import Companions, Spawner
@@ -233,7 +241,7 @@ class Processor:
             if inbox.pending is not None:
                 rounds += 1
                 is_own = found is not None and found.saver.raw is inbox.pending
-                if rounds >= HOT_ROUNDS and not is_own and not decisions.is_deleting(
+                if rounds >= HOT_ROUNDS and not is_own and not finalizers.is_deleting(
                         inbox.pending):
                     await asyncio.sleep(self.env.settings.queueing._batch_window)
             if self._switch.is_stopping or self._switch.is_paused or not (
@@ -288,7 +296,7 @@ class Processor:
     def _is_changing(self, item: objects.Item, raw: bodies.RawBody) -> bool:
         served = item.handlers
         return bool(served.changing or served.spawning or item.companions) or (
-            decisions.is_blocked(raw, self.env.settings.persistence.finalizer))
+            finalizers.is_present(raw, self.env.settings.persistence.finalizer))
 
     async def _reconcile(
             self, item: objects.Item, found: changes.Handling,
@@ -354,11 +362,11 @@ class Processor:
                 return False
             companions = Companions(self.spawner, item, item.resource, raw)
             item.accompany(companions)
-        if decisions.is_deleting(raw):
+        if finalizers.is_deleting(raw):
             companions.stop(stopping.DaemonStoppingReason.RESOURCE_DELETED)
             return companions.alive
         selected = companions.select(served.spawning, raw)
-        if not selected or decisions.is_blocked(raw, self.env.settings.persistence.finalizer):
+        if not selected or finalizers.is_present(raw, self.env.settings.persistence.finalizer):
             spawning.adjust(companions, selected)
         if not selected and companions.forgettable:
             item.accompany(None)

@@ -11,7 +11,7 @@ import kopf
 from kopf._cogs.aiokits.clocks import Moment
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch, combine, merge
-from kopf._core.actions import decisions, recording
+from kopf._core.actions import decisions, finalizers, recording
 from kopf._core.actions.cycles import Cycle
 from kopf._core.actions.decisions import (
     AddFinalizer,
@@ -248,7 +248,7 @@ class Life:
             reason=Reason.UPDATE, stored=True, divergent=conclusion.divergent)
 
     def switch(self, handled, *, is_present):
-        self.raw = decisions.switch_finalizer(self.raw, FINALIZER, is_added=is_present)
+        self.raw = finalizers.switch(self.raw, FINALIZER, is_added=is_present)
         if handled is not None:
             patch = Patch()
             self.settings.persistence.diffbase_storage.store(
@@ -258,7 +258,7 @@ class Life:
     def release(self):
         self._write(recording.make_closing(
             self.cycle, self.plans, body=self.view.body, settings=self.settings))
-        self.raw = decisions.switch_finalizer(self.raw, FINALIZER, is_added=False)
+        self.raw = finalizers.switch(self.raw, FINALIZER, is_added=False)
         self.cycle = None
         self.gone = not self.raw['metadata'].get('finalizers')
 

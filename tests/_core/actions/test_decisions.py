@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch, merge
-from kopf._core.actions import decisions
+from kopf._core.actions import decisions, finalizers
 from kopf._core.actions.cycles import CHANGES, Conclusion, Contribution, Cycle
 from kopf._core.actions.decisions import (
     AddFinalizer,
@@ -52,7 +52,7 @@ def essence(f, g=0):
 
 def make_view(new, old=None, *, deleting=False, blocked=False):
     raw = {'metadata': {}, **new}
-    raw = decisions.switch_finalizer(raw, FINALIZER, is_added=True) if blocked else raw
+    raw = finalizers.switch(raw, FINALIZER, is_added=True) if blocked else raw
     raw = merge(raw, DELETED) if deleting else raw
     return View(
         raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting, blocked=blocked)
@@ -437,18 +437,6 @@ def test_causes(old, new, deleting, initial, expected):
         assert diff == ((('change', ('spec', 'f'), old, new),) if old != new else ())
 
 
-def test_finalizers_are_added_after_the_others_and_removed_without_a_trace():
-    raw = {'metadata': {'name': 'x'}, 'spec': {}}
-    one = decisions.switch_finalizer(raw, 'one', is_added=True)
-    two = decisions.switch_finalizer(one, 'two', is_added=True)
-    assert one == {'metadata': {'name': 'x', 'finalizers': ['one']}, 'spec': {}}
-    assert two['metadata']['finalizers'] == ['one', 'two']
-    assert decisions.switch_finalizer(two, 'two', is_added=False) == one
-    assert decisions.switch_finalizer(one, 'one', is_added=False) == raw
-    assert decisions.switch_finalizer(raw, 'one', is_added=False) == raw
-    assert raw == {'metadata': {'name': 'x'}, 'spec': {}}
-
-
 # Properties of all situations that can be.
 
 
@@ -665,7 +653,7 @@ def test_undisturbed_handlers_finish_once(plans, old, spec, flush_delay):
 def test_deleted_objects_are_released_when_their_handlers_have_finished(plans, spec, moves):
     life = Life(plans, spec=spec)
     move(life, moves)
-    is_blocked = decisions.is_blocked(life.raw, FINALIZER)
+    is_blocked = finalizers.is_present(life.raw, FINALIZER)
     life.delete()
     del life.done[:]
     life.finish()

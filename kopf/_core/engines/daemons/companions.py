@@ -123,7 +123,7 @@ class Spawner:
 
     def _flush(self) -> None:
         self._flushing = None
-        for companion in {*self.tasks.values()}:
+        for companion in dict.fromkeys(self.tasks.values()):
             companion.flush()
 
     def pause(self) -> None:

@@ -13,7 +13,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
 from kopf._cogs.helpers import quotas
 from kopf._cogs.structs import bodies, ids, patches
-from kopf._core.actions import application, decisions, execution, loggers, progression
+from kopf._core.actions import application, execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
 from kopf._core.engines.reconciling.hub import FINALIZER, Host, Hub, Member, describe_place
 from kopf._core.engines.reconciling.upkeep import Upkeep, delete
@@ -99,7 +99,7 @@ class Reconcilers(Member):
         is_asked, self._is_asked = self._is_asked, False
         self._has_applied = self.has_written = False
         try:
-            if decisions.is_deleting(raw):
+            if finalizers.is_deleting(raw):
                 self._states.clear()
                 await self._clean_up(raw)
                 return
@@ -192,7 +192,7 @@ class Reconcilers(Member):
             if not self._is_new and (found := await upkeep.find_strays(wanted)):
                 return await self._run(handler, raw, {**strays, **found}, is_last=is_last)
             if any(not item.is_owned for item in wanted.values()) and (
-                    not decisions.is_blocked(raw, FINALIZER)):
+                    not finalizers.is_present(raw, FINALIZER)):
                 held = await self._switch_finalizer(raw, target, is_added=True)
                 if held is None:
                     return None
@@ -299,10 +299,10 @@ class Reconcilers(Member):
         Hold the object until its children are deleted that Kubernetes does not delete; or release
         it then. Return None if it is gone, or if others have changed its finalizers: run again.
         """
-        wanted = decisions.switch_finalizer(raw, FINALIZER, is_added=is_added)
+        wanted = finalizers.switch(raw, FINALIZER, is_added=is_added)
         newest, is_switched = await application.exchange(
             target, raw, patches.make_json_patch(raw, wanted),
-            guards=application.guard_finalizer(raw, {}))
+            guards=finalizers.guard(raw, {}) or application.VERSION)
         if newest is not None:
             self._accept(newest, has_news=not is_switched or _has_news(raw, newest, wanted))
         return newest if is_switched else None
@@ -317,7 +317,7 @@ class Reconcilers(Member):
 
     async def _clean_up(self, raw: bodies.RawBody) -> None:
         """Delete the children that Kubernetes does not delete, then release the object."""
-        if not decisions.is_blocked(raw, FINALIZER):
+        if not finalizers.is_present(raw, FINALIZER):
             return
         store, target, served = self._hub.store, self._aim_at(raw), self.host.handlers.reconciling
         kinds = dict.fromkeys(
