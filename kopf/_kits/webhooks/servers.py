@@ -223,7 +223,22 @@ class WebhookServer(WebhookContextManager):
             Path(self.cadump).write_bytes(bundle)
         return bundle
 
-    build_certificate = staticmethod(certificates.build_certificate)
+    @staticmethod
+    def build_certificate(
+            hostnames: Iterable[str], password: str | None = None,
+    ) -> tuple[bytes, bytes]:
+        """
+        Make a self-signed certificate and its private key.
+
+        The common name is the first hostname, or else the first address. Addresses such as
+        ``0.0.0.0`` are left out.
+
+        :param hostnames: the hostnames and the addresses of the server.
+        :param password: the password to encrypt the private key with. Default: the key is not
+            encrypted.
+        :returns: the certificate and the private key, in PEM.
+        """
+        return certificates.build_certificate(hostnames, password)
 
 
 class WebhookK3dServer(WebhookServer):
