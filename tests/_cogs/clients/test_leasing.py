@@ -8,12 +8,10 @@ import pytest
 
 from kopf._cogs.clients import leasing
 from kopf._cogs.clients.errors import (
-    APIConnectionError,
     APIForbiddenError,
     APINotFoundError,
     APIServerError,
 )
-from kopf._cogs.clients.transfers import TransferError
 
 PATH = '/apis/coordination.k8s.io/v1/namespaces/ns/leases'
 LEASE = {'metadata': {'name': 'a b', 'resourceVersion': '7'}}
@@ -80,11 +78,6 @@ async def test_what_is_no_event_is_an_error_of_the_server(chunk):
     with pytest.raises(APIServerError):
         await follow(Watched(make_event('ADDED', name='1'), chunk), states)
     assert states == [{'metadata': {'name': '1'}}]
-
-
-async def test_broken_streams_are_errors_of_the_network():
-    with pytest.raises(APIConnectionError):
-        await follow(Watched(TransferError("broken")), [])
 
 
 def make_leases(client):
