@@ -393,6 +393,14 @@ async def test_other_credentials_are_tried_when_some_are_rejected(server, settin
     assert sent == ['Bearer one', 'Bearer two']
 
 
+async def test_streams_that_break_are_errors_of_the_network(server, client):
+    server.script(flow(b'x', then='drop'))
+    with pytest.raises(errors.APIConnectionError):
+        async with client.stream('/') as content:
+            while await content.readany():
+                pass
+
+
 async def test_rejected_streams_are_tried_with_other_credentials(server, settings):
     server.script(refuse(401), flow(b'x'))
     vault = vaults.Vault({
