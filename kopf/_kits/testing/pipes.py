@@ -235,7 +235,7 @@ async def take_secured(
     """
     Wait for the handshake; return the transport and the protocol that TLS connects to the pipe.
 
-    :raises OSError: if the handshake fails.
+    :raises OSError: if the handshake fails, or if the connection is lost right after it.
     """
     try:
         await waiter
@@ -243,4 +243,6 @@ async def take_secured(
         pipe.close()
         raise
     secured: Any = pipe.get_protocol()
+    if secured._app_protocol is None:
+        raise ConnectionResetError("the connection was lost after the handshake")
     return secured._app_transport, secured._app_protocol

@@ -209,6 +209,23 @@ async def test_a_server_with_tls_is_connected_in_memory(pair):
     server.close()
 
 
+class Hasty(asyncio.Protocol):
+
+    def connection_made(self, transport):
+        transport.abort()
+
+
+@virtual_time
+async def test_a_connection_that_is_lost_right_after_the_handshake_is_refused(pair):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificates.load_pair(context, pair, None)
+    server = await asyncio.get_running_loop().create_server(Echo, '127.0.0.1', 0, ssl=context)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.get_running_loop().create_connection(
+            Hasty, *server.sockets[0].getsockname(), ssl=trust(pair[0]))
+    server.close()
+
+
 @virtual_time
 async def test_an_untrusted_server_in_the_loop_is_refused(pair):
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
