@@ -532,7 +532,12 @@ class Handling:
                 filter_error=self._selection.failing.get(handler))
         finally:
             self.item.enter(objects.Phase.WORKING)
-        self.env.client.verify_term()  # what a thread has done in a former term is not recorded
+        try:
+            self.env.client.verify_term()  # what a thread has done in a former term is not recorded
+        except errors.NotLeadingError:
+            with contextlib.suppress(Exception):  # the same, or the write was refused for that
+                await self.saver.settle()
+            raise
         self._now = self.env.clock.now()
         self.item.proceed(self.item.get_cycle().note(
             handler.id, outcome, essence=self.view.essence, now=self._now))

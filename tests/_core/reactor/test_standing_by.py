@@ -4,6 +4,7 @@ time.
 """
 import asyncio
 import collections
+import gc
 
 import pytest
 from hypothesis import given, settings
@@ -531,6 +532,39 @@ async def test_what_threads_of_event_handlers_and_of_timers_want_in_a_later_term
     assert all(item.get('event') != 0 and item.get('timer') != 1 for item in status)
     assert status[-1] == {'event': 2, 'timer': 2}
     await operator.stop()
+
+
+@testing.virtual_time
+async def test_a_write_that_was_sent_while_a_handler_ran_ends_before_the_object_is_left(
+        registry, calls, caplog):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def first(**_):
+        calls.append('first')
+
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def second(**_):
+        calls.append('second')
+        try:
+            await asyncio.sleep(1000)
+        except asyncio.CancelledError:
+            pass
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    while 'second' not in calls:
+        await asyncio.sleep(0.001)
+    api.latency, api.faults = 20, [None, 'before']
+    await asyncio.sleep(10)
+    operator.stand_by()
+    await asyncio.sleep(1)
+    assert not operator.queue.is_idle
+    await asyncio.sleep(100)
+    assert operator.queue.is_idle
+    await operator.stop()
+    gc.collect()
+    assert 'never retrieved' not in caplog.text
 
 
 @testing.virtual_time
