@@ -396,7 +396,8 @@ async def test_namespaces_that_come_have_to_have_their_peering_objects_joined(
     others = [f'{prefix}-{i}' for i in range(3)]
     for namespace in others:
         await kube.create(NAMESPACES, namespace)
-    await op.wait_for('Pausing operations until it exists', count=3)
+    for namespace in others:  # one warning can be of several namespaces
+        await op.wait_for(f"in .*'{namespace}'.* Pausing operations until it exists")
     for namespace in others:
         await kube.create(NARROW, peering, namespace=namespace)
         await kube.wait_for(NARROW, peering, lambda obj: obj.get('status'), namespace=namespace)
