@@ -4,12 +4,14 @@ Random lives of objects with daemons, timers, and indices, against a plain model
 import asyncio
 import collections
 import contextlib
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kopf
+from kopf._core.engines.daemons import companions
 from kopf._core.intents.stopping import DaemonStoppingReason
 from tests._core.reactor.worlds import (
     Api,
@@ -989,3 +991,34 @@ def test_the_state_of_an_object_is_kept_as_bytes_while_only_its_timer_looks_at_i
         return kept
 
     assert run_virtually(check()) == [bytes, bytes]
+
+
+class Running:
+    """A companion that counts how often it is asked for its limit."""
+    looks = 0
+
+    def __init__(self, is_limited):
+        self.is_limited = is_limited
+
+    @property
+    def has_limit(self):
+        Running.looks += 1
+        return self.is_limited
+
+    def stop(self, reason):
+        pass
+
+
+async def test_waiting_for_many_companions_looks_at_each_a_few_times_only():
+    context = SimpleNamespace(settings=kopf.OperatorSettings(), clock=None)
+    spawner = companions.Spawner(client=None, context=context, get_memo=None)
+    limited, *others = [Running(is_limited=index == 0) for index in range(1000)]
+    spawner.alive.update([limited, *others])
+    stopping = asyncio.create_task(spawner.stop(
+        DaemonStoppingReason.OPERATOR_EXITING, asyncio.get_running_loop().time() + 60))
+    for companion in [*others, limited]:
+        await asyncio.sleep(0)
+        spawner.alive.discard(companion)
+        spawner.note_ending()
+    await stopping
+    assert Running.looks < 5000

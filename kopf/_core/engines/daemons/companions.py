@@ -134,7 +134,7 @@ class Spawner:
 
     async def rest(self) -> None:
         """Wait until no handlers of companions run, except for those of abandoned companions."""
-        await self._wait_until(lambda: all(item.task is None for item in self.alive))
+        await self._wait_for(lambda item: item.task is not None)
 
     def stand_by(self) -> None:
         """The same as `pause`, but timers are interrupted; it can be called again."""
@@ -187,8 +187,10 @@ class Spawner:
             companion.stop(reason)
         if self._flushing is not None:
             self._flushing.cancel()
-        await self._wait_until(lambda: not any(item.has_limit for item in self.alive))
-        await self._wait_until(lambda: not self.alive, deadline)
+        await self._wait_for(lambda item: item.has_limit)
+        with contextlib.suppress(TimeoutError):
+            async with timeouts.timeout_at(deadline):
+                await self._wait_for(lambda _: True)
         for companion in self.alive:
             companion.stopper.set(Reason.DAEMON_CANCELLED)
         for task in self.tasks:
@@ -197,12 +199,15 @@ class Spawner:
             await asyncio.wait(self.tasks, timeout=LAST_WRITING)
         self.wakeups.close()
 
-    async def _wait_until(self, is_over: Callable[[], bool], deadline: float | None = None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with timeouts.timeout_at(deadline):
-                while not is_over():
-                    self._ending.clear()
-                    await self._ending.wait()
+    async def _wait_for(self, is_awaited: Callable[['Companion'], bool]) -> None:
+        """Wait until these companions have ended, or are not to be awaited any more."""
+        awaited = [item for item in self.alive if is_awaited(item)]
+        while awaited:  # each is looked at when those after it have ended: there can be thousands
+            if awaited[-1] in self.alive and is_awaited(awaited[-1]):
+                self._ending.clear()
+                await self._ending.wait()
+            else:
+                awaited.pop()
 
     def note_ending(self) -> None:
         """Note that a handler has returned, or that a companion has ended."""
