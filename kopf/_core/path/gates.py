@@ -207,11 +207,12 @@ class Gate:
                 self._counts[item.source] -= 1
                 if not self._counts[item.source]:
                     del self._counts[item.source]
-        if item in self._fresh and not item.gone:
+        is_over = item.gone or self._switch.is_stopping  # a thread goes on at exit, then nothing
+        if item in self._fresh and not is_over:
             self._begin(item, rounds + 1)
         else:
             self._cancel_retry(item)
-            if not item.gone and due is not None and raw is not None:
+            if not is_over and due is not None and raw is not None:
                 self._retries[item] = asyncio.get_running_loop().call_at(
                     due, self._retry, item, raw)
         if not self.is_indexing(item):

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import functools
 import itertools
 import json
@@ -818,4 +819,30 @@ def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(ca
     run_virtually(run())
     assert seen == [None, 2]
     assert most == 1
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_an_operator_ends_in_order_if_an_object_changes_while_a_thread_indexes_it(caplog):
+    indexed = []
+
+    def declare(registry):
+        @kopf.index('kopfexamples', registry=registry)
+        async def index(spec, **_):
+            indexed.append(spec.get('n'))
+            until = asyncio.get_running_loop().time() + 1
+            while (left := until - asyncio.get_running_loop().time()) > 0:
+                with contextlib.suppress(asyncio.CancelledError):  # as a thread goes on
+                    await asyncio.sleep(left)
+
+    async def run():
+        api, operator = await accompany(declare)
+        await operator.rest()
+        for n in range(2):
+            api.edit({'spec': {'n': n}})
+            await asyncio.sleep(0.1)
+        await operator.stop()
+        await asyncio.sleep(10)
+
+    run_virtually(run())
+    assert indexed == [None, 0]
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
