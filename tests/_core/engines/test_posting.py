@@ -367,7 +367,8 @@ async def test_one_failure_does_not_affect_other_events(operating, server):
     server.script(refuse(422), say({}, status=201))
     async with operating():
         kopf.info(OBJ, reason='SomeReason', message='one')
-        await asyncio.sleep(0.1)
+        while not get_bodies(server):
+            await asyncio.sleep(0.01)
         kopf.info(OBJ, reason='SomeReason', message='two')
     assert [body['message'] for body in get_bodies(server)] == ['one', 'two']
 

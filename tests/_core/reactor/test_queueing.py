@@ -198,6 +198,7 @@ async def test_opaque_versions_wait_for_the_own_write_to_come_back(informer, pas
     assert passes.seen == [('uid1', 'x1'), ('uid1', 'x4')]
 
 
+@pytest.mark.looptime
 async def test_opaque_versions_are_processed_if_the_own_write_does_not_come(
         informer, passes, settings):
     settings.persistence.consistency_timeout = 0.05
@@ -360,6 +361,7 @@ async def test_the_limit_is_on_passes_at_work(informers, passes, settings):
     assert passes.peak == 2
 
 
+@pytest.mark.looptime
 async def test_live_changes_go_before_the_backlog(informers, passes, settings):
     settings.queueing.worker_limit = 1
     informer = informers.open(RESOURCE, None, CHANGING)
@@ -417,6 +419,7 @@ async def test_nobody_starves_while_there_is_congestion(informers, passes, serve
     assert len(passes.seen) == 50
 
 
+@pytest.mark.looptime
 async def test_nobody_starves_while_all_workers_are_busy(informers, passes, settings):
     settings.queueing.worker_limit = 1
     informer = informers.open(RESOURCE, None, CHANGING)
@@ -654,6 +657,7 @@ async def test_an_informer_tells_how_many_objects_of_its_first_list_have_come(in
     assert informer.listing is None
 
 
+@pytest.mark.looptime
 async def test_an_item_wakes_up_at_its_time(informers, informer, passes):
     list_all(informer, make(1))
     await calm()
