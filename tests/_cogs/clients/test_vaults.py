@@ -1,14 +1,39 @@
 import asyncio
 import datetime
-import time
+import types
 
 import aiohttp
 import pytest
 
+from kopf._cogs.clients import vaults
 from kopf._cogs.clients.vaults import MAX_REJECTED, PAUSES, Vault
 from kopf._cogs.structs.credentials import AiohttpSession, ConnectionInfo, LoginError
 
 OLD = datetime.datetime(2020, 1, 1)
+
+
+class WallClock:
+    """The wall clock of vaults, which stands still until it is moved."""
+
+    def __init__(self):
+        self.time = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+    def now(self, zone):
+        return self.time.astimezone(zone)
+
+    def soon(self, seconds):
+        return self.time + datetime.timedelta(seconds=seconds)
+
+    def move(self, seconds):
+        self.time = self.soon(seconds)
+
+
+@pytest.fixture()
+def wall(monkeypatch):
+    clock = WallClock()
+    monkeypatch.setattr(
+        vaults, 'datetime', types.SimpleNamespace(datetime=clock, UTC=datetime.UTC))
+    return clock
 
 
 def info(token, **kwargs):
@@ -225,29 +250,25 @@ async def test_a_login_that_brings_nothing_for_a_moment_does_not_end_it(looptime
 
 
 @pytest.mark.looptime
-async def test_credentials_that_expire_in_an_outage_do_not_count_as_rejected(looptime):
+async def test_credentials_that_expire_in_an_outage_do_not_count_as_rejected(looptime, wall):
     async def login():
-        return {'a': info('b', expiration=soon(0.01))}
+        return {'a': info('b', expiration=wall.soon(10))}
 
     vault = Vault({'a': info('a')}, login=login)
     vault.accept(vault.select())
     vault.invalidate(vault.select())
     for _ in range(50):
         assert (await vault.obtain()).token == 'b'
-        time.sleep(0.01)  # the wall clock's, which is not virtual
+        wall.move(10)
     assert looptime == 0
 
 
-def soon(seconds):
-    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=seconds)
-
-
 @pytest.mark.looptime
-async def test_expired_credentials_get_no_other_chance(looptime):
-    vault = Vault({'a': info('a', expiration=soon(0.2))}, login=Source())
+async def test_expired_credentials_get_no_other_chance(wall):
+    vault = Vault({'a': info('a', expiration=wall.soon(10))}, login=Source())
     vault.accept(vault.select())
     vault.invalidate(vault.select())
-    time.sleep(0.2)
+    wall.move(10)
     with pytest.raises(LoginError):
         await vault.obtain()
 
@@ -300,10 +321,10 @@ async def test_failed_chances_do_not_make_the_waiting_shorter():
 
 
 @pytest.mark.looptime
-async def test_every_expiration_is_a_new_waiting():
+async def test_every_expiration_is_a_new_waiting(wall):
     async def login():
         await asyncio.sleep(3)
-        return {'a': info('a', expiration=soon(0.01))}
+        return {'a': info('a', expiration=wall.soon(10))}
 
     vault = Vault(login=login)
     for _ in range(3):
@@ -315,7 +336,7 @@ async def test_every_expiration_is_a_new_waiting():
         if vault.on_trial:
             vault.accept(item)
         await asyncio.sleep(10)
-        time.sleep(0.01)
+        wall.move(10)
 
 
 @pytest.mark.looptime
