@@ -9,6 +9,7 @@ import gc
 import os
 import socket
 import ssl
+import types
 
 import aiohttp
 import pytest
@@ -267,9 +268,9 @@ async def test_errors_of_the_server_do_not_prove_the_credentials(server, setting
         assert not client.vault.proven
 
 
-async def test_expired_sessions_are_closed(server, settings):
+async def test_expired_sessions_are_closed(server, settings, monkeypatch):
     server.script(say({}))
-    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=0.3)
+    soon = datetime.datetime.now(datetime.UTC) + datetime.timedelta(hours=1)
     session = aiohttp.ClientSession(headers={'Authorization': 'Bearer one'})
     expiring = credentials.AiohttpSession(
         server=server.url, aiohttp_session=session, expiration=soon)
@@ -279,7 +280,8 @@ async def test_expired_sessions_are_closed(server, settings):
 
     async with make_client(settings, expiring, login=login) as client:
         await client.request('GET', '/')
-        await asyncio.sleep(0.35)
+        monkeypatch.setattr(vaults, 'datetime', types.SimpleNamespace(
+            UTC=datetime.UTC, datetime=types.SimpleNamespace(now=lambda zone: soon)))
         await client.request('GET', '/')
         assert session.closed
     sent = [request.headers['Authorization'] for request in server.requests]
