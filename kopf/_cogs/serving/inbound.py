@@ -1,22 +1,34 @@
 """
-Connections of clients, and what all clients of a server take together: connections, memory, and
-lines of the log. A connection answers one request at a time.
+Listeners: the sockets of servers, and the connections of clients. A connection answers one request
+at a time. The clients of a server share its connections, memory, and lines of the log.
 """
 import asyncio
 import contextlib
+import errno
 import logging
+import os
 import random
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Sequence
 from typing import Any, cast
 
 from aiohttp import EMPTY_PAYLOAD, web
 
-from kopf._cogs.aiokits import transports
+from kopf._cogs.aiokits import forks, tasks, transports
 from kopf._cogs.helpers import quotas
 from kopf._cogs.serving import exchanges
 
 logger = logging.getLogger(__name__)
+
+HANDSHAKE_TIMEOUT = 10.0
+"""How long (seconds) the TLS handshake can take."""
+
+ACCEPTING_PAUSE = 1.0
+"""How long (seconds) to accept nothing after a failure, which is usually too many open files."""
+
+CLOSING_STEPS, CLOSING_PAUSE = 20, 0.01
+"""How often, and with which delay (seconds), to check whether all connections are closed."""
 
 LINGERING_TIMEOUT = 2.0
 """
@@ -32,22 +44,115 @@ SMALL = 64 * 1024
 """How many bytes a connection can hold without a reservation."""
 
 
-class Room:
-    """The connections of one server, and their common limits."""
+class Listener:
+    """The listening sockets and their connections, with common limits."""
 
-    def __init__(self, policy: exchanges.Policy, title: str) -> None:
+    def __init__(
+            self,
+            listening: Sequence[socket.socket],
+            respond: exchanges.Respond,
+            *,
+            policy: exchanges.Policy,
+            title: str,
+    ) -> None:
         super().__init__()
+        self.respond = respond
         self.policy = policy
         self.title = title
         """What is served, for messages: e.g. "webhooks"."""
-        self.tasks: set[asyncio.Task[object]] = set()
+        self._sockets = listening
+        self._context: ssl.SSLContext | None = None
+        self._is_accepting = False
+        self._greeting: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         """Those that answer requests."""
         self._guests: dict[Connection, None] = {}
         self._memory = 0
         self._warnings = quotas.Quotas(burst=1, period=WARNING_PERIOD)
 
-    def __iter__(self) -> Iterator['Connection']:
-        return iter(list(self._guests))
+    @property
+    def port(self) -> int:
+        port: int = self._sockets[0].getsockname()[1]
+        return port
+
+    def listen(self, context: ssl.SSLContext | None) -> None:
+        """Serve new connections with this context. Existing connections are not affected."""
+        self._context = context
+        if not self._is_accepting:
+            self._is_accepting = True
+            for sock in self._sockets:
+                self._watch(sock)
+
+    async def close(self) -> None:
+        """
+        Accept no more requests, wait for those in progress, and close all connections.
+
+        If this is cancelled, the requests in progress are, too.
+        """
+        self._is_accepting = False
+        for sock in self._sockets:
+            asyncio.get_running_loop().remove_reader(sock)
+            sock.close()
+        try:
+            await asyncio.sleep(0)  # all greetings have begun, so that asyncio has their sockets
+            for guest in list(self._guests):
+                guest.leave()
+            await tasks.cancel(self._greeting.copy())
+            if self._tasks:
+                await asyncio.wait(self._tasks.copy(), timeout=self.policy.leaving)
+        finally:
+            await tasks.cancel(self._tasks.copy())
+            await self._close_connections()
+
+    async def _close_connections(self) -> None:
+        for guest in list(self._guests):
+            guest.leave()
+        for _ in range(CLOSING_STEPS):
+            if not self._guests:
+                return
+            await asyncio.sleep(CLOSING_PAUSE)
+        for guest in list(self._guests):
+            guest.abort()
+        await asyncio.sleep(0)
+
+    def _watch(self, sock: socket.socket) -> None:
+        if self._is_accepting:
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+
+    def _accept(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            client, _ = sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as e:
+            self.warn(
+                'accepting', f"Connections to the {self.title} cannot be accepted: {e}",
+                level=logging.WARNING)
+            loop.remove_reader(sock)
+            loop.call_later(ACCEPTING_PAUSE, self._watch, sock)
+            return
+        if not self.make_place():
+            client.close()
+            return
+        client.setblocking(False)
+        forks.keep_socket(client)
+        connection = Connection(client, self)
+        self._guests[connection] = None
+        task = loop.create_task(self._greet(client, connection))
+        self._greeting.add(task)
+        task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, client: socket.socket, connection: 'Connection') -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, client, ssl=self._context,
+                ssl_handshake_timeout=None if self._context is None else HANDSHAKE_TIMEOUT)
+        except OSError as e:  # errors of TLS are OSErrors too
+            logger.debug(f"A client of the {self.title} has not agreed on TLS: {e}")
+        finally:
+            if not connection.connected:
+                self.remove(connection)
 
     def make_place(self) -> bool:
         """Close another connection if there are too many; false if none can be closed."""
@@ -64,9 +169,6 @@ class Room:
             self.remove(victim)
         return victim is not None
 
-    def add(self, guest: 'Connection') -> None:
-        self._guests[guest] = None
-
     def prefer(self, guest: 'Connection') -> None:
         """Note that the connection was just used: among the idle ones, it is closed last."""
         if guest in self._guests:
@@ -78,8 +180,8 @@ class Room:
     def enter_task(self) -> None:
         """Note that the current task answers a request."""
         if task := asyncio.current_task():
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     def reserve(self, size: int) -> bool:
         """Reserve a part of the common memory (bytes); false if there is not enough."""
@@ -104,10 +206,8 @@ class Room:
 class Connection(web.RequestHandler):
     """A connection of one client. It exists before the TLS handshake."""
 
-    def __init__(
-            self, sock: socket.socket, room: Room, respond: exchanges.Respond,
-    ) -> None:
-        self.policy = policy = room.policy
+    def __init__(self, sock: socket.socket, listener: Listener) -> None:
+        self.policy = policy = listener.policy
         super().__init__(
             web.Server(self._handle, request_factory=self._begin, handler_cancellation=True),
             loop=asyncio.get_running_loop(), logger=logger,
@@ -119,8 +219,7 @@ class Connection(web.RequestHandler):
         self.served = False
         """Whether a request was answered well. If so, the client is trusted more than strangers."""
         self._sock = sock
-        self._room = room
-        self._respond = respond
+        self._listener = listener
         self._wire: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_begun = False
@@ -142,7 +241,7 @@ class Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         self.limit(None)
         self._release()
-        self._room.remove(self)
+        self._listener.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -221,11 +320,11 @@ class Connection(web.RequestHandler):
     async def _handle(self, message: web.BaseRequest) -> web.StreamResponse:
         """Respond to a request, of which the head has come."""
         try:
-            response = await self._respond(self._read_head(message))
+            response = await self._listener.respond(self._read_head(message))
         except exchanges.Refusal as e:
             response = self._describe(e)
         except Exception as e:
-            logger.error(f"A request to the {self._room.title} has failed: {e!r}", exc_info=True)
+            logger.exception(f"A request to the {self._listener.title} has failed: {e!r}")
             response = exchanges.Response(500, b'Internal error.', exchanges.TEXT)
         else:
             self.served = True
@@ -259,13 +358,13 @@ class Connection(web.RequestHandler):
             parts.append(part)
         self._is_begun, self.busy = False, True
         self.limit(None)
-        self._room.enter_task()
+        self._listener.enter_task()
         return b''.join(parts)
 
     async def rest(self, *, lasting: bool) -> None:
         """Wait for the next request; or, after the last response, until the client has read it."""
         is_complete, self.busy = self.busy and not self._is_deaf, False
-        self._room.prefer(self)
+        self._listener.prefer(self)
         if is_complete and lasting:
             self.limit(self.policy.idle)
         elif not is_complete and self._wire is not None:
@@ -279,21 +378,21 @@ class Connection(web.RequestHandler):
 
     def _describe(self, error: exchanges.Refusal) -> exchanges.Response:
         address = self.peername[0] if isinstance(self.peername, tuple) else self.peername
-        self._room.warn(
+        self._listener.warn(
             'known' if self.served else 'strangers',
-            f"A request to the {self._room.title} from {address} is refused: {error.status} "
+            f"A request to the {self._listener.title} from {address} is refused: {error.status} "
             f"{str(error)!r}")
         return exchanges.Response(
             error.status, f'{error}\n'.encode(errors='replace'), exchanges.TEXT, error.headers)
 
     def _reserve(self, size: int) -> None:
         if size > SMALL and size > self._reserved:
-            if not self._room.reserve(size - self._reserved):
+            if not self._listener.reserve(size - self._reserved):
                 raise exchanges.Refusal(503)
             self._reserved = size
 
     def _release(self) -> None:
-        self._room.release(self._reserved)
+        self._listener.release(self._reserved)
         self._reserved = 0
 
 
@@ -311,3 +410,48 @@ class Reply(web.Response):
         self._connection.limit(self._connection.policy.writing)
         await super().write_eof(data)
         await self._connection.rest(lasting=bool(self.keep_alive))
+
+
+def bind(addr: str | None, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """
+    Open the sockets for all addresses of the name, all with the same port.
+
+    If the name is None, these are all addresses of the host. If the port is ``shared``, other
+    processes can listen at it, too; each connection comes to one of them.
+
+    :raises OSError: if the sockets cannot be opened.
+    """
+    for _ in range(10):
+        try:
+            return _bind(addr, port, shared)
+        except OSError as e:
+            if port or e.errno != errno.EADDRINUSE:
+                raise
+    return _bind(addr, port, shared)
+
+
+def _bind(addr: str | None, port: int, shared: bool) -> list[socket.socket]:
+    found = socket.getaddrinfo(addr, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    opened: list[socket.socket] = []
+    failure: OSError | None = None
+    with contextlib.ExitStack() as stack:
+        for family, _, _, _, address in dict.fromkeys(found):
+            try:
+                sock = socket.create_server(
+                    (address[0], port, *address[2:]), family=family, backlog=128,
+                    reuse_port=shared)
+            except OSError as e:
+                failure = OSError(e.errno, os.strerror(e.errno or 0))  # without the address
+                if e.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise failure from None
+                # the system has no such address, or does not support this family
+                continue
+            stack.callback(sock.close)
+            opened.append(sock)
+            forks.keep_socket(sock)
+            sock.setblocking(False)
+            port = sock.getsockname()[1]
+        stack.pop_all()
+    if not opened:
+        raise failure or OSError(errno.EADDRNOTAVAIL, f"There are no addresses of {addr}.")
+    return opened

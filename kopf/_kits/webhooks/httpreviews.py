@@ -12,7 +12,7 @@ from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions
 
 if TYPE_CHECKING:
-    from kopf._cogs.serving import listeners
+    from kopf._cogs.serving import inbound
 
 POLICY = exchanges.Policy(
     head=64 * 1024, fields=100,
@@ -109,7 +109,7 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def make_listener(
         fn: reviews.WebhookFn, *, addr: str | None, port: int, root: str, shared: bool = False,
-) -> 'listeners.Listener':
+) -> 'inbound.Listener':
     """
     Open the sockets of a listener. If the port is 0, a free port is used.
 
@@ -117,10 +117,10 @@ def make_listener(
 
     :raises OSError: if the sockets cannot be opened.
     """
-    from kopf._cogs.serving import listeners  # only if it is used
+    from kopf._cogs.serving import inbound  # only if it is used
 
-    return listeners.Listener(
-        listeners.bind(addr, port, shared=shared), Reviews(fn, root=root), policy=POLICY,
+    return inbound.Listener(
+        inbound.bind(addr, port, shared=shared), Reviews(fn, root=root), policy=POLICY,
         title='webhooks')
 
 

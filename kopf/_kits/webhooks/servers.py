@@ -18,7 +18,7 @@ from kopf._kits.webhooks import certificates, httpreviews
 from kopf._kits.webhooks.certificates import StrPath
 
 if TYPE_CHECKING:
-    from kopf._cogs.serving import listeners
+    from kopf._cogs.serving import inbound
 
 logger = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class WebhookServer(WebhookContextManager):
     async def _guess_host(self) -> str | None:
         return self.DEFAULT_HOST
 
-    def _open(self, fn: reviews.WebhookFn, *, root: str, remote: bool) -> 'listeners.Listener':
+    def _open(self, fn: reviews.WebhookFn, *, root: str, remote: bool) -> 'inbound.Listener':
         addr = self.addr
         if addr is None and not remote and self.certfile is None and self.context is None:
             addr = 'localhost'

@@ -232,7 +232,8 @@ class Keeper:
 def connect(policy=POLICY, respond=None, wire=None):
     """A connection in memory, what it writes, and what it serves."""
     wire, keeper = wire or Wire(), Keeper()
-    connection = inbound.Connection(None, inbound.Room(policy, 'requests'), respond or keeper)
+    connection = inbound.Connection(
+        None, inbound.Listener([], respond or keeper, policy=policy, title='requests'))
     wire.connection = connection
     connection.connection_made(wire)
     return connection, wire, keeper

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.serving import exchanges, listeners
+from kopf._cogs.serving import exchanges, inbound
 from kopf._core.engines.liveness import answering, endpoints, healthserver
 
 
@@ -516,7 +516,7 @@ async def test_connections_that_cannot_be_accepted_are_worth_a_warning(serve, ca
         monkeypatch.undo()
         raise OSError("Too many open files")
 
-    monkeypatch.setattr(listeners, 'ACCEPTING_PAUSE', 0.01)
+    monkeypatch.setattr(inbound, 'ACCEPTING_PAUSE', 0.01)
     monkeypatch.setattr(socket.socket, 'accept', accept)
     assert (await get(port))[0] == 200
     [message] = caplog.messages

@@ -363,10 +363,10 @@ async def test_refused_handshakes_leave_their_descriptors_to_asyncio(serve, fn, 
         made(connection, transport)
         with monkeypatch.context() as patch:
             patch.setattr(random, 'choice', lambda found: found[0])  # what still greets
-            room = connection._room
-            room.policy, usual = room.policy._replace(connections=1), room.policy
-            assert room.make_place()
-            room.policy = usual
+            listener = connection._listener
+            listener.policy, usual = listener.policy._replace(connections=1), listener.policy
+            assert listener.make_place()
+            listener.policy = usual
 
     def connect():  # and then say nothing, also not at the end
         return context.wrap_socket(

@@ -15,7 +15,7 @@ import urllib.parse
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
-from kopf._cogs.serving import exchanges, listeners
+from kopf._cogs.serving import exchanges, inbound
 from kopf._core.engines.liveness.endpoints import EndpointError, Page
 
 logger = logging.getLogger(__name__)
@@ -112,11 +112,11 @@ def _join_titles(pages: Iterable[Page]) -> str:
     return ' and the '.join(page.title for page in pages)
 
 
-def _listen(pages: Sequence[Page]) -> listeners.Listener:
+def _listen(pages: Sequence[Page]) -> inbound.Listener:
     """Serve the pages of one host and port."""
     titles, endpoint = _join_titles(pages), pages[0].endpoint
     try:
-        sockets = listeners.bind(endpoint.host, endpoint.port)
+        sockets = inbound.bind(endpoint.host, endpoint.port)
     except (OSError, UnicodeError, ValueError, OverflowError) as e:
         code = getattr(e, 'errno', None) or 0
         reason = os.strerror(code) if code > 0 else getattr(e, 'strerror', None) or str(e)
@@ -127,7 +127,7 @@ def _listen(pages: Sequence[Page]) -> listeners.Listener:
         raise EndpointError(
             f"The {titles} cannot be served at {endpoint}: {reason}{hint}") from e
     responders = {urllib.parse.unquote(page.endpoint.path): page.respond for page in pages}
-    listener = listeners.Listener(
+    listener = inbound.Listener(
         sockets, functools.partial(_respond, responders), policy=POLICY, title=titles)
     listener.listen(None)
     return listener
