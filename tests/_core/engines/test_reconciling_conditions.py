@@ -7,7 +7,7 @@ import kopf
 import kopf.testing
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import invocation
-from kopf._core.engines.reconciling.conditions import Problems, combine, report
+from kopf._core.engines.reconciling.conditions import Problems, report
 from tests.docs.snippets import DOCS
 
 LONG_AGO = '2020-01-01T00:00:00Z'
@@ -158,41 +158,37 @@ def test_a_status_without_conditions_gets_them(patch, status):
     assert [*apply(patch, {'status': status})] == ['Ready']
 
 
-@pytest.mark.parametrize(('problems', 'is_stalled', 'expected'), [
-    ([], False, {'Ready': ('True', 'Reconciled', ''), 'Reconciling': ('False', 'Reconciled', ''),
-                 'Stalled': ('False', 'Reconciled', '')}),
-    (['a', 'b'], False, {'Ready': ('False', 'Retrying', 'a; b'),
-                         'Reconciling': ('True', 'Retrying', 'a; b'),
-                         'Stalled': ('False', 'Retrying', '')}),
-    (['a'], True, {'Ready': ('False', 'Failed', 'a'), 'Reconciling': ('False', 'Failed', ''),
-                   'Stalled': ('True', 'Failed', 'a')}),
-], ids=['success', 'retry', 'failure'])
-def test_reports_are_as_kstatus_reads_them(patch, problems, is_stalled, expected):
-    report(patch, Problems(tuple(problems), is_stalled), resource=WITHOUT_STATUS)
+@pytest.mark.parametrize(('problems', 'expected'), [
+    ({}, {
+        'Ready': ('True', 'Reconciled', ''), 'Reconciling': ('False', 'Reconciled', ''),
+        'Stalled': ('False', 'Reconciled', '')}),
+    ({'own': Problems(('a', 'b'), is_stalled=False)}, {
+        'Ready': ('False', 'Retrying', 'a; b'), 'Reconciling': ('True', 'Retrying', 'a; b'),
+        'Stalled': ('False', 'Retrying', '')}),
+    ({'own': Problems(('a',), is_stalled=True)}, {
+        'Ready': ('False', 'Failed', 'a'), 'Reconciling': ('False', 'Failed', ''),
+        'Stalled': ('True', 'Failed', 'a')}),
+    ({'y': Problems(('a', 'b'), is_stalled=False), 'own': Problems(('c',), is_stalled=True),
+      'x': Problems(('d',), is_stalled=False)}, {
+        'Ready': ('False', 'Failed', 'c; x: d; y: a; y: b'), 'Reconciling': ('False', 'Failed', ''),
+        'Stalled': ('True', 'Failed', 'c; x: d; y: a; y: b')}),
+], ids=['success', 'retry', 'failure', 'several'])
+def test_reports_are_as_kstatus_reads_them(patch, problems, expected):
+    report(patch, problems, reporter='own', resource=WITHOUT_STATUS)
     assert {type: (item['status'], item['reason'], item['message'])
             for type, item in apply(patch).items()} == expected
 
 
 @pytest.mark.parametrize(('resource', 'generation'), [(WITH_STATUS, 7), (WITHOUT_STATUS, None)])
 def test_reports_observe_the_generation_if_they_can(patch, resource, generation):
-    report(patch, Problems((), is_stalled=False), resource=resource)
+    report(patch, {}, reporter='own', resource=resource)
     assert {item.get('observedGeneration') for item in apply(patch).values()} == {generation}
 
 
 def test_long_problems_are_cut(patch):
-    report(patch, Problems(('x' * 5000,), is_stalled=False), resource=WITHOUT_STATUS)
+    problems = {'own': Problems(('x' * 5000,), is_stalled=False)}
+    report(patch, problems, reporter='own', resource=WITHOUT_STATUS)
     assert len(apply(patch)['Ready']['message']) == 1000
-
-
-@pytest.mark.parametrize(('problems', 'expected'), [
-    ({}, Problems((), False)),
-    ({'own': Problems(('a', 'b'), False)}, Problems(('a', 'b'), False)),
-    ({'y': Problems(('a', 'b'), False), 'own': Problems(('c',), True),
-      'x': Problems(('d',), False)},
-     Problems(('c', 'x: d', 'y: a', 'y: b'), True)),
-], ids=['none', 'own', 'several'])
-def test_problems_of_several_handlers_say_whose_they_are(problems, expected):
-    assert combine(problems, but='own') == expected
 
 
 @kopf.testing.virtual_time

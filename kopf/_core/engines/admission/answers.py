@@ -65,7 +65,7 @@ def describe(failure: BaseException) -> reviews.ResponseStatus:
     if isinstance(failure, handlererrors.AdmissionError):
         code = failure.code
         message = '' if failure.args[:1] == (None,) else str(failure)
-        is_good = isinstance(code, int) and not isinstance(code, bool) and code in CODES
+        is_good = isinstance(code, int) and code in CODES
         return {'message': message, 'code': code if is_good and code else DEFAULT_CODE}
     return {'message': str(failure) or repr(failure), 'code': DEFAULT_CODE}
 

@@ -91,11 +91,10 @@ class Reviewer:
                 own.patch.clear()
                 cause.logger.warning(
                     f"{handler!r} only validates; what it wants to be changed, is ignored.")
-        changes: patches.JSONPatch | None = None
         if not failures and cause.patch:
             try:
-                changes = make_changes(question, cause.patch)
-                return answers.answer(question, warnings=cause.warnings, changes=changes)
+                return answers.answer(
+                    question, warnings=cause.warnings, changes=make_changes(question, cause.patch))
             except Exception as e:
                 cause.logger.error(f"The patch of the webhooks cannot be made: {e}")
                 failures.append(e)

@@ -82,33 +82,34 @@ def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.Ra
 
 
 class Problems(NamedTuple):
-    """Why the reconciliation has failed: of one handler, or of all handlers of an object."""
+    """Why a handler has failed to reconcile an object."""
     messages: tuple[str, ...]
     is_stalled: bool
-    """Whether a handler has failed permanently."""
-
-
-def combine(problems: Mapping[ids.HandlerId, Problems], *, but: ids.HandlerId) -> Problems:
-    """Combine the problems of all handlers of an object in a stable order; one needs no name."""
-    return Problems(
-        tuple(message if id_ == but else f"{id_}: {message}"
-              for id_ in sorted(problems, key=lambda id_: (id_ != but, id_))
-              for message in problems[id_].messages),
-        is_stalled=any(found.is_stalled for found in problems.values()))
+    """Whether the handler has failed permanently."""
 
 
 def report(
         patch: patches.Patch,
-        problems: Problems,
+        problems: Mapping[ids.HandlerId, Problems],
         *,
+        reporter: ids.HandlerId,
         resource: references.Resource,
 ) -> None:
-    """Set the conditions of an object after its reconciliation, as kstatus reads them."""
+    """
+    Set the conditions of an object after its reconciliation, as kstatus reads them.
+
+    The problems are those of all handlers that have failed. The order is stable: the reporter comes
+    first, and needs no name.
+    """
+    messages = [
+        message if id_ == reporter else f"{id_}: {message}"
+        for id_ in sorted(problems, key=lambda id_: (id_ != reporter, id_))
+        for message in problems[id_].messages]
     add = functools.partial(_add, patch, resource)
-    message = '; '.join(problems.messages)[:MAX_MESSAGE]
-    is_ready, is_stalled = not problems.messages, bool(problems.messages) and problems.is_stalled
-    is_retrying = not (is_ready or is_stalled)
-    reason = 'Reconciled' if is_ready else 'Failed' if is_stalled else 'Retrying'
-    add('Ready', is_ready, reason, message)
+    message = '; '.join(messages)[:MAX_MESSAGE]
+    is_stalled = any(found.is_stalled for found in problems.values())
+    is_retrying = bool(problems) and not is_stalled
+    reason = 'Failed' if is_stalled else 'Retrying' if is_retrying else 'Reconciled'
+    add('Ready', not problems, reason, message)
     add('Reconciling', is_retrying, reason, message if is_retrying else '')
     add('Stalled', is_stalled, reason, message if is_stalled else '')

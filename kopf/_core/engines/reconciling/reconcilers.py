@@ -260,8 +260,7 @@ class Reconcilers(Member):
         self._is_reported = True
         if self._reporter is not None:
             conditions.report(
-                patch, conditions.combine(self._problems, but=self._reporter),
-                resource=self.host.resource)
+                patch, self._problems, reporter=self._reporter, resource=self.host.resource)
 
     def _note(self, handler: handlers.ReconcilingHandler, outcome: progression.Outcome) -> None:
         """Note the outcome, and when the handler is called again."""
