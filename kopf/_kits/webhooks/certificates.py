@@ -110,12 +110,11 @@ def sort_hostnames(
 
 
 def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str | None) -> None:
-    """Load a certificate and its key into the context, by private files, as it accepts no other."""
+    """Load a certificate and its key into the context, by files that only the operator can read."""
     with tempfile.TemporaryDirectory(prefix='kopf-') as folder:
         certfile, pkeyfile = Path(folder, 'certificate'), Path(folder, 'key')
-        for path, content in zip((certfile, pkeyfile), pair, strict=True):
-            with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), 'wb') as file:
-                file.write(content)
+        certfile.write_bytes(pair[0])
+        pkeyfile.write_bytes(pair[1])
         context.load_cert_chain(certfile, pkeyfile, password or None)
 
 

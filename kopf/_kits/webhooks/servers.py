@@ -2,6 +2,7 @@
 Servers for webhooks, in the process of the operator. The API server must be able to reach it.
 """
 import asyncio
+import contextlib
 import dataclasses
 import errno
 import ipaddress
@@ -34,19 +35,18 @@ class WebhookContextManager:
     when the iterator is garbage-collected.
     """
 
-    __generators: list[AsyncGenerator[reviews.WebhookClientConfig, None]] = dataclasses.field(
-        default_factory=list, init=False)
+    __stack: contextlib.AsyncExitStack = dataclasses.field(
+        default_factory=contextlib.AsyncExitStack, init=False)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        while self.__generators:
-            await self.__generators.pop().aclose()
+        await self.__stack.aclose()
 
     def __call__(self, fn: reviews.WebhookFn) -> AsyncIterator[reviews.WebhookClientConfig]:
         generator = self._serve(fn)
-        self.__generators.append(generator)
+        self.__stack.push_async_callback(generator.aclose)
         return generator
 
     def _serve(

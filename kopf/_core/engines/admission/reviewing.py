@@ -66,8 +66,7 @@ class Reviewer:
             cause: causes.WebhookCause,
             concerned: Collection[handlers.WebhookHandler],
     ) -> reviews.Response:
-        unchanging = cause if all(handler.reason == 'mutate' for handler in concerned) else (
-            dataclasses.replace(cause, patch=patches.Patch(body=cause.body)))
+        unchanging = dataclasses.replace(cause, patch=patches.Patch(body=cause.body))
         failures: list[BaseException] = []
         called: set[object] = set()
         for handler in concerned:
