@@ -8,6 +8,7 @@ import urllib.parse
 from collections.abc import Mapping
 
 from kopf._cogs.clients import httpsessions
+from kopf._cogs.helpers import files
 from kopf._cogs.structs import credentials
 
 logger = logging.getLogger(__name__)
@@ -17,9 +18,6 @@ FILES_CHECK_INTERVAL = 1.0
 """How often (seconds) the files of the credentials are checked for changes."""
 TOKEN_READ_INTERVAL = 60.0
 """How often (seconds) the file of the token is read even if it seems to be unchanged."""
-
-Mark = tuple[tuple[int, ...], ...]
-"""The modification times, inodes, and sizes of files: it changes when any of the files changes."""
 
 
 class Connection(httpsessions.Sessions):
@@ -135,25 +133,16 @@ class Connection(httpsessions.Sessions):
         self._tls_mark = self._look_at_tls()
         self.outdated = False
 
-    def _look_at_token(self) -> Mark:
+    def _look_at_token(self) -> files.Mark:
         return _look_at(self.origin, 'token_path')
 
-    def _look_at_tls(self) -> Mark:
+    def _look_at_tls(self) -> files.Mark:
         return _look_at(self.origin, 'ca_path', 'certificate_path', 'private_key_path')
 
 
-def _look_at(origin: credentials.Credentials, *fields: str) -> Mark:
-    marks: list[tuple[int, ...]] = []
-    for field in fields:
-        path: credentials.AnyPath | None = getattr(origin, field, None)  # sessions have no files
-        if path is not None:
-            try:
-                stat = os.stat(os.path.expanduser(os.fsdecode(path)))
-            except (OSError, ValueError):  # absent, or no path at all: e.g. with a null byte
-                marks.append(())
-            else:
-                marks.append((stat.st_mtime_ns, stat.st_ino, stat.st_size))
-    return tuple(marks)
+def _look_at(origin: credentials.Credentials, *fields: str) -> files.Mark:
+    paths = (getattr(origin, field, None) for field in fields)  # sessions have no files
+    return files.look(os.path.expanduser(path) for path in paths if path is not None)
 
 
 def _find_proxy(url: urllib.parse.SplitResult) -> str | None:

@@ -1,12 +1,12 @@
 """
-Certificates: self-signed ones, and those in files. The files can change at any time.
+Certificates: self-signed ones, and how TLS contexts get them.
 """
 import datetime
 import ipaddress
 import os
 import ssl
 import tempfile
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 StrPath = str | os.PathLike[str]
@@ -116,19 +116,6 @@ def load_pair(context: ssl.SSLContext, pair: tuple[bytes, bytes], password: str 
         certfile.write_bytes(pair[0])
         pkeyfile.write_bytes(pair[1])
         context.load_cert_chain(certfile, pkeyfile, password or None)
-
-
-def look(paths: Collection[StrPath]) -> list[object]:
-    """Make a value that differs when any file is changed, replaced, or linked to another one."""
-    traces: list[object] = []
-    for path in paths:
-        try:
-            stat = os.stat(path)
-        except OSError as e:
-            traces.append(e.errno)
-        else:
-            traces.append((stat.st_ino, stat.st_mtime_ns, stat.st_size))
-    return traces
 
 
 def has_certificate(context: ssl.SSLContext) -> bool:

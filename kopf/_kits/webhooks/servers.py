@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
 
+from kopf._cogs.helpers import files
 from kopf._cogs.structs import reviews
 from kopf._kits import siblings
 from kopf._kits.webhooks import certificates, httpreviews
@@ -128,11 +129,11 @@ class WebhookServer(WebhookContextManager):
                 secure=not self.insecure, host=host, port=listener.port, root=root)
             own = self._make_pair(host)
             known: reviews.WebhookClientConfig | None = None
-            files = [path for path in (
+            paths = [path for path in (
                 self.certfile, self.pkeyfile, self.cafile, self.verify_cafile, self.verify_capath)
                 if path is not None]
             while True:
-                traces = certificates.look(files)
+                mark = files.look(paths)
                 try:
                     context = self._make_context(own)
                     bundle = self._get_bundle(own)
@@ -150,7 +151,7 @@ class WebhookServer(WebhookContextManager):
                     if config != known:
                         known = config
                         yield config.copy()
-                while traces == certificates.look(files):
+                while mark == files.look(paths):
                     await asyncio.sleep(self.file_check_interval)
         finally:
             await listener.close()

@@ -1,6 +1,5 @@
 import datetime
 import ipaddress
-import os
 import ssl
 import sys
 
@@ -9,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 import kopf
-from kopf._kits.webhooks.certificates import MissingLibraryError, has_certificate, load_pair, look
+from kopf._kits.webhooks.certificates import MissingLibraryError, has_certificate, load_pair
 
 
 def build(*hostnames, **kwargs):
@@ -81,19 +80,3 @@ def test_contexts_tell_if_they_have_a_certificate():
     assert not has_certificate(context)
     load_pair(context, kopf.WebhookServer.build_certificate(['x']), None)
     assert has_certificate(context)
-
-
-def test_files_look_different_when_they_are_changed_replaced_linked_or_removed(tmp_path):
-    first, second, link = tmp_path / 'first', tmp_path / 'second', tmp_path / 'link'
-    first.write_text('a')
-    second.write_text('a')
-    link.symlink_to(first)
-    seen = [look([link])]
-    assert look([link]) == seen[0]
-    first.write_text('bb')
-    seen.append(look([link]))
-    os.replace(second, first)
-    seen.append(look([link]))
-    first.unlink()
-    seen.append(look([link]))
-    assert all(a != b for a, b in zip(seen, seen[1:]))
