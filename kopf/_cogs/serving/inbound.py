@@ -132,7 +132,7 @@ class Listener:
             loop.remove_reader(sock)
             loop.call_later(ACCEPTING_PAUSE, self._watch, sock)
             return
-        if not self.make_place():
+        if not self._make_place():
             client.close()
             return
         client.setblocking(False)
@@ -154,7 +154,7 @@ class Listener:
             if not connection.connected:
                 self.remove(connection)
 
-    def make_place(self) -> bool:
+    def _make_place(self) -> bool:
         """Close another connection if there are too many; false if none can be closed."""
         if len(self._guests) < self.policy.connections:
             return True

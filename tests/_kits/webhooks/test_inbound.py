@@ -365,7 +365,7 @@ async def test_refused_handshakes_leave_their_descriptors_to_asyncio(serve, fn, 
             patch.setattr(random, 'choice', lambda found: found[0])  # what still greets
             listener = connection._listener
             listener.policy, usual = listener.policy._replace(connections=1), listener.policy
-            assert listener.make_place()
+            assert listener._make_place()
             listener.policy = usual
 
     def connect():  # and then say nothing, also not at the end
