@@ -40,26 +40,18 @@ def set_condition(
     :param message: the details, for people.
     :raises ValueError: if the status is none of these.
     """
-    _add(patch, invocation.kwargs_var.get({}).get('resource'), type, status, reason, message)
-
-
-def _add(
-        patch: patches.Patch,
-        resource: references.Resource | None,
-        type: str,
-        status: ConditionStatus | bool | None,
-        reason: str,
-        message: str,
-) -> None:
-    texts: dict[Any, ConditionStatus] = {True: 'True', False: 'False', None: 'Unknown'}
-    text = texts[status] if status is None or isinstance(status, bool) else status
+    text = str(status) if isinstance(status, bool) else 'Unknown' if status is None else status
     if not isinstance(text, str) or text not in ('True', 'False', 'Unknown'):
         raise ValueError(f"The status of a condition is True, False, or Unknown, not {status!r}.")
+    resource = invocation.kwargs_var.get({}).get('resource')
+    _add(patch, resource, type=type, status=text, reason=reason, message=message)
+
+
+def _add(patch: patches.Patch, resource: references.Resource | None, **condition: str) -> None:
     is_observed = resource is not None and 'status' in resource.subresources
     now = datetime.datetime.now(datetime.UTC).strftime('%Y-%m-%dT%H:%M:%SZ')
-    patch.fns.append(functools.partial(_set_condition, {
-        'type': type, 'status': text, 'reason': reason, 'message': message,
-        'lastTransitionTime': now}, is_observed))
+    patch.fns.append(functools.partial(
+        _set_condition, {**condition, 'lastTransitionTime': now}, is_observed))
 
 
 def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.RawBody) -> None:
@@ -105,11 +97,11 @@ def report(
         message if id_ == reporter else f"{id_}: {message}"
         for id_ in sorted(problems, key=lambda id_: (id_ != reporter, id_))
         for message in problems[id_].messages]
-    add = functools.partial(_add, patch, resource)
     message = '; '.join(messages)[:MAX_MESSAGE]
     is_stalled = any(found.is_stalled for found in problems.values())
     is_retrying = bool(problems) and not is_stalled
     reason = 'Failed' if is_stalled else 'Retrying' if is_retrying else 'Reconciled'
-    add('Ready', not problems, reason, message)
-    add('Reconciling', is_retrying, reason, message if is_retrying else '')
-    add('Stalled', is_stalled, reason, message if is_stalled else '')
+    values = {'Ready': not problems, 'Reconciling': is_retrying, 'Stalled': is_stalled}
+    for type, is_so in values.items():
+        text = message if is_so or type == 'Ready' else ''
+        _add(patch, resource, type=type, status=str(is_so), reason=reason, message=text)
