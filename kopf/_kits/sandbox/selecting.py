@@ -9,59 +9,42 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kopf._kits.sandbox import naming
 from kopf._kits.sandbox.statuses import BadRequest, Obj
 
 Labels = Mapping[str, str]
 
 _TOKENS = re.compile(r'\s*(==|!=|=|>|<|!|,|\(|\)|[^\s=!<>,()]+)')
-_NAME = re.compile(r'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')
-_VALUE = re.compile(r'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')
-_DNS = re.compile(r'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')
 _SYMBOLS = frozenset({'==', '!=', '=', '>', '<', '!', ',', '(', ')', ''})
-
-_BAD_NAME = (
-    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end "
-    "with an alphanumeric character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for "
-    "validation is '([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')")
-_BAD_VALUE = (
-    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.',"
-    " and must start and end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or "
-    "'12345', regex used for validation is '(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')")
-_BAD_PREFIX = (
-    "prefix part a lowercase RFC 1123 subdomain must consist of lower case alphanumeric "
-    "characters, '-' or '.', and must start and end with an alphanumeric character (e.g. "
-    "'example.com', regex used for validation is "
-    "'[a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*')")
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
     key: str
-    operator: str  # in, notin, exists, absent, gt, lt
+    operator: str  # In, NotIn, Exists, DoesNotExist, Gt, Lt
     values: frozenset[str] = frozenset()
 
     def matches(self, labels: Labels) -> bool:
         value = labels.get(self.key)
         match self.operator:
-            case 'in':
-                return value in self.values
-            case 'notin':
+            case 'NotIn':
                 return value not in self.values
-            case 'exists':
+            case 'Exists':
                 return value is not None
-            case 'absent':
+            case 'DoesNotExist':
                 return value is None
-        if value is None or not re.fullmatch('[+-]?[0-9]+', value):
-            return False
-        bound = int(next(iter(self.values)))
-        return int(value) > bound if self.operator == 'gt' else int(value) < bound
+            case 'Gt' | 'Lt':
+                if value is None or not re.fullmatch('[+-]?[0-9]+', value):
+                    return False
+                bound = int(next(iter(self.values)))
+                return int(value) > bound if self.operator == 'Gt' else int(value) < bound
+        return value in self.values
 
 
+@dataclass(frozen=True, slots=True)
 class LabelSelector:
     """Requirements that must all hold; of nothing, it matches everything."""
-
-    def __init__(self, requirements: list[Requirement]) -> None:
-        self.requirements = requirements
+    requirements: list[Requirement]
 
     def __bool__(self) -> bool:
         return bool(self.requirements)
@@ -79,11 +62,10 @@ def parse_labels(text: str) -> LabelSelector:
 def labels_of(selector: Mapping[str, Any] | None) -> LabelSelector:
     """A selector as objects have it: with ``matchLabels`` and ``matchExpressions``."""
     selector = selector or {}
-    operators = {'In': 'in', 'NotIn': 'notin', 'Exists': 'exists', 'DoesNotExist': 'absent'}
     return LabelSelector([
-        *(Requirement(key, 'in', frozenset({value}))
+        *(Requirement(key, 'In', frozenset({value}))
           for key, value in (selector.get('matchLabels') or {}).items()),
-        *(Requirement(expression.get('key', ''), operators.get(expression.get('operator'), 'in'),
+        *(Requirement(expression.get('key', ''), expression.get('operator', ''),
                       frozenset(expression.get('values') or ()))
           for expression in selector.get('matchExpressions') or ()),
     ])
@@ -109,16 +91,15 @@ def labels_text(selector: Mapping[str, Any] | None) -> str:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self.tokens = _TOKENS.findall(text)
+        self.tokens: list[str] = [*_TOKENS.findall(text), '']
         self.at = 0
 
     def peek(self) -> str:
-        token: str = self.tokens[self.at] if self.at < len(self.tokens) else ''
-        return token
+        return self.tokens[self.at]
 
     def next(self) -> str:
         token = self.peek()
-        self.at += 1
+        self.at += bool(token)
         return token
 
     def parse(self) -> Iterator[Requirement]:
@@ -142,12 +123,12 @@ class _Parser:
         key = self.next()
         if key in _SYMBOLS:
             raise _unparsed(f"found '{key}', expected: identifier")
-        _check_key(key)
+        _check(key, naming.check_qualified, '<nil>')
         operator = self.peek()
         if negated:
-            return Requirement(key, 'absent')
+            return Requirement(key, 'DoesNotExist')
         if operator in ('', ','):
-            return Requirement(key, 'exists')
+            return Requirement(key, 'Exists')
         self.next()
         if operator in ('in', 'notin'):
             values = self.values()
@@ -162,14 +143,10 @@ class _Parser:
                 raise _unparsed(
                     f'values[0]: Invalid value: "{value}": '
                     "for 'Gt', 'Lt' operators, the value must be an integer")
-            return Requirement(key, 'gt' if operator == '>' else 'lt', values)
+            return Requirement(key, 'Gt' if operator == '>' else 'Lt', values)
         for index, value in enumerate(values):
-            if len(value) > 63:
-                raise _unparsed(f'values[{index}][{key}]: Invalid value: "{value}": '
-                                "must be no more than 63 bytes")
-            if not _VALUE.fullmatch(value):
-                raise _unparsed(f'values[{index}][{key}]: Invalid value: "{value}": {_BAD_VALUE}')
-        return Requirement(key, 'notin' if operator in ('notin', '!=') else 'in', values)
+            _check(value, naming.check_label_value, f'values[{index}][{key}]')
+        return Requirement(key, 'NotIn' if operator in ('notin', '!=') else 'In', values)
 
     def value(self) -> frozenset[str]:
         token = self.peek()
@@ -191,7 +168,6 @@ class _Parser:
             if token == ',':
                 found.append('')
                 if self.peek() == ')':
-                    found.append('')
                     self.next()
                     return frozenset(found)
                 continue
@@ -205,28 +181,14 @@ class _Parser:
                 raise _unparsed(f"found '{token}', expected: ',' or ')'")
 
 
+def _check(value: str, find_problems: Callable[[str], list[str]], field: str) -> None:
+    problems = find_problems(value)
+    if problems:
+        raise _unparsed(f'{field}: Invalid value: "{value}": {"; ".join(problems)}')
+
+
 def _unparsed(why: str) -> BadRequest:
     return BadRequest(f"unable to parse requirement: {why}")
-
-
-def _check_key(key: str) -> None:
-    prefix, slash, name = key.rpartition('/')
-    if '/' in prefix:
-        why = ("a valid label key must consist of alphanumeric characters, '-', '_' or '.', and "
-               "must start and end with an alphanumeric character")
-    elif slash and not prefix:
-        why = "prefix part must be non-empty"
-    elif slash and not _DNS.fullmatch(prefix):
-        why = _BAD_PREFIX
-    elif not name:
-        why = "name part must be non-empty"
-    elif len(name) > 63:
-        why = "name part must be no more than 63 bytes"
-    elif not _NAME.fullmatch(name):
-        why = _BAD_NAME
-    else:
-        return
-    raise _unparsed(f'<nil>: Invalid value: "{key}": {why}')
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,22 +198,13 @@ class FieldTerm:
     negated: bool
 
 
+@dataclass(frozen=True, slots=True)
 class FieldSelector:
     """Terms that must all hold; of nothing, it matches everything."""
-
-    def __init__(self, terms: list[FieldTerm]) -> None:
-        self.terms = terms
+    terms: list[FieldTerm]
 
     def __bool__(self) -> bool:
         return bool(self.terms)
-
-    @property
-    def name(self) -> str | None:
-        """The one name that can match, if there is only one."""
-        for term in self.terms:
-            if term.field == 'metadata.name' and not term.negated:
-                return term.value
-        return None
 
     def matches(self, value_of: Callable[[str], str]) -> bool:
         return all((value_of(term.field) == term.value) != term.negated for term in self.terms)

@@ -39,6 +39,8 @@ def test_labels_are_selected(text, labels, matches):
     ('a=b,', "found '', expected: identifier after ','"),
     ('a>x', "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' "
             "operators, the value must be an integer"),
+    (f'{"x" * 254}/a', f"unable to parse requirement: <nil>: Invalid value: \"{'x' * 254}/a\": "
+                       "prefix part must be no more than 253 bytes"),
 ])
 def test_bad_selectors_of_labels_are_refused_in_the_words_of_the_api(text, message):
     with pytest.raises(BadRequest) as error:
