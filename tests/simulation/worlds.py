@@ -33,8 +33,9 @@ from kopf._core.intents import causes, handlererrors, stopping
 from kopf._core.path import queueing
 from kopf._core.reactor import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
-from kopf._kits.sandbox.faults import Fault, Faults, Target
+from kopf._kits.sandbox.faults import Fault, Faults
 from kopf._kits.sandbox.lagging import Lag
+from kopf._kits.sandbox.requests import Target
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import processes
 from tests.simulation import elections, plans, specimens, threads

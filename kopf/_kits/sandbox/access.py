@@ -8,7 +8,6 @@ import json
 import secrets
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aiohttp import web
@@ -16,9 +15,9 @@ from aiohttp import web
 from kopf._kits.sandbox import encoding
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.kinds import Resource
-from kopf._kits.sandbox.requests import ANONYMOUS, User
+from kopf._kits.sandbox.requests import ANONYMOUS, Target, User
 from kopf._kits.sandbox.selecting import labels_of
-from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj, Unauthorized, described, qualified
+from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj, Unauthorized
 from kopf._kits.sandbox.storage import Key
 
 RBAC = 'rbac.authorization.k8s.io'
@@ -34,34 +33,8 @@ PLAIN = User('plain', ('nobodies', 'system:authenticated'), 'plain')
 UNSECURED = User('system:unsecured', ('system:masters', 'system:authenticated'))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
-    """What somebody wants to do: with a resource, or (if ``path`` is set) with a path."""
-    verb: str
-    group: str = ''
-    resource: str = ''
-    subresource: str = ''
-    namespace: str = ''
-    name: str = ''
-    path: str = ''
-
-    def refused(self, user: User) -> APIError:
-        """The error for the user."""
-        if self.path:
-            return Forbidden(
-                f'forbidden: User "{user.name}" cannot {self.verb} path "{self.path}"', details={})
-        resource = '/'.join(filter(None, (self.resource, self.subresource)))
-        where = f'in the namespace "{self.namespace}"' if self.namespace else 'at the cluster scope'
-        shown = qualified(self.group, self.resource)
-        shown += f' "{self.name}"' if self.name else ''
-        return Forbidden(
-            f'{shown} is forbidden: User "{user.name}" cannot {self.verb} resource "{resource}" '
-            f'in API group "{self.group}" {where}',
-            details=described(self.name, self.group, self.resource))
-
-
 class Access:
-    """Authenticates requests, and authorizes what is attempted by the roles that are stored."""
+    """Authenticates requests, and authorizes what is targeted by the roles that are stored."""
 
     def __init__(self, cluster: Cluster, *, tls: bool) -> None:
         self._cluster = cluster
@@ -102,12 +75,12 @@ class Access:
         return _certified(certificate) if certificate else ANONYMOUS
 
     def _check_impersonation(self, user: User, asked: str) -> None:
-        attempt = Attempt(verb='impersonate', resource='users', name=asked)
+        target = Target(verb='impersonate', resource='users', name=asked)
         if asked.startswith('system:serviceaccount:') and asked.count(':') == 3:
             _, _, namespace, name = asked.split(':')
-            attempt = Attempt(verb='impersonate', resource='serviceaccounts',
+            target = Target(verb='impersonate', resource='serviceaccounts',
                               namespace=namespace, name=name)
-        self.authorize(user, attempt)
+        self.authorize(user, target)
 
     def of_token(self, token: str) -> User | None:
         """Find the user of the token; None if the token is unknown or not valid any more."""
@@ -153,14 +126,14 @@ class Access:
 
     # Rights.
 
-    def authorize(self, user: User, attempt: Attempt) -> None:
+    def authorize(self, user: User, target: Target) -> None:
         """Raises `Forbidden` where no role allows it."""
-        if not self.allows(user, attempt):
-            raise attempt.refused(user)
+        if not self.allows(user, target):
+            raise _refusal(user, target)
 
-    def allows(self, user: User, attempt: Attempt) -> bool:
+    def allows(self, user: User, target: Target) -> bool:
         return user.is_master or any(
-            _permits(rule, attempt) for rule in self.rules(user, attempt.namespace))
+            _permits(rule, target) for rule in self.rules(user, target.namespace))
 
     def rules(self, user: User, namespace: str) -> Iterator[Obj]:
         """All rules of roles that are bound to the user, cluster-wide and in the namespace."""
@@ -194,6 +167,17 @@ class Access:
         return rules
 
 
+def _refusal(user: User, target: Target) -> APIError:
+    if target.path:
+        return Forbidden(
+            f'forbidden: User "{user.name}" cannot {target.verb} path "{target.path}"', details={})
+    where = f'in the namespace "{target.namespace}"' if target.namespace else 'at the cluster scope'
+    return Forbidden.to(
+        f'User "{user.name}" cannot {target.verb} resource "{target.resources[0]}" '
+        f'in API group "{target.group}" {where}',
+        group=target.group, plural=target.resource, name=target.name)
+
+
 def _certified(certificate: Mapping[str, Any]) -> User:
     """The user of a client certificate: its common name, in the groups of its organizations."""
     names: dict[str, list[str]] = {}
@@ -223,24 +207,24 @@ def _is_subject(user: User, subject: Mapping[str, Any], namespace: str) -> bool:
     return False
 
 
-def _permits(rule: Mapping[str, Any], attempt: Attempt) -> bool:
+def _permits(rule: Mapping[str, Any], target: Target) -> bool:
     verbs = rule.get('verbs') or ()
-    if '*' not in verbs and attempt.verb not in verbs:
+    if '*' not in verbs and target.verb not in verbs:
         return False
-    if attempt.path:
+    if target.path:
         return any(
-            attempt.path == path or path == '*' or
-            (path.endswith('*') and attempt.path.startswith(path[:-1]))
+            target.path == path or path == '*' or
+            (path.endswith('*') and target.path.startswith(path[:-1]))
             for path in rule.get('nonResourceURLs') or ())
     groups, resources = rule.get('apiGroups') or (), rule.get('resources') or ()
-    if '*' not in groups and attempt.group not in groups:
+    if '*' not in groups and target.group not in groups:
         return False
-    wanted = '/'.join(filter(None, (attempt.resource, attempt.subresource)))
-    anywhere = f'*/{attempt.subresource}' if attempt.subresource else None
-    if '*' not in resources and wanted not in resources and anywhere not in resources:
+    anywhere = f'*/{target.subresource}' if target.subresource else None
+    if '*' not in resources and target.resources[0] not in resources \
+            and anywhere not in resources:
         return False
     names = rule.get('resourceNames') or ()
-    return not names or attempt.name in names
+    return not names or target.name in names
 
 
 def _b64(raw: bytes) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from kopf._kits.sandbox import encoding, objects, wordings
-from kopf._kits.sandbox.access import ISSUER, Access, Attempt
+from kopf._kits.sandbox.access import ISSUER, Access
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.requests import Request, User
+from kopf._kits.sandbox.requests import Request, Target, User
 from kopf._kits.sandbox.statuses import Invalid, Obj
 
 AUTHORIZATION = 'authorization.k8s.io'
@@ -68,15 +68,14 @@ class Reviews:
                 'spec.resourceAttributes', None,
                 "exactly one of nonResourceAttributes or resourceAttributes must be specified")])
         if isinstance(asked, dict):
-            attempt = Attempt(
+            target = Target(
                 verb=asked.get('verb', ''), group=asked.get('group', ''),
                 resource=asked.get('resource', ''), subresource=asked.get('subresource', ''),
                 namespace=asked.get('namespace', ''), name=asked.get('name', ''))
         else:
             assert path is not None
-            attempt = Attempt(verb=path.get('verb', ''), path=path.get('path', ''))
-        allowed = self._access.allows(user, attempt)
-        return {'allowed': True} if allowed else {'allowed': False}
+            target = Target(verb=path.get('verb', ''), path=path.get('path', ''))
+        return {'allowed': self._access.allows(user, target)}
 
     def _rules(self, request: Request, spec: Obj) -> Obj:
         namespace = str(spec.get('namespace') or '')

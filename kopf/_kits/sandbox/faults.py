@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Literal, get_args
 
-from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.lagging import Lag
+from kopf._kits.sandbox.requests import Target
 from kopf._kits.sandbox.statuses import APIError
 
 Action = Literal['refuse', 'delay', 'drop', 'cut', 'expire', 'compact', 'lose', 'slow']
@@ -70,7 +70,7 @@ class Fault:
             raise ValueError(f"{self.status} is not an HTTP status.")
         self._random = random.Random(self.seed)
 
-    def is_about(self, target: 'Target') -> bool:
+    def is_about(self, target: Target) -> bool:
         """Whether the request matches all patterns of the fault."""
         return (
             fnmatch.fnmatchcase(target.verb, self.verb)
@@ -79,7 +79,7 @@ class Fault:
             and fnmatch.fnmatchcase(target.name, self.name)
         )
 
-    def hit(self, target: 'Target') -> bool:
+    def hit(self, target: Target) -> bool:
         """Whether the fault affects this request; if so, it is counted."""
         if not self.is_about(target) or (self.count is not None and self.hits >= self.count):
             return False
@@ -94,23 +94,6 @@ class Fault:
         reason, message = _REASONS.get(self.status, ('', "refused on demand"))
         retry_after = 1 if self.status in (429, 503) else None
         return APIError(message, code=self.status, reason=reason, retry_after=retry_after)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A request as faults see it: ``resources`` are all the names of what it is about."""
-    verb: str
-    resources: tuple[str, ...]
-    namespace: str = ''
-    name: str = ''
-
-    @classmethod
-    def of_resource(
-            cls, verb: str, group: str, plural: str, subresource: str, namespace: str, name: str,
-    ) -> 'Target':
-        part = f'/{subresource}' if subresource else ''
-        names = (f'{plural}{part}', f'{statuses.qualified(group, plural)}{part}')
-        return cls(verb=verb, resources=names, namespace=namespace, name=name)
 
 
 class Faults:

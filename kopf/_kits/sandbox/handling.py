@@ -13,12 +13,12 @@ from typing import NoReturn
 from aiohttp import web
 
 from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watches
-from kopf._kits.sandbox.access import Access, Attempt
+from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.dispatching import Dispatcher, check_route
-from kopf._kits.sandbox.faults import Fault, Faults, Target
+from kopf._kits.sandbox.faults import Fault, Faults
 from kopf._kits.sandbox.openapi import Documents
-from kopf._kits.sandbox.requests import Address, Request, User
+from kopf._kits.sandbox.requests import Address, Request, Target, User
 from kopf._kits.sandbox.statuses import APIError, Expired, NoPage, NotFound
 from kopf._kits.sandbox.watches import Watch, Watches
 
@@ -94,9 +94,10 @@ class Handler:
         verb = requests.verb_of(http.method, address, query)
         namespace = address.namespace or (address.name if address.plural == 'namespaces' else '')
         name = address.name or requests.selected_name(query)
-        self._access.authorize(user, Attempt(
+        target = Target(
             verb=verb, group=address.group, resource=address.plural,
-            subresource=address.subresource, namespace=namespace, name=name))
+            subresource=address.subresource, namespace=namespace, name=name)
+        self._access.authorize(user, target)
         kind = requests.find_kind(self._cluster.kinds, address)
         if kind is None:
             return self._nowhere(address)
@@ -108,8 +109,6 @@ class Handler:
             accepted=requests.negotiate(http.headers.get('Accept', '')),
         )
         check_route(request, namespaced=bool(address.namespace))
-        target = Target.of_resource(
-            verb, address.group, address.plural, address.subresource, namespace, name)
         request.lag = self._faults.get_lag(target)
         if verb == 'watch':
             await self._misbehave(http, target, self._faults.hitting(
@@ -223,9 +222,9 @@ class Handler:
             self, http: web.BaseRequest, path: str, query: Mapping[str, list[str]],
             address: Address | None, user: User,
     ) -> web.StreamResponse:
+        target = Target(verb=http.method.lower(), path=path)
         if not path.startswith(PUBLIC):
-            self._access.authorize(user, Attempt(verb=http.method.lower(), path=path))
-        target = Target(verb=http.method.lower(), resources=(path,))
+            self._access.authorize(user, target)
         await self._misbehave(http, target, self._faults.hitting(
             target, 'delay', 'refuse', 'drop'))
         answer = nonresources.answer(

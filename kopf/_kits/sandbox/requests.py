@@ -11,7 +11,7 @@ from typing import Literal
 
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.lagging import Lag
-from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable
+from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable, qualified
 
 MEDIA_TYPES = ('application/json', 'application/yaml')
 MAX_BODY = 3 * 1024 * 1024
@@ -34,6 +34,26 @@ class User:
 
 ADMIN = User('admin', ('system:masters', 'system:authenticated'), 'admin')
 ANONYMOUS = User('system:anonymous', ('system:unauthenticated',))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a request is to do: with a resource, or (if ``path`` is set) with a path."""
+    verb: str
+    group: str = ''
+    resource: str = ''
+    subresource: str = ''
+    namespace: str = ''
+    name: str = ''
+    path: str = ''
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """All the names of what it is about: without and with the group, or the path."""
+        if self.path:
+            return (self.path,)
+        part = f'/{self.subresource}' if self.subresource else ''
+        return f'{self.resource}{part}', f'{qualified(self.group, self.resource)}{part}'
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from typing import Any
 from kopf._cogs.aiokits import timeouts
 from kopf._core.actions import calls, loggers, tracebacks
 from kopf._core.reactor import shutdown
-from kopf._kits.sandbox import faults
+from kopf._kits.sandbox import faults, requests
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.sandbox.statuses import Obj
@@ -50,7 +50,7 @@ WRITES = ('create', 'update', 'patch', 'delete', 'deletecollection')
 READS = ('list', 'watch')
 
 
-serving: contextvars.ContextVar[tuple[int, faults.Target] | None] = contextvars.ContextVar(
+serving: contextvars.ContextVar[tuple[int, requests.Target] | None] = contextvars.ContextVar(
     'serving', default=None)
 """In the API server: the latest write of the operator on this connection, and its number."""
 
@@ -364,12 +364,12 @@ class Run:
         """End all watches; they cannot be continued, so that only lists show the changes."""
         self.sandbox.forget_history()
 
-    def get_lag(self, target: faults.Target) -> Lag | None:
+    def get_lag(self, target: requests.Target) -> Lag | None:
         """Get how far the server lags behind for a request."""
         is_lagging = target.verb in READS and self._is_own(processes.peer.get())
         return self._lag if is_lagging else None
 
-    def meet(self, target: faults.Target) -> faults.Fault | None:
+    def meet(self, target: requests.Target) -> faults.Fault | None:
         """Note a request of the operator that writes; return what hits it."""
         if not self._is_write(target):
             return None
@@ -382,12 +382,12 @@ class Run:
         serving.set((len(self.writes), target))
         return self.hit_request(len(self.writes))
 
-    def answer(self, target: faults.Target) -> faults.Fault | None:
+    def answer(self, target: requests.Target) -> faults.Fault | None:
         """Decide what happens to the response to a request of the operator that was carried out."""
         number = self._numbers.pop(id(target), None)
         return None if number is None or not self._is_write(target) else self.hit_response(number)
 
-    def _is_write(self, target: faults.Target) -> bool:
+    def _is_write(self, target: requests.Target) -> bool:
         return (
             not self._is_over and target.verb in WRITES and self._is_own(processes.peer.get())
             and not _is_ignored(target.resources[0].partition('/')[0]))
@@ -410,7 +410,7 @@ def _is_ignored(plural: str) -> bool:
     return plural in snapshots.IGNORED_RESOURCES
 
 
-def _is_about(target: faults.Target, change: Change) -> bool:
+def _is_about(target: requests.Target, change: Change) -> bool:
     """
     Whether a request can have made a change.
 
@@ -453,7 +453,7 @@ class _Faults(faults.Faults):
         super().__init__()
         self._run = run
 
-    def hitting(self, target: faults.Target, *actions: faults.Action) -> list[faults.Fault]:
+    def hitting(self, target: requests.Target, *actions: faults.Action) -> list[faults.Fault]:
         found = None
         if 'refuse' in actions:
             found = self._run.meet(target)
@@ -461,7 +461,7 @@ class _Faults(faults.Faults):
             found = self._run.answer(target)
         return [] if found is None else [found]
 
-    def get_lag(self, target: faults.Target) -> Lag | None:
+    def get_lag(self, target: requests.Target) -> Lag | None:
         return self._run.get_lag(target)
 
 

@@ -5,8 +5,7 @@ import aiohttp
 import pytest
 import yaml
 
-from kopf._kits.sandbox.access import Attempt
-from kopf._kits.sandbox.requests import User
+from kopf._kits.sandbox.requests import Target, User
 from kopf._kits.sandbox.server import Sandbox
 from tests._kits.sandbox.conftest import CMS, Http, cm
 
@@ -73,7 +72,7 @@ async def test_cluster_roles_give_rights_everywhere(sandbox, plain, subject):
     assert (await plain('GET', '/api/v1/configmaps')).status == 200
 
 
-@pytest.mark.parametrize(('rule', 'attempt', 'is_allowed'), [
+@pytest.mark.parametrize(('rule', 'target', 'is_allowed'), [
     ({'resources': ['pods']}, {'resource': 'pods', 'subresource': 'status'}, False),
     ({'resources': ['pods/status']}, {'resource': 'pods', 'subresource': 'status'}, True),
     ({'resources': ['*/scale']}, {'resource': 'pods', 'subresource': 'scale'}, True),
@@ -85,10 +84,10 @@ async def test_cluster_roles_give_rights_everywhere(sandbox, plain, subject):
     ({'nonResourceURLs': ['/x/*']}, {'path': '/x/y'}, True),
     ({'nonResourceURLs': ['/x']}, {'path': '/x/y'}, False),
 ])
-async def test_rules_allow_what_they_say(sandbox, rule, attempt, is_allowed):
+async def test_rules_allow_what_they_say(sandbox, rule, target, is_allowed):
     rule = {'apiGroups': [''], 'verbs': ['get'], **rule}
     await grant(sandbox, [rule], {'kind': 'User', 'name': 'plain'}, cluster=True)
-    assert sandbox._access.allows(User('plain'), Attempt(verb='get', **attempt)) is is_allowed
+    assert sandbox._access.allows(User('plain'), Target(verb='get', **target)) is is_allowed
 
 
 async def test_aggregated_roles_have_the_rules_of_others(sandbox):
@@ -97,8 +96,8 @@ async def test_aggregated_roles_have_the_rules_of_others(sandbox):
         'subjects': [{'kind': 'User', 'name': 'plain'}],
         'roleRef': {'apiGroup': RBAC, 'kind': 'ClusterRole', 'name': 'view'}})
     user = User('plain')
-    assert sandbox._access.allows(user, Attempt(verb='get', resource='pods', namespace='x'))
-    assert not sandbox._access.allows(user, Attempt(verb='get', resource='secrets', namespace='x'))
+    assert sandbox._access.allows(user, Target(verb='get', resource='pods', namespace='x'))
+    assert not sandbox._access.allows(user, Target(verb='get', resource='secrets', namespace='x'))
 
 
 async def test_service_accounts_have_tokens_as_long_as_they_are_there(sandbox, http, session):

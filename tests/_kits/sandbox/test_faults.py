@@ -6,10 +6,12 @@ import aiohttp
 import pytest
 
 from kopf._kits.sandbox import faults
-from kopf._kits.sandbox.faults import Fault, Target
+from kopf._kits.sandbox.faults import Fault
+from kopf._kits.sandbox.requests import Target
 from tests._kits.sandbox.conftest import CMS, cm
 
-POD = Target.of_resource('patch', 'apps', 'deployments', '', 'default', 'one')
+POD = Target(
+    verb='patch', group='apps', resource='deployments', namespace='default', name='one')
 
 
 @pytest.mark.parametrize(('options', 'is_about'), [
