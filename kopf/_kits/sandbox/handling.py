@@ -174,7 +174,7 @@ class Handler:
         watch = Watch(self._cluster, request)
         response = web.StreamResponse(headers={**HEADERS, 'Content-Type': JSON})
         response.enable_chunked_encoding()
-        forget = self._watches.add(watch, request.kind)
+        self._watches.add(watch)
         try:
             await response.prepare(http)
             if self._faults.hitting(target, 'expire'):
@@ -188,7 +188,7 @@ class Handler:
                     await response.write(chunk)
             await response.write_eof()
         finally:
-            forget()
+            self._watches.forget(watch)
         return response
 
     async def _interfere(

@@ -9,6 +9,7 @@ import random
 from collections.abc import AsyncGenerator, Callable, Hashable
 from typing import Any
 
+from kopf._cogs.aiokits import timeouts
 from kopf._kits.sandbox import encoding, objects, reading, tables
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
@@ -35,7 +36,7 @@ class Watch:
         reading.check_list_options(request)
         self._cluster = cluster
         self._request = request
-        self._kind = request.kind
+        self.kind = request.kind
         self._selection = reading.selection_of(request)
         self._bookmarks = request.flag('allowWatchBookmarks')
         self._initial = request.flag('sendInitialEvents')
@@ -50,8 +51,6 @@ class Watch:
         self._error: APIError | None = None
         self._timeout = request.number('timeoutSeconds') or random.uniform(1800, 3600)
         self._since = self._revision()
-        self._known = self._reach()
-        self._backlog = self._changes()
 
     def _revision(self) -> int | None:
         text = self._request.option('resourceVersion')
@@ -67,17 +66,6 @@ class Watch:
         """The latest revision that this watch can show now."""
         return self._request.known(self._cluster.store.revision)
 
-    def _changes(self) -> list[Change] | None:
-        """What has changed since the revision asked for; none if it starts with what there is."""
-        if self._since is None or self._initial:
-            return None
-        try:
-            return list(self._cluster.store.since(stored_resource(self._kind), self._since))
-        except TooOld:
-            self._error = Expired(
-                f"too old resource version: {self._since} ({self._cluster.store.compacted})")
-            return []
-
     def end(self, error: APIError | None = None) -> None:
         """End the watch after the pending lines, with the error as the last line."""
         self._over = True
@@ -85,15 +73,11 @@ class Watch:
         self._woken.set()
 
     async def lines(self) -> AsyncGenerator[bytes, None]:
-        if self._error:
-            yield error_line(self._error)
-            return
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        unlisten = self._cluster.store.listen(stored_resource(self._kind), self._hear)
+        unlisten = self._cluster.store.listen(stored_resource(self.kind), self._hear)
         if self._request.lag is not None:
             self._request.lag.wait(self._woken.set)
-        timers = [loop.call_at(deadline, self._woken.set)]
         try:
             for chunk in self._beginning():
                 yield chunk
@@ -102,23 +86,18 @@ class Watch:
                 chunk = b''.join(filter(None, map(self._line, self._take())))
                 if chunk:
                     yield chunk
-                    continue
-                if self._over or loop.time() >= deadline:
+                elif self._over or loop.time() >= deadline:
                     break
-                if loop.time() >= bookmark:
+                elif loop.time() >= bookmark:
                     bookmark = self._next_bookmark(loop.time(), deadline)
                     yield self._bookmark()
-                    continue
-                timer = loop.call_at(min(bookmark, deadline), self._woken.set)
-                await self._woken.wait()
-                timer.cancel()
-                self._woken.clear()
+                else:
+                    await timeouts.wait(self._woken, min(bookmark, deadline) - loop.time())
+                    self._woken.clear()
             if self._error:
                 yield error_line(self._error)
         finally:
             unlisten()
-            for timer in timers:
-                timer.cancel()
 
     def _next_bookmark(self, now: float, deadline: float) -> float:
         """
@@ -147,55 +126,45 @@ class Watch:
 
     def _beginning(self) -> list[bytes]:
         """Lines for what was there before the watch began, in chunks."""
-        if self._backlog is not None:
-            self._pending.extendleft(reversed(self._backlog))
-            self._backlog = None
-            lines = [self._line(change) for change in self._take()]
-        elif self._initial or not self._request.option('sendInitialEvents'):
-            store, resource = self._cluster.store, stored_resource(self._kind)
-            self._known = reach = self._reach()
-            entries = store.select(resource, self._request.namespace)
-            if reach < store.revision:
-                entries = store.select_at(reach, resource, self._request.namespace)
-                self._pending.extend(store.since(resource, reach))
-            lines = [
-                self._show('ADDED', entry) for entry in entries if self._selection.matches(entry)
-            ]
-            if self._initial and self._bookmarks:
-                lines.append(self._bookmark(initial=True))
-        else:
-            lines = []
+        store, resource = self._cluster.store, stored_resource(self.kind)
+        if self._since is not None and not self._initial:
+            try:
+                self._pending.extend(store.since(resource, self._since))
+            except TooOld:
+                self.end(Expired(f"too old resource version: {self._since} ({store.compacted})"))
+            return []
+        if self._request.option('sendInitialEvents') and not self._initial:
+            return []
+        reach = self._reach()
+        entries = store.select(resource, self._request.namespace)
+        if reach < store.revision:
+            entries = store.select_at(reach, resource, self._request.namespace)
+            self._pending.extend(store.since(resource, reach))
+        lines = [self._show('ADDED', entry) for entry in entries if self._selection.matches(entry)]
+        if self._initial and self._bookmarks:
+            lines.append(self._bookmark(initial=True))
         return [b''.join(lines[i:i + 500]) for i in range(0, len(lines), 500)]
 
     def _line(self, change: Change) -> bytes:
         """The line for a change as this watcher sees it; empty if it does not concern it."""
-        self._known = change.revision
-        if not self._selection and not self._selection.namespace:
-            if self._maker:
-                return self._show(change.type, change.new)
-            line = change.shown.get(self._shape)
-            if line is None:
-                line = change.shown[self._shape] = self._show(change.type, change.new)
-            return line
+        type: str = change.type
         namespace = self._selection.namespace
         if namespace and change.new.key[0] != namespace:
             return b''
         if self._selection:
             before = change.old is not None and self._selection.matches(change.old)
-            after = change.type != 'DELETED' and self._selection.matches(change.new)
+            after = type != 'DELETED' and self._selection.matches(change.new)
             if not before and not after:
                 return b''
-            shown = 'MODIFIED' if before and after else 'ADDED' if after else 'DELETED'
-            if before and not after and change.type != 'DELETED':
+            if not after and type != 'DELETED':
                 return self._left(change)
-        else:
-            shown = change.type
+            type = 'MODIFIED' if before and after else 'ADDED' if after else 'DELETED'
         if self._maker:
-            return self._show(shown, change.new)
-        key = (self._shape, shown)
+            return self._show(type, change.new)
+        key = (self._shape, type)
         line = change.shown.get(key)
         if line is None:
-            line = change.shown[key] = self._show(shown, change.new)
+            line = change.shown[key] = self._show(type, change.new)
         return line
 
     def _left(self, change: Change) -> bytes:
@@ -208,7 +177,7 @@ class Watch:
             objects.encode_object(self._cluster.kind(change.resource), obj), change.old.labels))
 
     def _show(self, type: str, entry: Entry) -> bytes:
-        raw = objects.view(self._kind, entry.raw)
+        raw = objects.view(self.kind, entry.raw)
         if self._maker:
             obj = encoding.decode_own(raw)
             self._maker.now = self._cluster.clock()
@@ -222,8 +191,7 @@ class Watch:
         return b'{"type":"%s","object":%s}\n' % (type.encode(), raw)
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
-        metadata: dict[str, Any] = {
-            'resourceVersion': str(self._known if initial else self._reach())}
+        metadata: dict[str, Any] = {'resourceVersion': str(self._reach())}
         if initial:
             metadata['annotations'] = _INITIAL_END
         obj: Obj
@@ -233,9 +201,9 @@ class Watch:
         elif self._request.accepted.shape:
             obj = tables.partial({'metadata': metadata}, self._request.accepted.version)
         else:
-            obj = {'kind': self._kind.kind, 'apiVersion': self._kind.api_version,
+            obj = {'kind': self.kind.kind, 'apiVersion': self.kind.api_version,
                    'metadata': metadata}
-        encode = encoding.encode_sorted if self._kind.custom else encoding.encode
+        encode = encoding.encode_sorted if self.kind.custom else encoding.encode
         return b'{"type":"BOOKMARK","object":%s}\n' % encode(obj)
 
 
@@ -247,16 +215,15 @@ class Watches:
     """All watches that are open, so that they can be ended."""
 
     def __init__(self) -> None:
-        self._open: dict[object, tuple[Watch, Kind]] = {}
+        self._open: dict[Watch, None] = {}
 
-    def add(self, watch: Watch, kind: Kind) -> Callable[[], None]:
-        """Returns how to forget it."""
-        token = object()
-        self._open[token] = (watch, kind)
-        return lambda: (self._open.pop(token, None), None)[1]
+    def add(self, watch: Watch) -> None:
+        self._open[watch] = None
 
-    def end(self, kinds: Callable[[Kind], bool] = lambda kind: True,
-            error: APIError | None = None) -> None:
-        for watch, kind in list(self._open.values()):
-            if kinds(kind):
-                watch.end(error)
+    def forget(self, watch: Watch) -> None:
+        del self._open[watch]
+
+    def end(self, kinds: Callable[[Kind], bool] = lambda kind: True) -> None:
+        for watch in list(self._open):
+            if kinds(watch.kind):
+                watch.end()
