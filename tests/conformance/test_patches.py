@@ -208,6 +208,28 @@ def test_applying_needs_a_manager(api, cms):
     assert answer.messages == ['Required value: is required for apply patch']
 
 
+@pytest.mark.parametrize(('change', 'shown'), [
+    ({'kind': None}, '/v1, Kind='),
+    ({'apiVersion': None}, '/, Kind=ConfigMap'),
+    ({'kind': 'Other'}, '/v1, Kind=Other'),
+    ({'apiVersion': 'x/v2'}, 'x/v2, Kind=ConfigMap'),
+])
+def test_applied_objects_have_the_type_of_the_resource(api, one, change, shown):
+    answer = api.apply(one, {**make('one'), 'apiVersion': 'v1', 'kind': 'ConfigMap', **change})
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == f'invalid object type: {shown}'
+
+
+def test_builtin_objects_are_patched_without_a_kind(api, one):
+    assert api.patch(one, {'kind': None}, MERGE).ok['kind'] == 'ConfigMap'
+
+
+def test_custom_objects_are_not_patched_without_a_kind(api, free):
+    answer = api.patch(free, {'kind': None}, MERGE)
+    assert answer.error == (422, 'Invalid')
+    assert "Object 'Kind' is missing in '{" in answer['message']
+
+
 def test_applying_again_removes_what_is_not_told_any_more(api, cms):
     api.apply(f'{cms}/one', make('one', data={'a': '1', 'b': '2'})).ok
     assert api.apply(f'{cms}/one', make('one', data={'b': '2'})).ok['data'] == {'b': '2'}

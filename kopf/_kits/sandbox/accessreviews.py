@@ -102,8 +102,7 @@ class Reviews:
     def issue_token(self, request: Request) -> tuple[int, bytes]:
         """A token for a service account (``TokenRequest``)."""
         entry = self._cluster.get(request.kind, (request.namespace, request.name))
-        found = objects.decode_any(
-            request.body, request.content_type.partition(';')[0]) if request.body else {}
+        found = objects.decode_any(request.body, request.media_type) if request.body else {}
         spec: dict[str, Any] = found.get('spec') or {}
         seconds = spec.get('expirationSeconds')
         seconds = DEFAULT_SECONDS if seconds is None else seconds

@@ -46,9 +46,8 @@ def parse_deletion(request: Request, kinds: Kinds) -> Deletion:
     """The options in the body; without a body, those in the query."""
     options: Obj
     if request.body.strip():
-        media_type = request.content_type.partition(';')[0].strip().lower()
         try:
-            found = objects.decode_any(request.body, media_type)
+            found = objects.decode_any(request.body, request.media_type)
         except encoding.DecodingError as e:
             raise BadRequest(f"couldn't get version/kind; json parse error: {e}") from None
         if not isinstance(found, dict):

@@ -4,6 +4,7 @@ Objects in requests and answers: decoded from bodies, encoded for the store and 
 import functools
 import json
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import yaml
@@ -12,7 +13,14 @@ from kopf._kits.sandbox import builtins, encoding, protobuf, schemas
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
 from kopf._kits.sandbox.schemas import decoding, definitions, pruning
-from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, Obj, UnsupportedMediaType
+from kopf._kits.sandbox.statuses import (
+    APIError,
+    BadRequest,
+    Cause,
+    Invalid,
+    Obj,
+    UnsupportedMediaType,
+)
 
 METADATA_ORDER = (
     'name', 'generateName', 'namespace', 'selfLink', 'uid', 'resourceVersion', 'generation',
@@ -84,60 +92,77 @@ def decode_object(request: Request, kinds: Kinds) -> Obj:
     Raises the errors of the API for anything that is not such an object.
     """
     kind, body = request.kind, request.body
-    media_type = request.content_type.partition(';')[0].strip().lower() or MEDIA_TYPES[0]
+    media_type = request.media_type or MEDIA_TYPES[0]
     if media_type not in MEDIA_TYPES and (kind.custom or media_type != protobuf.MEDIA_TYPE):
         raise UnsupportedMediaType([*MEDIA_TYPES, protobuf.MEDIA_TYPE])
+
+    def unrecognized(why: str) -> BadRequest:
+        return BadRequest(
+            f"the object provided is unrecognized (must be of type {kind.kind}): "
+            f"{why} ({_summary(body)})")
+
+    def unhandled(why: str) -> BadRequest:
+        version = (obj.get('apiVersion') or kind.version).rpartition('/')[2]
+        return BadRequest(f'{obj.get("kind") or kind.kind} in version "{version}" '
+                          f'cannot be handled as a {kind.kind}: {why}')
+
     try:
         obj = decode_any(body, media_type)
     except encoding.DecodingError as e:
         prefix = '' if media_type == 'application/yaml' else \
             "couldn't get version/kind; json parse error: "
-        raise _unrecognized(kind, f"{prefix}{e}", body) from None
+        raise unrecognized(f"{prefix}{e}") from None
     if not isinstance(obj, dict):
-        raise _unrecognized(
-            kind, "couldn't get version/kind; json parse error: json: cannot unmarshal "
-                  f"{json_type(obj)} into Go value of type {_TYPE_META}", body)
+        raise unrecognized("couldn't get version/kind; json parse error: json: cannot unmarshal "
+                           f"{json_type(obj)} into Go value of type {_TYPE_META}")
+    are_told = request.option('fieldValidation') != 'Ignore' and media_type == MEDIA_TYPES[0]
+    doubled = encoding.duplicates(body) if are_told and encoding.has_duplicates(body) else []
+    return accept(request, kinds, obj, unrecognized, unhandled, body=body, doubled=doubled)
+
+
+def accept(
+        request: Request, kinds: Kinds, obj: Obj, unrecognized: Callable[[str], APIError],
+        unhandled: Callable[[str], APIError], *, body: bytes = b'', doubled: Iterable[str] = (),
+) -> Obj:
+    """
+    Make a decoded object what the kind of the request knows of it.
+
+    Raises what the functions make of the causes: of objects of no type, and of those that do not
+    fit the type. Tells of unknown or ``doubled`` fields as the request's ``fieldValidation`` wants.
+    """
+    kind = request.kind
     for key in ('apiVersion', 'kind'):
         if not isinstance(obj.get(key, ''), (str, type(None))):
-            raise _unrecognized(
-                kind, "couldn't get version/kind; json parse error: json: cannot unmarshal "
-                      f"{json_type(obj[key])} into Go struct field .{key} of type string", body)
-    check_type(kind, obj, kinds, body)
+            raise unrecognized(
+                "couldn't get version/kind; json parse error: json: cannot unmarshal "
+                f"{json_type(obj[key])} into Go struct field .{key} of type string")
+    name, api_version = obj.get('kind') or '', obj.get('apiVersion') or ''
+    if not kind.custom:
+        name, api_version = name or kind.kind, api_version or kind.api_version
+        if (name, api_version) != (kind.kind, kind.api_version):
+            raise unhandled(conversion_error(kind, name, api_version, kinds))
+        obj = {**obj, 'kind': name, 'apiVersion': api_version}
+    elif not name:
+        text = (body or encoding.encode_sorted(obj)).decode('utf-8', 'replace').strip()
+        raise unrecognized(f"Object 'Kind' is missing in '{text}'")
+    elif api_version != kind.api_version:
+        raise BadRequest(f"the API version in the data ({api_version}) does not match "
+                         f"the expected API version ({kind.api_version})")
     try:
         obj, unknown = conform(kind, obj)
     except decoding.Undecodable as e:
-        raise BadRequest(f'{kind.kind} in version "{kind.version}" cannot be handled as a '
-                         f'{kind.kind}: {e}') from None
-    if kind.custom and obj['kind'] != kind.kind:
-        raise Invalid.on(kind.group, obj['kind'], obj['metadata'].get('name', ''), [
-            Cause('FieldValueInvalid', 'kind',
-                  f'Invalid value: "{obj["kind"]}": must be {kind.kind}')])
-    if request.option('fieldValidation') != 'Ignore':
-        problems = [f'unknown field "{path}"' for path in unknown]
-        if media_type == MEDIA_TYPES[0] and encoding.has_duplicates(body):
-            problems = [f'duplicate field "{path}"' for path in encoding.duplicates(body)] \
-                + problems
-        report_fields(request, problems)
+        raise unhandled(str(e)) from None
+    if name != kind.kind:
+        raise Invalid.on(kind.group, name, obj['metadata'].get('name', ''), [Cause(
+            'FieldValueInvalid', 'kind', f'Invalid value: "{name}": must be {kind.kind}')])
+    validation = request.option('fieldValidation')
+    problems = [*(f'duplicate field "{path}"' for path in doubled),
+                *(f'unknown field "{path}"' for path in unknown)]
+    if problems and validation == 'Strict':
+        raise unhandled(f"strict decoding error: {', '.join(problems)}")
+    if validation != 'Ignore':
+        request.warnings.extend(text for text in problems if text not in request.warnings)
     return obj
-
-
-def check_type(kind: Kind, obj: Obj, kinds: Kinds, body: bytes) -> None:
-    """Make it the kind's own ``kind`` and ``apiVersion``, or refuse the object for them."""
-    name, api_version = obj.get('kind') or '', obj.get('apiVersion') or ''
-    if kind.custom:
-        if not name:
-            text = body.decode('utf-8', 'replace').strip()
-            raise _unrecognized(kind, f"Object 'Kind' is missing in '{text}'", body)
-        if api_version != kind.api_version:
-            raise BadRequest(f"the API version in the data ({api_version}) does not match "
-                             f"the expected API version ({kind.api_version})")
-        return
-    name, api_version = name or kind.kind, api_version or kind.api_version
-    if (name, api_version) != (kind.kind, kind.api_version):
-        raise BadRequest(
-            f'{name} in version "{api_version.rpartition("/")[2]}" cannot be handled as a '
-            f'{kind.kind}: {conversion_error(kind, name, api_version, kinds)}')
-    obj['kind'], obj['apiVersion'] = name, api_version
 
 
 def conversion_error(kind: Kind, name: str, api_version: str, kinds: Kinds) -> str:
@@ -169,25 +194,6 @@ def conform(kind: Kind, obj: Obj) -> tuple[Obj, list[str]]:
 
 
 _has_embedded = functools.lru_cache(maxsize=1024)(decoding.has_embedded)
-
-
-def report_fields(request: Request, problems: list[str]) -> None:
-    """Tell of unknown or doubled fields as the request's ``fieldValidation`` wants it."""
-    validation = request.option('fieldValidation')
-    if not problems or validation == 'Ignore':
-        return
-    if validation == 'Strict':
-        kind = request.kind
-        raise BadRequest(
-            f'{kind.kind} in version "{kind.version}" cannot be handled as a {kind.kind}: '
-            f"strict decoding error: {', '.join(problems)}")
-    request.warnings.extend(problem for problem in problems if problem not in request.warnings)
-
-
-def _unrecognized(kind: Kind, why: str, body: bytes) -> BadRequest:
-    return BadRequest(
-        f"the object provided is unrecognized (must be of type {kind.kind}): "
-        f"{why} ({_summary(body)})")
 
 
 def _summary(body: bytes) -> str:

@@ -121,6 +121,11 @@ class Request:
         return revision if self.lag is None or self.lag.is_over else self.lag.revision
 
     @property
+    def media_type(self) -> str:
+        """The format of the body."""
+        return self.content_type.partition(';')[0].strip().lower()
+
+    @property
     def dry_run(self) -> bool:
         return 'All' in self.query.get('dryRun', ())
 
@@ -131,8 +136,7 @@ class Request:
     @property
     def applies(self) -> bool:
         """Whether it is a server-side apply."""
-        return self.verb == 'patch' and \
-            self.content_type.partition(';')[0].strip().lower() == 'application/apply-patch+yaml'
+        return self.verb == 'patch' and self.media_type == 'application/apply-patch+yaml'
 
     def check_options(self, options: str) -> None:
         """Refuse what ``options`` (e.g. ``CreateOptions``) of this request must not be."""

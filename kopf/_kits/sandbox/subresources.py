@@ -55,14 +55,14 @@ class Subresources:
     # Scales.
 
     async def _rescale(self, request: Request) -> tuple[int, bytes]:
-        as_scale = dataclasses.replace(request, kind=SCALE, warnings=request.warnings)
-        request.check_options('UpdateOptions' if request.verb == 'update' else 'PatchOptions')
+        as_scale = dataclasses.replace(request, kind=SCALE)
         if request.verb == 'patch':
             patch = Patch(self._cluster, as_scale)
             result = await self._writer.change(
                 request, lambda old: self._rescaled(request, old, patch.apply(
                     scale_of(request.kind, old))))
         else:
+            request.check_options('UpdateOptions')
             obj = objects.decode_object(as_scale, self._cluster.kinds)
             result = await self._writer.change(
                 request, lambda old: self._rescaled(request, old, obj))

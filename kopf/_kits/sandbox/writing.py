@@ -91,11 +91,10 @@ class Writer:
     async def update(self, request: Request) -> tuple[int, bytes]:
         request.check_options('UpdateOptions')
         obj = objects.decode_object(request, self._cluster.kinds)
-        self._check_name(request, obj)
+        check_name(request, obj)
         self._place(request, obj)
-        key = (request.namespace, request.name)
         if rules.is_created_by_update(request.kind) and not request.subresource \
-                and self._cluster.store.get(stored_resource(request.kind), key) is None:
+                and not self._is_there(request):
             obj['metadata'].pop('resourceVersion', None)
             return 201, self._shown(request, await self.create_object(request, obj))
         return 200, self._shown(
@@ -103,21 +102,14 @@ class Writer:
 
     async def patch(self, request: Request) -> tuple[int, bytes]:
         patch = Patch(self._cluster, request)
-        created = False
-
-        def changed(old: Obj) -> Obj:
-            return patch.apply(old)
-
-        key = (request.namespace, request.name)
-        if patch.creates and self._cluster.store.get(stored_resource(request.kind), key) is None:
-            if request.subresource:
-                raise NotFound(request.kind.group, request.kind.plural, request.name)
+        if request.applies and not request.subresource and not self._is_there(request):
             obj = patch.apply(None)
-            created = True
-            result = await self.create_object(request, obj)
-        else:
-            result = await self.change(request, changed)
-        return 201 if created else 200, self._shown(request, result)
+            return 201, self._shown(request, await self.create_object(request, obj))
+        return 200, self._shown(request, await self.change(request, patch.apply))
+
+    def _is_there(self, request: Request) -> bool:
+        key = (request.namespace, request.name)
+        return self._cluster.store.get(stored_resource(request.kind), key) is not None
 
     async def change(
             self, request: Request, changed: Callable[[Obj], Obj], *, replacing: bool = False,
@@ -135,16 +127,16 @@ class Writer:
             new = changed(cluster.load(kind, entry))
             self._check_revision(request, new, entry, replacing)
             if not replacing:
-                self._check_name(request, new)
+                check_name(request, new)
                 self._place(request, new)
-            new = await self._prepared(request, new, old, replacing)
+            new = await self._prepared(request, new, old)
             if cluster.store.get(stored_resource(kind), key) is entry:
                 break
             if attempt == ATTEMPTS - 1 or (replacing and new['metadata'].get('resourceVersion')):
                 raise Conflict.on(kind.group, kind.plural, request.name)
         return self._commit(request, new, old, entry)
 
-    async def _prepared(self, request: Request, new: Obj, old: Obj, replacing: bool) -> Obj:
+    async def _prepared(self, request: Request, new: Obj, old: Obj) -> Obj:
         cluster, kind = self._cluster, request.kind
         new = self._completed(request, new, old)
         if not request.applies:
@@ -225,25 +217,13 @@ class Writer:
     def _place(self, request: Request, obj: Obj) -> None:
         metadata = obj['metadata']
         namespace = metadata.get('namespace') or ''
-        if request.kind.namespaced:
-            if namespace and namespace != request.namespace:
-                raise BadRequest("the namespace of the provided object does not match "
-                                 "the namespace sent on the request")
-            metadata['namespace'] = request.namespace
-        elif namespace:
+        if namespace and namespace != request.namespace:
             raise BadRequest("the namespace of the provided object does not match "
                              "the namespace sent on the request")
+        if request.kind.namespaced:
+            metadata['namespace'] = request.namespace
         else:
             metadata.pop('namespace', None)
-
-    def _check_name(self, request: Request, obj: Obj) -> None:
-        name = obj['metadata'].get('name') or ''
-        if not name:
-            raise BadRequest(f"the name of the object ({request.name} based on URL) was "
-                             "undeterminable: name must be provided")
-        if name != request.name:
-            raise BadRequest(f"the name of the object ({name}) does not match "
-                             f"the name on the URL ({request.name})")
 
     def _check_revision(
             self, request: Request, new: Obj, entry: Entry, replacing: bool,
@@ -289,6 +269,17 @@ class Writer:
     def _shown(self, request: Request, obj: Obj) -> bytes:
         raw = objects.encode_object(request.kind, obj)
         return reading.shaped(self._cluster, request, raw)
+
+
+def check_name(request: Request, obj: Obj) -> None:
+    """Raises `BadRequest` if the object has another name than the URL, or none."""
+    name = obj['metadata'].get('name') or ''
+    if not name:
+        raise BadRequest(f"the name of the object ({request.name} based on URL) was "
+                         "undeterminable: name must be provided")
+    if name != request.name:
+        raise BadRequest(f"the name of the object ({name}) does not match "
+                         f"the name on the URL ({request.name})")
 
 
 #: What clients cannot change; where they leave it out, it stays.
