@@ -4,10 +4,10 @@ Deleting: at once, or by a timestamp where finalizers, grace or contents hold th
 import datetime
 from dataclasses import dataclass
 
-from kopf._kits.sandbox import encoding, objects
+from kopf._kits.sandbox import encoding, objects, wordings
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
 from kopf._kits.sandbox.kinds import Kind, Kinds
-from kopf._kits.sandbox.requests import META_GROUP, Request
+from kopf._kits.sandbox.requests import META_GROUP, Request, dry_run_causes
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Conflict, Invalid, Obj
 from kopf._kits.sandbox.storage import Entry
 
@@ -85,19 +85,14 @@ def _checked(options: Obj, request: Request) -> Deletion:
                 f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: json: '
                 f"cannot unmarshal {objects.json_type(value)} into Go struct field "
                 f"DeleteOptions.{field}")
-    causes = []
+    causes: list[Cause] = []
     if policy and orphans is not None:
-        causes.append(Cause(
-            'FieldValueInvalid', 'propagationPolicy', f'Invalid value: "{policy}": '
+        causes.append(wordings.invalid(
+            'propagationPolicy', policy,
             "orphanDependents and deletionPropagation cannot be both set"))
     elif policy and policy not in POLICIES:
-        causes.append(Cause(
-            'FieldValueNotSupported', 'propagationPolicy', f'Unsupported value: "{policy}": '
-            'supported values: "Foreground", "Background", "Orphan", "nil"'))
-    if any(value != 'All' for value in dry_run):
-        shown = ' '.join(f'"{value}"' for value in dry_run)
-        causes.append(Cause('FieldValueNotSupported', 'dryRun',
-                            f'Unsupported value: [{shown}]: supported values: "All"'))
+        causes.append(wordings.unsupported('propagationPolicy', policy, [*POLICIES, 'nil']))
+    causes += dry_run_causes(dry_run)
     if causes:
         raise Invalid.on(META_GROUP, 'DeleteOptions', '', causes)
     if orphans is not None:

@@ -9,14 +9,13 @@ from typing import Any
 
 import yaml
 
-from kopf._kits.sandbox import builtins, encoding, protobuf, schemas
+from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
 from kopf._kits.sandbox.schemas import decoding, definitions, pruning
 from kopf._kits.sandbox.statuses import (
     APIError,
     BadRequest,
-    Cause,
     Invalid,
     Obj,
     UnsupportedMediaType,
@@ -153,8 +152,8 @@ def accept(
     except decoding.Undecodable as e:
         raise unhandled(str(e)) from None
     if name != kind.kind:
-        raise Invalid.on(kind.group, name, obj['metadata'].get('name', ''), [Cause(
-            'FieldValueInvalid', 'kind', f'Invalid value: "{name}": must be {kind.kind}')])
+        raise Invalid.on(kind.group, name, obj['metadata'].get('name', ''), [
+            wordings.invalid('kind', name, f"must be {kind.kind}")])
     validation = request.option('fieldValidation')
     problems = [*(f'duplicate field "{path}"' for path in doubled),
                 *(f'unknown field "{path}"' for path in unknown)]

@@ -3,14 +3,13 @@ Patches in requests: decoded once, applied to whatever the object is by then.
 """
 from typing import Any
 
-from kopf._kits.sandbox import encoding, managedfields, objects, patching
+from kopf._kits.sandbox import encoding, managedfields, objects, patching, wordings
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.requests import META_GROUP, Request
 from kopf._kits.sandbox.schemas import definitions
 from kopf._kits.sandbox.statuses import (
     APIError,
     BadRequest,
-    Cause,
     Invalid,
     Obj,
     UnsupportedMediaType,
@@ -56,9 +55,7 @@ class Patch:
 
         def rejected(why: str) -> APIError:
             encode = encoding.encode_sorted if kind.custom else encoding.encode
-            text = encode(made).decode().replace('\\', '\\\\').replace('"', '\\"')
-            return Invalid.on('', '', '', [Cause(
-                'FieldValueInvalid', 'patch', f'Invalid value: "{text}": {why}')])
+            return Invalid.on('', '', '', [wordings.invalid('patch', encode(made).decode(), why)])
 
         if not isinstance(made, dict):
             raise rejected(f"json: cannot unmarshal {objects.json_type(made)} "
@@ -81,11 +78,9 @@ class Patch:
         self._request.check_options('PatchOptions')
         causes = []
         if self._request.applies and not self._request.option('fieldManager'):
-            causes.append(Cause('FieldValueRequired', 'fieldManager',
-                                "Required value: is required for apply patch"))
+            causes.append(wordings.required('fieldManager', "is required for apply patch"))
         if not self._request.applies and self._request.option('force'):
-            causes.append(Cause('FieldValueForbidden', 'force',
-                                "Forbidden: may not be specified for non-apply patch"))
+            causes.append(wordings.forbidden('force', "may not be specified for non-apply patch"))
         if causes:
             raise Invalid.on(META_GROUP, 'PatchOptions', '', causes)
 

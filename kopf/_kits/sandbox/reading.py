@@ -14,6 +14,7 @@ from kopf._kits.sandbox import (
     selecting,
     shardranges,
     tables,
+    wordings,
 )
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
@@ -105,7 +106,7 @@ def check_list_options(request: Request) -> None:
     causes: list[Cause] = []
 
     def forbid(field: str, why: str) -> None:
-        causes.append(Cause('FieldValueForbidden', field, f"Forbidden: {why}"))
+        causes.append(wordings.forbidden(field, why))
 
     field = 'resourceVersionMatch'
     initial = request.option('sendInitialEvents')
@@ -117,18 +118,14 @@ def check_list_options(request: Request) -> None:
     elif watching and initial and match != 'NotOlderThan':
         forbid(field, "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan")
         if match:
-            causes.append(Cause(
-                'FieldValueNotSupported', field,
-                f'Unsupported value: "{match}": supported values: "NotOlderThan"'))
+            causes.append(wordings.unsupported(field, match, ['NotOlderThan']))
     elif not watching and initial:
         forbid('sendInitialEvents', "sendInitialEvents is forbidden for list")
     elif not watching and match:
         if not revision:
             forbid(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")
         elif match not in ('Exact', 'NotOlderThan'):
-            causes.append(Cause(
-                'FieldValueNotSupported', field, f'Unsupported value: "{match}": '
-                'supported values: "Exact", "NotOlderThan", ""'))
+            causes.append(wordings.unsupported(field, match, ['Exact', 'NotOlderThan', '']))
         elif request.option('continue'):
             forbid(field, "resourceVersionMatch is forbidden when continue is provided")
         elif match == 'Exact' and revision == '0':

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from kopf._kits.sandbox import wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable, qualified
@@ -140,19 +141,17 @@ class Request:
 
     def check_options(self, options: str) -> None:
         """Refuse what ``options`` (e.g. ``CreateOptions``) of this request must not be."""
-        causes = [*_dry_run_causes(self.query.get('dryRun', ()))]
-        validation = self.option('fieldValidation')
-        if validation not in ('', 'Ignore', 'Strict', 'Warn'):
-            causes.append(Cause(
-                'FieldValueNotSupported', 'fieldValidation',
-                f'Unsupported value: "{validation}": '
-                'supported values: "", "Ignore", "Strict", "Warn"'))
+        causes = dry_run_causes(self.query.get('dryRun', ()))
+        validation, supported = self.option('fieldValidation'), ('', 'Ignore', 'Strict', 'Warn')
+        if validation not in supported:
+            causes.append(wordings.unsupported('fieldValidation', validation, supported))
         causes.extend(_manager_causes(self.option('fieldManager')))
         if causes:
             raise Invalid.on(META_GROUP, options, '', causes)
 
 
-def _dry_run_causes(values: Sequence[str]) -> list[Cause]:
+def dry_run_causes(values: Sequence[str]) -> list[Cause]:
+    """What is wrong with the values of ``dryRun``."""
     if all(value == 'All' for value in values):
         return []
     shown = ' '.join(f'"{value}"' for value in values)
@@ -162,8 +161,7 @@ def _dry_run_causes(values: Sequence[str]) -> list[Cause]:
 
 def _manager_causes(manager: str) -> list[Cause]:
     if len(manager.encode()) > 128:
-        return [Cause('FieldValueTooLong', 'fieldManager',
-                      "Too long: may not be more than 128 bytes")]
+        return [wordings.too_long('fieldManager', 128)]
     for index, char in enumerate(manager):
         if not char.isprintable():
             quoted = manager.encode('unicode_escape').decode()

@@ -7,7 +7,7 @@ admission webhooks are called, the whole operation is repeated.
 import copy
 from collections.abc import Callable
 
-from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules
+from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules, wordings
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.deleting import (
@@ -22,7 +22,6 @@ from kopf._kits.sandbox.statuses import (
     AlreadyExists,
     APIError,
     BadRequest,
-    Cause,
     Conflict,
     Forbidden,
     Invalid,
@@ -239,9 +238,9 @@ class Writer:
                 f"{metadata['uid']}, UID in object meta: {entry.uid}")
         if not revision or revision == '0':
             if replacing and kind.custom:
-                raise Invalid.on(kind.group, kind.plural, request.name, [Cause(
-                    'FieldValueInvalid', 'metadata.resourceVersion',
-                    "Invalid value: 0: must be specified for an update")])
+                raise Invalid.on(kind.group, kind.plural, request.name, [
+                    wordings.invalid(
+                        'metadata.resourceVersion', 0, "must be specified for an update")])
         elif not (revision.isdecimal() and revision.isascii()):
             raise APIError(f'strconv.ParseUint: parsing "{revision}": invalid syntax', reason='')
         elif int(revision) != entry.revision:
