@@ -46,12 +46,9 @@ class Cluster:
     def kind(self, resource: Resource) -> Kind:
         """The version that the resource is stored in. Raises `NotFound` if there is none."""
         kinds = self.kinds.of_resource(*resource)
-        for kind in kinds:
-            if kind.version == kind.storage_version:
-                return kind
         if not kinds:
             raise NotFound
-        return kinds[0]
+        return next((kind for kind in kinds if kind.version == kind.storage_version), kinds[0])
 
     def get(self, kind: Kind, key: Key) -> Entry:
         """The stored object. Raises `NotFound`."""
@@ -62,27 +59,23 @@ class Cluster:
 
     def put(self, kind: Kind, obj: Obj) -> Entry:
         """Store an object that is checked and complete; it is stored in the storage version."""
-        stored = self.stored_kind(kind)
+        stored = self._stored_kind(kind)
         if stored is not kind:
             obj = objects.converted(stored, obj)
         return self.store.put(
             stored_resource(kind), key_of(obj), obj, lambda o: objects.encode_object(stored, o))
 
     def remove(self, kind: Kind, key: Key, last: Obj | None = None) -> Entry:
-        stored = self.stored_kind(kind)
+        stored = self._stored_kind(kind)
         if last is not None and stored is not kind:
             last = objects.converted(stored, last)
         return self.store.remove(
             stored_resource(kind), key, lambda o: objects.encode_object(stored, o), last)
 
-    def stored_kind(self, kind: Kind) -> Kind:
+    def _stored_kind(self, kind: Kind) -> Kind:
         resource = stored_resource(kind)
-        if resource == kind.resource and kind.storage_version == kind.version:
-            return kind
-        for found in self.kinds.of_resource(*resource):
-            if found.version == found.storage_version:
-                return found
-        return kind
+        is_stored = resource == kind.resource and kind.storage_version == kind.version
+        return kind if is_stored else self.kind(resource)
 
     def load(self, kind: Kind, entry: Entry) -> Obj:
         """A copy of a stored object, in this version."""

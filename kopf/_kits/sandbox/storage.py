@@ -24,18 +24,14 @@ Key = tuple[str, str]
 MAX_SIZE = 1536 * 1024
 
 
+@dataclass(slots=True, eq=False)
 class Entry:
     """A state of an object: immutable, shared by all readers."""
-    __slots__ = ('key', 'labels', 'raw', 'revision', 'uid')
-
-    def __init__(
-            self, key: Key, uid: str, revision: int, raw: bytes, labels: dict[str, str] | None,
-    ) -> None:
-        self.key: Key = key
-        self.uid: str = uid
-        self.revision: int = revision
-        self.raw: bytes = raw
-        self.labels: dict[str, str] | None = labels
+    key: Key
+    uid: str
+    revision: int
+    raw: bytes
+    labels: dict[str, str] | None
 
     def decode(self) -> Obj:
         """Decode a copy of the object, which the caller can change."""
@@ -61,18 +57,12 @@ class TooOld(Exception):
     """The revision is not kept any more."""
 
 
+@dataclass(slots=True, eq=False)
 class _Table:
-    __slots__ = ('entries', 'keys', 'listeners')
-
-    def __init__(self) -> None:
-        self.entries: dict[Key, Entry] = {}
-        self.keys: list[Key] | None = []
-        self.listeners: dict[object, Listener] = {}
-
-    def ordered(self) -> list[Key]:
-        if self.keys is None:
-            self.keys = sorted(self.entries)
-        return self.keys
+    entries: dict[Key, Entry] = field(default_factory=dict)
+    #: All keys, in order.
+    keys: list[Key] = field(default_factory=list)
+    listeners: dict[object, Listener] = field(default_factory=dict)
 
 
 class Store:
@@ -82,7 +72,8 @@ class Store:
     """
 
     def __init__(self, *, history: int = 10_000) -> None:
-        self._tables: dict[Resource, _Table] = {}
+        self._tables: collections.defaultdict[Resource, _Table] = \
+            collections.defaultdict(_Table)
         self._changes: collections.deque[Change] = collections.deque()
         self._history = history
         #: The latest revision given; the next one is higher.
@@ -95,20 +86,16 @@ class Store:
     # Reading.
 
     def get(self, resource: Resource, key: Key) -> Entry | None:
-        table = self._tables.get(resource)
-        return None if table is None else table.entries.get(key)
+        return self._tables[resource].entries.get(key)
 
     def select(self, resource: Resource, namespace: str = '', after: Key | None = None) \
             -> Iterator[Entry]:
         """Objects in the order of lists, of one namespace or of all, those after a key."""
-        table = self._tables.get(resource)
-        if table is None:
-            return
-        keys = table.ordered()
-        start = 0 if after is None else bisect.bisect_right(keys, after)
+        table = self._tables[resource]
+        start = 0 if after is None else bisect.bisect_right(table.keys, after)
         if namespace:
-            start = max(start, bisect.bisect_left(keys, (namespace, '')))
-        for key in itertools.islice(keys, start, None):
+            start = max(start, bisect.bisect_left(table.keys, (namespace, '')))
+        for key in itertools.islice(table.keys, start, None):
             if namespace and key[0] != namespace:
                 break
             yield table.entries[key]
@@ -136,8 +123,7 @@ class Store:
                 yield entries[key]
 
     def count(self, resource: Resource) -> int:
-        table = self._tables.get(resource)
-        return 0 if table is None else len(table.entries)
+        return len(self._tables[resource].entries)
 
     def resources(self) -> list[Resource]:
         return [resource for resource, table in self._tables.items() if table.entries]
@@ -157,7 +143,7 @@ class Store:
 
     def listen(self, resource: Resource, listener: Listener) -> Callable[[], None]:
         """Call a function for every change of a resource. The result is a function to stop that."""
-        listeners = self._tables.setdefault(resource, _Table()).listeners
+        listeners = self._tables[resource].listeners
         token = object()
         listeners[token] = listener
         return lambda: (listeners.pop(token, None), None)[1]
@@ -170,7 +156,7 @@ class Store:
 
         Raises `APIError` if it is too large.
         """
-        table = self._tables.setdefault(resource, _Table())
+        table = self._tables[resource]
         old = table.entries.get(key)
         metadata = obj['metadata']
         metadata['resourceVersion'] = str(self.revision + 1)
@@ -180,11 +166,8 @@ class Store:
         self.revision += 1
         new = Entry(key, metadata['uid'], self.revision, raw, metadata.get('labels') or None)
         table.entries[key] = new
-        if old is None and table.keys is not None:
-            if not table.keys or table.keys[-1] < key:
-                table.keys.append(key)
-            else:
-                bisect.insort(table.keys, key)
+        if old is None:
+            bisect.insort(table.keys, key)
         self._record(table, Change(
             'ADDED' if old is None else 'MODIFIED', resource, self.revision, new, old))
         return new
@@ -197,8 +180,7 @@ class Store:
         """
         table = self._tables[resource]
         old = table.entries.pop(key)
-        if table.keys is not None:
-            del table.keys[bisect.bisect_left(table.keys, key)]
+        del table.keys[bisect.bisect_left(table.keys, key)]
         self.revision += 1
         obj = old.decode() if last is None else last
         obj['metadata']['resourceVersion'] = str(self.revision)
@@ -229,14 +211,14 @@ class Store:
     # Surviving.
 
     def dump(self) -> Iterator[tuple[Resource, Entry]]:
-        for resource, table in self._tables.items():
-            for key in table.ordered():
+        for resource, table in list(self._tables.items()):
+            for key in table.keys:
                 yield resource, table.entries[key]
 
     def restore(self, entries: Iterator[tuple[Resource, Entry]], revision: int) -> None:
         """Fill an empty store; what was before it cannot be watched."""
         for resource, entry in entries:
-            table = self._tables.setdefault(resource, _Table())
-            table.entries[entry.key] = entry
-            table.keys = None
+            self._tables[resource].entries[entry.key] = entry
+        for table in self._tables.values():
+            table.keys = sorted(table.entries)
         self.revision = self.compacted = revision
