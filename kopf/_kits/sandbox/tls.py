@@ -5,10 +5,8 @@ import base64
 import contextlib
 import datetime
 import ipaddress
-import os
 import ssl
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,18 +29,11 @@ class Certificates:
         context = ssl.create_default_context(
             ssl.Purpose.CLIENT_AUTH, cadata=self.authority.decode())
         context.verify_mode = ssl.CERT_OPTIONAL
-        with self._files() as (certificate, key):
-            context.load_cert_chain(certificate, key)
+        with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:  # only of this user
+            path = Path(folder, 'server.pem')
+            path.write_bytes(self.server + self.server_key)
+            context.load_cert_chain(path)
         return context
-
-    @contextlib.contextmanager
-    def _files(self) -> Iterator[tuple[Path, Path]]:
-        with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
-            paths = Path(folder, 'server.crt'), Path(folder, 'server.key')
-            for path, content in zip(paths, (self.server, self.server_key), strict=True):
-                with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), 'wb') as file:
-                    file.write(content)
-            yield paths
 
 
 def make(host: str) -> Certificates:
@@ -57,6 +48,9 @@ def make(host: str) -> Certificates:
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
     now = datetime.datetime.now(datetime.UTC)
+    addresses = {ipaddress.ip_address(address) for address in ('127.0.0.1', '::1')}
+    with contextlib.suppress(ValueError):  # it is a name
+        addresses.add(ipaddress.ip_address(host))
 
     def build(
             subject: list[tuple[Any, str]], issuer: x509.Name | None, key: Any, signer: Any,
@@ -86,8 +80,7 @@ def make(host: str) -> Certificates:
         [(NameOID.COMMON_NAME, 'kopf-sandbox')], ca.subject, server_key, ca_key,
         [(x509.SubjectAlternativeName([
             *(x509.DNSName(name) for name in NAMES),
-            *(x509.IPAddress(ipaddress.ip_address(ip)) for ip in dict.fromkeys(
-                ('127.0.0.1', '::1', *_addresses(host)))),
+            *map(x509.IPAddress, addresses),
         ]), False), *usage(ExtendedKeyUsageOID.SERVER_AUTH)])
     admin = build(
         [(NameOID.ORGANIZATION_NAME, 'system:masters'), (NameOID.COMMON_NAME, 'admin')],
@@ -105,13 +98,6 @@ def make(host: str) -> Certificates:
     return Certificates(
         authority=pem(ca), server=pem(server), server_key=key_pem(server_key),
         admin=pem(admin), admin_key=key_pem(admin_key))
-
-
-def _addresses(host: str) -> list[str]:
-    try:
-        return [str(ipaddress.ip_address(host))]
-    except ValueError:
-        return []
 
 
 def encoded(pem: bytes) -> str:
