@@ -49,28 +49,23 @@ class Admission:
 
     def concerns(self, request: Request, operation: str) -> bool:
         """Whether any webhook can be for this request."""
-        if request.kind.group == GROUP:
-            return False
-        return any(
-            webhook.match(self._cluster, request, operation)
-            for resource in (MUTATING, VALIDATING) for webhook in self._webhooks.of(resource))
+        return bool(self._matching(MUTATING, request, operation)
+                    or self._matching(VALIDATING, request, operation))
 
     async def mutate(
             self, request: Request, operation: str, obj: Obj | None, old: Obj | None,
     ) -> Obj | None:
         """Return the object after all mutating webhooks. The caller must complete it again."""
-        called: list[Webhook] = []
-        webhooks = self._matching(MUTATING, request, operation)
-        for webhook, kind in webhooks:
+        called: list[tuple[Webhook, Kind]] = []
+        for webhook, kind in self._matching(MUTATING, request, operation):
             changed = await self._mutate(webhook, kind, request, operation, obj, old)
             if changed is not obj:
                 obj = changed
-                called = [other for other in called if other.is_reinvoked]
-                for other, its_kind in webhooks:
-                    if other in called:
+                for other, its_kind in called:
+                    if other.is_reinvoked:
                         obj = await self._mutate(other, its_kind, request, operation, obj, old)
-                called = []
-            called.append(webhook)
+                called.clear()
+            called.append((webhook, kind))
         return obj
 
     async def validate(
@@ -87,16 +82,9 @@ class Admission:
 
         await asyncio.gather(*(
             ask(webhook, kind)
-            for webhook, kind in self._matching(VALIDATING, request, operation)
-            if webhook.selects(self._cluster, request, (obj, old))))
+            for webhook, kind in self._matching(VALIDATING, request, operation)))
         if errors:
             raise errors[0]
-
-    async def connect(self, request: Request, options: Obj) -> None:
-        """Ask whether the request may connect to what runs; the options are the object then."""
-        if self.concerns(request, 'CONNECT'):
-            await self.mutate(request, 'CONNECT', options, None)
-            await self.validate(request, 'CONNECT', options, None)
 
     def _matching(
             self, resource: tuple[str, str], request: Request, operation: str,
@@ -111,8 +99,6 @@ class Admission:
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
             obj: Obj | None, old: Obj | None,
     ) -> Obj | None:
-        if not webhook.selects(self._cluster, request, (obj, old)):
-            return obj
         response = await self._ask(webhook, kind, request, operation, obj, old)
         patch = response.get('patch')
         if not patch or obj is None:
@@ -134,9 +120,12 @@ class Admission:
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
             obj: Obj | None, old: Obj | None,
     ) -> Mapping[str, Any]:
-        """Get the response of the webhook; empty if it has failed with the policy ``Ignore``."""
-        if request.dry_run and not webhook.supports_dry_run:
-            raise BadRequest(f'admission webhook "{webhook.name}" does not support dry run')
+        """
+        Get the response of the webhook; empty if it does not want this object, or if it has failed
+        with the policy ``Ignore``.
+        """
+        if not webhook.selects(self._cluster, request, (obj, old)):
+            return {}
         review = self._review(kind, request, operation, obj, old)
         if not _fulfils(webhook, review['request']):
             return {}

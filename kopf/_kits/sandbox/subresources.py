@@ -37,7 +37,9 @@ class Subresources:
             self._cluster.get(request.kind, (request.namespace, request.name))
             if request.subresource == 'log':
                 return 204, b''
-            await self._writer.admission.connect(request, _connect_options(request))
+            options = _connect_options(request)
+            await self._writer.admission.mutate(request, 'CONNECT', options, None)
+            await self._writer.admission.validate(request, 'CONNECT', options, None)
             raise BadRequest(f"pod {request.name} does not have a host assigned"
                              if request.kind.plural == 'pods' else "nothing runs in a sandbox")
         match request.subresource, request.verb:

@@ -5,7 +5,7 @@ import base64
 import binascii
 import functools
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,10 +42,6 @@ class Webhook:
         return self.config.get('reinvocationPolicy') == 'IfNeeded'
 
     @property
-    def supports_dry_run(self) -> bool:
-        return self.config.get('sideEffects') in ('None', 'NoneOnDryRun')
-
-    @property
     def timeout(self) -> int:
         """In seconds."""
         return int(self.config.get('timeoutSeconds') or 10)
@@ -64,15 +60,10 @@ class Webhook:
     def selects(self, cluster: Cluster, request: Request, states: Iterable[Obj | None]) -> bool:
         """Whether the object and its namespace have the labels that it wants."""
         objs = [obj for obj in states if obj is not None]
-        if self._by_namespace:
-            if request.kind.resource == NAMESPACES:
-                labels = [(obj['metadata'].get('labels') or {}) for obj in objs[:1]]
-            elif request.namespace:
-                namespace = cluster.namespace(request.namespace) or {'metadata': {}}
-                labels = [namespace['metadata'].get('labels') or {}]
-            else:
-                labels = []
-            if not all(self._by_namespace.matches(each) for each in labels):
+        if self._by_namespace and (request.kind.resource == NAMESPACES or request.namespace):
+            namespace = objs[0] if request.kind.resource == NAMESPACES else \
+                cluster.namespace(request.namespace) or {'metadata': {}}
+            if not self._by_namespace.matches(namespace['metadata'].get('labels')):
                 return False
         return not self._by_object or any(
             self._by_object.matches(obj['metadata'].get('labels')) for obj in objs)
@@ -141,12 +132,8 @@ class Webhooks:
             cluster.store.listen(resource, lambda change: self._known.clear())
 
     def of(self, resource: Resource) -> list[Webhook]:
-        known = self._known.get(resource)
-        if known is None:
-            known = self._known[resource] = list(self._read(resource))
-        return known
-
-    def _read(self, resource: Resource) -> Iterator[Webhook]:
-        for entry in self._cluster.store.select(resource):
-            for config in entry.decode().get('webhooks') or ():
-                yield Webhook(config)
+        if resource not in self._known:
+            self._known[resource] = [
+                Webhook(config) for entry in self._cluster.store.select(resource)
+                for config in entry.decode().get('webhooks') or ()]
+        return self._known[resource]
