@@ -47,7 +47,6 @@ class Collector:
             collections.defaultdict(dict)
         self._due: dict[tuple[str, Item], None] = {}
         self._held: dict[str, Item] = {}
-        self._terminating: dict[str, None] = {}
         self._woken = asyncio.Event()
 
     def hear(self, change: Change) -> None:
@@ -56,19 +55,19 @@ class Collector:
         if change.type == 'DELETED':
             for dependent in self._dependents.get(change.new.uid, ()):
                 self._enqueue('check', dependent)
-            if change.resource == NAMESPACES:
-                self._terminating.pop(change.new.key[1], None)
-            elif change.new.key[0] in self._terminating:
-                self._enqueue('namespace', (NAMESPACES, ('', change.new.key[0])))
-            if change.resource != CRDS:
-                self._enqueue_definition(change.resource)
+            group, plural = change.resource
+            for step, container in (
+                    ('namespace', (NAMESPACES, ('', change.new.key[0]))),
+                    ('definition', (CRDS, ('', f'{plural}.{group}')))):
+                entry = self._cluster.store.get(*container)
+                if entry is not None and b'"deletionTimestamp"' in entry.raw:
+                    self._enqueue(step, container)
             return
         if has_new_owners:  # they can be absent
             self._enqueue('check', item)
         if b'"deletionTimestamp"' not in change.new.raw:
             return
         if change.resource == NAMESPACES:
-            self._terminating[change.new.key[1]] = None
             self._enqueue('namespace', item)
         elif change.resource == CRDS:
             self._enqueue('definition', item)
@@ -112,12 +111,6 @@ class Collector:
         self._due[step, item] = None
         self._woken.set()
 
-    def _enqueue_definition(self, resource: Resource) -> None:
-        key = ('', f'{resource[1]}.{resource[0]}')
-        entry = self._cluster.store.get(CRDS, key)
-        if entry is not None and b'"deletionTimestamp"' in entry.raw:
-            self._enqueue('definition', (CRDS, key))
-
     def _index(self, item: Item, change: Change) -> bool:
         """Note the owners of the object; return whether there are new ones."""
         old = self._owners.pop(item, ())
@@ -156,14 +149,13 @@ class Collector:
             if absent or waiting:
                 await self._drop_owners(item, {*absent, *waiting})
             return
-        if 'deletionTimestamp' in obj['metadata'] and not waiting:
+        if 'deletionTimestamp' in obj['metadata']:
             return
         finalizers = obj['metadata'].get('finalizers') or ()
         policy = 'Orphan' if ORPHAN in finalizers else 'Foreground' \
             if FOREGROUND in finalizers or (waiting and self._dependents.get(entry.uid)) \
             else 'Background'
-        if 'deletionTimestamp' not in obj['metadata']:
-            await self._delete(item, GARBAGE_COLLECTOR, policy, entry.uid)
+        await self._delete(item, GARBAGE_COLLECTOR, policy, entry.uid)
 
     def _find_owner(self, item: Item, ref: Mapping[str, Any]) -> tuple[Obj | None, bool]:
         """The owner, if it is there, and whether nobody can know."""
@@ -208,21 +200,22 @@ class Collector:
     # Namespaces and definitions.
 
     async def _empty_namespace(self, item: Item, entry: Entry) -> None:
-        name = entry.key[1]
-        items = [
-            (resource, found.key) for resource in self._cluster.store.resources()
-            for found in list(self._cluster.store.select(resource, name))
-        ]
+        if 'deletionTimestamp' not in entry.decode()['metadata']:
+            return
+
+        def contents() -> list[tuple[Resource, Entry]]:
+            store = self._cluster.store
+            return [(resource, found) for resource in store.resources()
+                    for found in store.select(resource, entry.key[1])]
+
+        items = contents()
         if items:
-            for found in items:
+            for resource, found in items:
                 with contextlib.suppress(NotFound):
-                    await self._delete(found, NAMESPACE_CONTROLLER, 'Background')
+                    await self._delete((resource, found.key), NAMESPACE_CONTROLLER, 'Background')
             asyncio.get_running_loop().call_later(
                 NAMESPACE_DELAY, self._enqueue, 'namespace', item)
-        remaining = [
-            (resource, found) for resource in self._cluster.store.resources()
-            for found in self._cluster.store.select(resource, name)
-        ]
+        remaining = contents()
         if remaining:
             await self._change(item, lambda obj: _told(obj, remaining, self._cluster.now()),
                                'status', NAMESPACE_CONTROLLER)
@@ -257,23 +250,16 @@ class Collector:
         await self._writer.delete(request)
 
     async def _drop_owners(self, item: Item, uids: Iterable[str]) -> None:
-        def change(obj: Obj) -> Obj:
-            metadata = obj['metadata']
-            kept = [ref for ref in metadata.get('ownerReferences') or () if ref['uid'] not in uids]
-            metadata.pop('ownerReferences', None)
-            if kept:
-                metadata['ownerReferences'] = kept
-            return obj
-
-        await self._change(item, change, '', GARBAGE_COLLECTOR)
+        await self._keep(item, 'ownerReferences', lambda ref: ref['uid'] not in uids)
 
     async def _drop_finalizer(self, item: Item, finalizer: str) -> None:
+        await self._keep(item, 'finalizers', lambda name: name != finalizer)
+
+    async def _keep(self, item: Item, field: str, is_kept: Callable[[Any], bool]) -> None:
         def change(obj: Obj) -> Obj:
-            metadata = obj['metadata']
-            kept = [name for name in metadata.get('finalizers') or () if name != finalizer]
-            metadata.pop('finalizers', None)
+            kept = list(filter(is_kept, obj['metadata'].pop(field, None) or ()))
             if kept:
-                metadata['finalizers'] = kept
+                obj['metadata'][field] = kept
             return obj
 
         await self._change(item, change, '', GARBAGE_COLLECTOR)

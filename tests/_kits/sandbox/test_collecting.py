@@ -107,6 +107,15 @@ async def test_a_namespace_goes_with_all_in_it(sandbox):
     await gone(sandbox, 'ns', 'x')
 
 
+async def test_a_namespace_with_a_label_like_a_deletion_stays_with_all_in_it(sandbox):
+    labels = {'deletionTimestamp': 'never'}
+    await sandbox.create({
+        'apiVersion': 'v1', 'kind': 'Namespace', 'metadata': {'name': 'x', 'labels': labels}})
+    await sandbox.create(cm('a', metadata={'namespace': 'x'}))
+    await asyncio.sleep(0.1)
+    assert 'deletionTimestamp' not in (await sandbox.get('cm', 'a', 'x'))['metadata']
+
+
 async def test_a_kind_goes_with_all_of_it(sandbox):
     await sandbox.load(CRD)
     await sandbox.create(toy('a', metadata={'name': 'a', 'finalizers': ['a.b/c']}))
