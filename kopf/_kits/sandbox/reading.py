@@ -3,7 +3,7 @@ Getting and listing: what is stored, selected, paged and put into the shape aske
 """
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kopf._kits.sandbox import (
@@ -20,7 +20,7 @@ from kopf._kits.sandbox.cluster import Cluster, stored_resource
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import META_GROUP, Request
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Expired, GatewayTimeout, Invalid, Obj
-from kopf._kits.sandbox.storage import Entry, TooOld
+from kopf._kits.sandbox.storage import Entry, Key, TooOld
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,15 +64,16 @@ def get(cluster: Cluster, request: Request) -> bytes:
     return shaped(cluster, request, objects.view(request.kind, entry.raw))
 
 
-def shaped(cluster: Cluster, request: Request, raw: bytes) -> bytes:
-    """One object in the shape that the client accepts."""
+def shaped(cluster: Cluster, request: Request, raw: bytes, *, headed: bool = True) -> bytes:
+    """One object in the shape that the client accepts; a table is ``headed`` by its columns."""
     match request.accepted.shape:
         case '':
             return raw
         case 'Table':
             obj = encoding.decode_own(raw)
             table = tables.Maker(request, cluster.clock()).table([obj], {
-                'resourceVersion': obj.get('metadata', {}).get('resourceVersion', '')})
+                'resourceVersion': obj.get('metadata', {}).get('resourceVersion', '')},
+                headed=headed)
             return encoding.encode(table)
     return encoding.encode(tables.partial(encoding.decode_own(raw), request.accepted.version))
 
@@ -149,38 +150,29 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
     revision = revision_of(request)
     token = request.option('continue')
     exact = request.option('resourceVersionMatch') == 'Exact'
-    entries: Iterable[Entry]
     shown = request.known(store.revision)
     if revision is not None and revision > shown:
         raise too_large(revision, shown)
+    at = shown if shown < store.revision else 0
+    last: Key | None = None
     if token:
         if revision:
             raise BadRequest("specifying resource version is not allowed when using continue")
         at, last = paging.parse_token(token)
-        if at > 0:
-            shown = at
-            try:
-                entries = list(store.select_at(at, resource, request.namespace, last))
-            except TooOld:
-                raise paging.expired(last) from None
-        else:
-            entries = store.select(resource, request.namespace, last)
-    elif (exact and revision) or shown < store.revision:
-        shown = revision if exact and revision else shown
-        try:
-            entries = list(store.select_at(shown, resource, request.namespace))
-        except TooOld:
-            raise Expired("The resourceVersion for the provided list is too old.") from None
-    else:
-        entries = store.select(resource, request.namespace)
+    elif exact and revision:
+        at = revision
+    try:
+        entries = list(store.select_at(at, resource, request.namespace, last) if at > 0 else
+                       store.select(resource, request.namespace, last))
+    except TooOld:
+        raise paging.expired(last) if last is not None else Expired(
+            "The resourceVersion for the provided list is too old.") from None
+    shown = at if at > 0 else shown
     metadata: Obj = {'resourceVersion': str(shown)}
     if selection.shards and not request.kind.custom and not request.accepted.shape:
         metadata['shardInfo'] = {'selector': str(selection.shards)}
-    if not limit:
-        return list(filter(selection.matches, entries) if selection else entries), metadata
-    entries = list(entries)
-    chosen: Iterator[Entry] = filter(selection.matches, entries) if selection else iter(entries)
-    found = list(itertools.islice(chosen, limit))
+    chosen = filter(selection.matches, entries) if selection else iter(entries)
+    found = list(itertools.islice(chosen, limit or None))
     if next(chosen, None) is not None:
         metadata['continue'] = paging.make_token(shown, found[-1].key)
         if not (selection.labels or selection.fields):  # that shards are selected does not count

@@ -40,8 +40,8 @@ class Watch:
         self._selection = reading.selection_of(request)
         self._bookmarks = request.flag('allowWatchBookmarks')
         self._initial = request.flag('sendInitialEvents')
-        self._maker = tables.Maker(request, cluster.clock()) \
-            if request.accepted.shape == 'Table' else None
+        if request.accepted.shape == 'Table':
+            tables.Maker(request, cluster.clock())  # refuses wrong options
         self._headed = True
         self._shape: Hashable = (
             request.kind.api_version, request.accepted.shape, request.accepted.version)
@@ -159,7 +159,7 @@ class Watch:
             if not after and type != 'DELETED':
                 return self._left(change)
             type = 'MODIFIED' if before and after else 'ADDED' if after else 'DELETED'
-        if self._maker:
+        if self._request.accepted.shape == 'Table':
             return self._show(type, change.new)
         key = (self._shape, type)
         line = change.shown.get(key)
@@ -177,17 +177,9 @@ class Watch:
             objects.encode_object(self._cluster.kind(change.resource), obj), change.old.labels))
 
     def _show(self, type: str, entry: Entry) -> bytes:
-        raw = objects.view(self.kind, entry.raw)
-        if self._maker:
-            obj = encoding.decode_own(raw)
-            self._maker.now = self._cluster.clock()
-            raw = encoding.encode(self._maker.table(
-                [obj], {'resourceVersion': obj['metadata']['resourceVersion']},
-                headed=self._headed))
-            self._headed = False
-        elif self._request.accepted.shape:
-            raw = encoding.encode(
-                tables.partial(encoding.decode_own(raw), self._request.accepted.version))
+        raw = reading.shaped(
+            self._cluster, self._request, objects.view(self.kind, entry.raw), headed=self._headed)
+        self._headed = False
         return b'{"type":"%s","object":%s}\n' % (type.encode(), raw)
 
     def _bookmark(self, *, initial: bool = False) -> bytes:
@@ -195,7 +187,7 @@ class Watch:
         if initial:
             metadata['annotations'] = _INITIAL_END
         obj: Obj
-        if self._maker:
+        if self._request.accepted.shape == 'Table':
             obj = {'kind': 'Table', 'apiVersion': 'meta.k8s.io/v1', 'metadata': metadata,
                    'columnDefinitions': None, 'rows': []}
         elif self._request.accepted.shape:
