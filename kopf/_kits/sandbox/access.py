@@ -18,7 +18,6 @@ from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import ANONYMOUS, Target, User
 from kopf._kits.sandbox.selecting import labels_of
 from kopf._kits.sandbox.statuses import APIError, Forbidden, Obj, Unauthorized
-from kopf._kits.sandbox.storage import Key
 
 RBAC = 'rbac.authorization.k8s.io'
 ROLES: Resource = (RBAC, 'roles')
@@ -148,12 +147,9 @@ class Access:
                     yield from self._rules_of(binding.get('roleRef') or {}, where)
 
     def _rules_of(self, ref: Mapping[str, Any], namespace: str) -> Iterable[Obj]:
-        if ref.get('kind') == 'Role':
-            return self._role_rules(ROLES, (namespace, ref.get('name', '')))
-        return self._role_rules(CLUSTER_ROLES, ('', ref.get('name', '')))
-
-    def _role_rules(self, resource: Resource, key: Key) -> Iterable[Obj]:
-        entry = self._cluster.store.get(resource, key)
+        is_local = ref.get('kind') == 'Role'
+        key = (namespace if is_local else '', ref.get('name', ''))
+        entry = self._cluster.store.get(ROLES if is_local else CLUSTER_ROLES, key)
         if entry is None:
             return []
         role = entry.decode()

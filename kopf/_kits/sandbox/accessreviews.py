@@ -8,6 +8,7 @@ from typing import Any
 from kopf._kits.sandbox import encoding, objects, wordings
 from kopf._kits.sandbox.access import ISSUER, Access
 from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Resource
 from kopf._kits.sandbox.requests import Request, Target, User
 from kopf._kits.sandbox.statuses import Invalid, Obj
 
@@ -23,14 +24,7 @@ class Reviews:
     def __init__(self, cluster: Cluster, access: Access) -> None:
         self._cluster = cluster
         self._access = access
-
-    def find(self, request: Request) -> Callable[[Request], tuple[int, bytes]] | None:
-        """What answers the request; none if it is of no review."""
-        if request.verb != 'create':
-            return None
-        if request.kind.plural == 'serviceaccounts' and request.subresource == 'token':
-            return self.issue_token
-        answers: Mapping[tuple[str, str], Callable[[Request, Obj], Obj]] = {
+        self._answers: Mapping[Resource, Callable[[Request, Obj], Obj]] = {
             (AUTHORIZATION, 'selfsubjectaccessreviews'): self._self_access,
             (AUTHORIZATION, 'subjectaccessreviews'): self._access_of,
             (AUTHORIZATION, 'localsubjectaccessreviews'): self._access_of,
@@ -38,21 +32,21 @@ class Reviews:
             (AUTHENTICATION, 'selfsubjectreviews'): self._self,
             (AUTHENTICATION, 'tokenreviews'): self._token,
         }
-        answer = answers.get(request.kind.resource)
-        if answer is None:
+
+    def answer(self, request: Request) -> tuple[int, bytes] | None:
+        """Answer the request; None if it is of no review."""
+        if request.verb != 'create':
             return None
-
-        def created(request: Request) -> tuple[int, bytes]:
-            obj = objects.decode_object(request, self._cluster.kinds)
-            if not isinstance(obj.get('spec', {}), dict):
-                obj['spec'] = {}
-            status = answer(request, obj.get('spec') or {})
-            obj['metadata'].setdefault('creationTimestamp', None)
-            return 201, encoding.encode({
-                'kind': request.kind.kind, 'apiVersion': request.kind.api_version, **obj,
-                'status': status})
-
-        return created
+        if request.kind.plural == 'serviceaccounts' and request.subresource == 'token':
+            return self._issue_token(request)
+        if request.kind.resource not in self._answers:
+            return None
+        obj = objects.decode_object(request, self._cluster.kinds)
+        status = self._answers[request.kind.resource](request, obj.get('spec') or {})
+        obj['metadata'].setdefault('creationTimestamp', None)
+        return 201, encoding.encode({
+            'kind': request.kind.kind, 'apiVersion': request.kind.api_version, **obj,
+            'status': status})
 
     def _self_access(self, request: Request, spec: Obj) -> Obj:
         return self._allowed(request.user, spec, request)
@@ -62,19 +56,13 @@ class Reviews:
         return self._allowed(user, spec, request)
 
     def _allowed(self, user: User, spec: Obj, request: Request) -> Obj:
-        asked, path = spec.get('resourceAttributes'), spec.get('nonResourceAttributes')
-        if not isinstance(asked, dict) and not isinstance(path, dict):
+        asked = spec.get('resourceAttributes') or spec.get('nonResourceAttributes')
+        if asked is None:
             raise Invalid.on(request.kind.group, request.kind.kind, '', [wordings.invalid(
                 'spec.resourceAttributes', None,
                 "exactly one of nonResourceAttributes or resourceAttributes must be specified")])
-        if isinstance(asked, dict):
-            target = Target(
-                verb=asked.get('verb', ''), group=asked.get('group', ''),
-                resource=asked.get('resource', ''), subresource=asked.get('subresource', ''),
-                namespace=asked.get('namespace', ''), name=asked.get('name', ''))
-        else:
-            assert path is not None
-            target = Target(verb=path.get('verb', ''), path=path.get('path', ''))
+        names = ('verb', 'group', 'resource', 'subresource', 'namespace', 'name', 'path')
+        target = Target(**{name: asked.get(name, '') for name in names})
         return {'allowed': self._access.allows(user, target)}
 
     def _rules(self, request: Request, spec: Obj) -> Obj:
@@ -99,7 +87,7 @@ class Reviews:
         return {'authenticated': True, 'user': user_info(user),
                 'audiences': spec.get('audiences') or [ISSUER]}
 
-    def issue_token(self, request: Request) -> tuple[int, bytes]:
+    def _issue_token(self, request: Request) -> tuple[int, bytes]:
         """A token for a service account (``TokenRequest``)."""
         entry = self._cluster.get(request.kind, (request.namespace, request.name))
         found = objects.decode_any(request.body, request.media_type) if request.body else {}

@@ -159,13 +159,8 @@ def _mark(cluster: Cluster, kind: Kind, obj: Obj, grace: int) -> None:
 def _finalizers(finalizers: list[str], policy: str) -> list[str]:
     if not policy:
         return list(finalizers)
-    kept = [name for name in finalizers if name not in (FOREGROUND, ORPHAN)]
-    match policy:
-        case 'Foreground':
-            kept.append(FOREGROUND)
-        case 'Orphan':
-            kept.append(ORPHAN)
-    return kept
+    added = {'Foreground': [FOREGROUND], 'Orphan': [ORPHAN]}.get(policy, [])
+    return [name for name in finalizers if name not in (FOREGROUND, ORPHAN)] + added
 
 
 def _grace(kind: Kind, obj: Obj, wanted: int | None) -> int:

@@ -21,9 +21,9 @@ class Dispatcher:
         self._subresources = Subresources(cluster, writer)
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
-        review = self._reviews.find(request)
+        review = self._reviews.answer(request)
         if review is not None:
-            return review(request)
+            return review
         if self._subresources.concern(request):
             return await self._subresources.answer(request)
         match request.verb:

@@ -16,7 +16,7 @@ from kopf._kits.sandbox import encoding, nonresources, requests, statuses, watch
 from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.cluster import Cluster
 from kopf._kits.sandbox.dispatching import Dispatcher, check_route
-from kopf._kits.sandbox.faults import Fault, Faults
+from kopf._kits.sandbox.faults import Action, Faults
 from kopf._kits.sandbox.openapi import Documents
 from kopf._kits.sandbox.requests import Address, Request, Target, User
 from kopf._kits.sandbox.statuses import APIError, Expired, NoPage, NotFound
@@ -111,11 +111,9 @@ class Handler:
         check_route(request, namespaced=bool(address.namespace))
         request.lag = self._faults.get_lag(target)
         if verb == 'watch':
-            await self._misbehave(http, target, self._faults.hitting(
-                target, 'compact', 'delay', 'refuse', 'drop', 'lose'))
+            await self._misbehave(http, target, 'compact', 'delay', 'refuse', 'drop', 'lose')
             return await self._watch(http, request, target)
-        await self._misbehave(http, target, self._faults.hitting(
-            target, 'compact', 'delay', 'refuse', 'drop', 'expire'))
+        await self._misbehave(http, target, 'compact', 'delay', 'refuse', 'drop', 'expire')
         if http.can_read_body:
             request.body = await _read(http)
         try:
@@ -128,10 +126,8 @@ class Handler:
             _compress(response)
         return await self._sent(http, target, response)
 
-    async def _misbehave(
-            self, http: web.BaseRequest, target: Target, faults: Iterable[Fault],
-    ) -> None:
-        for fault in faults:
+    async def _misbehave(self, http: web.BaseRequest, target: Target, *actions: Action) -> None:
+        for fault in self._faults.hitting(target, *actions):
             match fault.action:
                 case 'compact':
                     self._cluster.store.compact()
@@ -151,13 +147,13 @@ class Handler:
         faults = self._faults.hitting(target, 'lose', 'cut', 'slow')
         if not faults:
             return response
+        actions = [fault.action for fault in faults]
+        if 'lose' in actions:
+            _hang_up(http, abruptly=True)
         body = response.body if isinstance(response.body, bytes) else b''
         stream = web.StreamResponse(status=response.status, headers=response.headers)
-        for fault in faults:
-            if fault.action == 'lose':
-                _hang_up(http, abruptly=True)
         await stream.prepare(http)
-        if any(fault.action == 'cut' for fault in faults):
+        if 'cut' in actions:
             await stream.write(body[:len(body) // 2])
             _hang_up(http)
         pieces = max(1, min(10, len(body)))
@@ -225,8 +221,7 @@ class Handler:
         target = Target(verb=http.method.lower(), path=path)
         if not path.startswith(PUBLIC):
             self._access.authorize(user, target)
-        await self._misbehave(http, target, self._faults.hitting(
-            target, 'delay', 'refuse', 'drop'))
+        await self._misbehave(http, target, 'delay', 'refuse', 'drop')
         answer = nonresources.answer(
             self._cluster, self._documents, urllib.parse.unquote(path), query,
             http.headers.get('Accept', ''), http.host)

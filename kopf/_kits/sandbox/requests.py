@@ -200,7 +200,7 @@ def parse_query(text: str) -> dict[str, list[str]]:
     return urllib.parse.parse_qs(text, keep_blank_values=True)
 
 
-def negotiate(header: str, kinds_of_answer: Sequence[str] = _TRANSFORMS) -> Accepted:
+def negotiate(header: str) -> Accepted:
     """
     The best format that the client accepts and the API has, by the order of the header.
 
@@ -232,7 +232,7 @@ def negotiate(header: str, kinds_of_answer: Sequence[str] = _TRANSFORMS) -> Acce
         shape = options.get('as', '')
         if not shape:
             return Accepted(media_type)
-        if (shape in kinds_of_answer and options.get('g') == META_GROUP
+        if (shape in _TRANSFORMS and options.get('g') == META_GROUP
                 and options.get('v') in ('v1', 'v1beta1')):
             return Accepted(media_type, shape, options['v'])  # type: ignore[arg-type]
     raise NotAcceptable([*MEDIA_TYPES, 'application/vnd.kubernetes.protobuf'])
