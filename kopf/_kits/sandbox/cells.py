@@ -17,7 +17,7 @@ def parse_time(text: Any) -> datetime.datetime | None:
     if not isinstance(text, str):
         return None
     try:
-        time = datetime.datetime.fromisoformat(text.replace('Z', '+00:00'))
+        time = datetime.datetime.fromisoformat(text)
     except ValueError:
         return None
     return time if time.tzinfo else time.replace(tzinfo=datetime.UTC)
@@ -66,21 +66,14 @@ def typed(found: Sequence[Any], type: str) -> Any:
     """The value of a column of this type; of several values, they are joined where it is text."""
     value = found[0]
     match type:
-        case 'integer':
-            good = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return int(value) if good else None
-        case 'number':
-            good = isinstance(value, (int, float)) and not isinstance(value, bool)
-            return value if good else None
+        case 'integer' | 'number':
+            if not isinstance(value, (int, float)) or isinstance(value, bool):
+                return None
+            return int(value) if type == 'integer' else value
         case 'boolean':
             return value if isinstance(value, bool) else None
-    if len(found) == 1 and isinstance(value, str):
-        return value
-    return ' '.join(_text(each) for each in found)
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else encoding.encode(value).decode()
+    return ' '.join(each if isinstance(each, str) else encoding.encode(each).decode()
+                    for each in found)
 
 
 def _dig(obj: Any, *path: str) -> Any:
@@ -118,11 +111,8 @@ def _containers(part: str, *path: str) -> Cell:
 
 
 def _selector(*path: str) -> Cell:
-    def cell(obj: Obj, now: datetime.datetime) -> str:
-        found = _dig(obj, *path)
-        return ','.join(f'{key}={value}' for key, value in sorted((found or {}).items())) \
-            or '<none>'
-    return cell
+    return lambda obj, now: ','.join(
+        f'{key}={value}' for key, value in sorted((_dig(obj, *path) or {}).items())) or '<none>'
 
 
 def _pod_ready(obj: Obj, now: datetime.datetime) -> str:
@@ -218,10 +208,11 @@ def _job_duration(obj: Obj, now: datetime.datetime) -> str:
 
 
 def _job_status(obj: Obj, now: datetime.datetime) -> str:
-    for type, shown in (('Complete', 'Complete'), ('Failed', 'Failed')):
-        for condition in _dig(obj, 'status', 'conditions') or ():
-            if condition.get('type') == type and condition.get('status') == 'True':
-                return shown
+    conditions = {condition.get('type') for condition in _dig(obj, 'status', 'conditions') or ()
+                  if condition.get('status') == 'True'}
+    for type in ('Complete', 'Failed'):
+        if type in conditions:
+            return type
     if _dig(obj, 'metadata', 'deletionTimestamp'):
         return 'Terminating'
     return 'Suspended' if _dig(obj, 'spec', 'suspend') else 'Running'
@@ -249,10 +240,6 @@ def _subjects(type: str) -> Cell:
         for subject in obj.get('subjects') or () if subject.get('kind') == type)
 
 
-def _webhooks(obj: Obj, now: datetime.datetime) -> int:
-    return len(obj.get('webhooks') or ())
-
-
 def _access_modes(obj: Obj, now: datetime.datetime) -> str:
     short = {'ReadWriteOnce': 'RWO', 'ReadOnlyMany': 'ROX', 'ReadWriteMany': 'RWX',
              'ReadWriteOncePod': 'RWOP'}
@@ -275,6 +262,15 @@ _EVENTS: dict[str, Cell] = {
     'Message': lambda obj, now: str(obj.get('message') or obj.get('note') or '').strip(),
     'Count': lambda obj, now: obj.get('count') or obj.get('deprecatedCount') or 1,
 }
+
+_REPLICAS: dict[str, Cell] = {
+    'Ready': _ratio(('status', 'readyReplicas'), ('spec', 'replicas')), **_workload()}
+
+_BINDINGS: dict[str, Cell] = {
+    'Role': _role, 'Users': _subjects('User'), 'Groups': _subjects('Group'),
+    'ServiceAccounts': _subjects('ServiceAccount')}
+
+_WEBHOOKS: dict[str, Cell] = {'Webhooks': _count(('webhooks',))}
 
 #: By resources and the names of columns.
 COMPUTED: Mapping[Resource, Mapping[str, Cell]] = {
@@ -309,10 +305,8 @@ COMPUTED: Mapping[Resource, Mapping[str, Cell]] = {
         'VolumeMode': _field('spec', 'volumeMode', default='<unset>'),
         'VolumeAttributesClass': _field('spec', 'volumeAttributesClassName', default='<unset>'),
     },
-    ('apps', 'deployments'): {
-        'Ready': _ratio(('status', 'readyReplicas'), ('spec', 'replicas')), **_workload()},
-    ('apps', 'statefulsets'): {
-        'Ready': _ratio(('status', 'readyReplicas'), ('spec', 'replicas')), **_workload()},
+    ('apps', 'deployments'): _REPLICAS,
+    ('apps', 'statefulsets'): _REPLICAS,
     ('apps', 'replicasets'): _workload(),
     ('apps', 'daemonsets'): {
         'Node Selector': _selector('spec', 'template', 'spec', 'nodeSelector'), **_workload()},
@@ -332,14 +326,10 @@ COMPUTED: Mapping[Resource, Mapping[str, Cell]] = {
     },
     ('networking.k8s.io', 'networkpolicies'): {
         'Pod-Selector': _selector('spec', 'podSelector', 'matchLabels')},
-    ('rbac.authorization.k8s.io', 'rolebindings'): {
-        'Role': _role, 'Users': _subjects('User'), 'Groups': _subjects('Group'),
-        'ServiceAccounts': _subjects('ServiceAccount')},
-    ('rbac.authorization.k8s.io', 'clusterrolebindings'): {
-        'Role': _role, 'Users': _subjects('User'), 'Groups': _subjects('Group'),
-        'ServiceAccounts': _subjects('ServiceAccount')},
-    ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'): {'Webhooks': _webhooks},
-    ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'): {'Webhooks': _webhooks},
+    ('rbac.authorization.k8s.io', 'rolebindings'): _BINDINGS,
+    ('rbac.authorization.k8s.io', 'clusterrolebindings'): _BINDINGS,
+    ('admissionregistration.k8s.io', 'validatingwebhookconfigurations'): _WEBHOOKS,
+    ('admissionregistration.k8s.io', 'mutatingwebhookconfigurations'): _WEBHOOKS,
     ('policy', 'poddisruptionbudgets'): {
         'Min Available': _field('spec', 'minAvailable', default='N/A'),
         'Max Unavailable': _field('spec', 'maxUnavailable', default='N/A')},
