@@ -118,6 +118,9 @@ class Direct:
         :raises KeyError: for other types.
         """
         request = self._request('patch', self._find(resource), name, namespace, subresource)
+        return await self._patch(request, patch, type)
+
+    async def _patch(self, request: Request, patch: Any, type: str) -> Obj:
         request.content_type = PATCHES[type]
         request.body = encoding.encode(patch)
         if type == 'apply':
@@ -159,19 +162,14 @@ class Direct:
 
     async def _apply(self, obj: Mapping[str, Any]) -> None:
         kind, namespace, name = self._place(obj)
-        request = self._request('patch', kind, name, namespace)
-        request.content_type = APPLY_PATCH
-        request.query = {'fieldManager': ['sandbox'], 'force': ['true']}
-        request.body = encoding.encode(dict(obj))
         if name:
-            await self._answer(request)
+            await self._patch(self._request('patch', kind, name, namespace), dict(obj), 'apply')
         else:
             await self.create(obj)
 
     def _find(self, name: str) -> Kind:
         short, _, group = name.partition('.')
-        kinds = list(self._cluster.kinds)
-        for kind in kinds:
+        for kind in self._cluster.kinds:
             if group and group not in (kind.group, f'{kind.version}.{kind.group}'):
                 continue
             if short in (kind.plural, kind.kind, kind.singular, *kind.short_names):

@@ -87,13 +87,9 @@ class Keeper:
     def _snapshot(self) -> tuple[list[bytes], int]:
         entries = list(self._store.dump())
         head = {'format': FORMAT, 'revision': self._store.revision, 'objects': len(entries)}
-        lines = [encoding.encode(head)]
-        heads: dict[Resource, bytes] = {}
-        for resource, entry in entries:
-            if resource not in heads:
-                heads[resource] = b'{"resource":%s,"object":' % encoding.encode(list(resource))
-            lines.append(b'%s%s}' % (heads[resource], entry.raw))
-        return lines, self._store.revision
+        return [encoding.encode(head), *(
+            b'%s%s}' % (_prefix(resource), entry.raw) for resource, entry in entries
+        )], self._store.revision
 
     def _write(self, lines: list[bytes]) -> None:
         folder = self._path.parent
@@ -140,12 +136,16 @@ def write_secret(path: Path, text: str) -> None:
         os.replace(name, path)
 
 
+def _prefix(resource: Resource) -> bytes:
+    return b'{"resource":%s,"object":' % encoding.encode(list(resource))
+
+
 def _parse(line: bytes) -> tuple[Resource, Entry]:
     found: Any = encoding.decode_own(line)
     group, plural = found['resource']
     obj = found['object']
     metadata = obj['metadata']
-    prefix = b'{"resource":%s,"object":' % encoding.encode([group, plural])
+    prefix = _prefix((group, plural))
     raw = line[len(prefix):-1] if line.startswith(prefix) else encoding.encode(obj)
     key = (metadata.get('namespace', ''), metadata['name'])
     return (group, plural), Entry(

@@ -224,11 +224,6 @@ class Invalid(APIError):
         )
 
 
-class TooManyRequests(APIError):
-    code = 429
-    reason = 'TooManyRequests'
-
-
 class InternalError(APIError):
     """Something behind the API has failed, e.g. a webhook. ``why`` is the message as it is."""
     code = 500
@@ -238,11 +233,6 @@ class InternalError(APIError):
         super().__init__(
             f"Internal error occurred: {why}", details={'causes': [{'message': why}]},
         )
-
-
-class ServiceUnavailable(APIError):
-    code = 503
-    reason = 'ServiceUnavailable'
 
 
 class GatewayTimeout(APIError):

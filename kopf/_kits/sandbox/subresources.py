@@ -104,7 +104,7 @@ class Subresources:
         await self._writer.delete(dataclasses.replace(
             request, verb='delete', subresource='', content_type='application/json',
             body=encoding.encode(options) if options else b''))
-        return 201, _success(201)
+        return 201, _SUCCESS
 
     async def _bind(self, request: Request) -> tuple[int, bytes]:
         binding = objects.decode_object(
@@ -121,7 +121,7 @@ class Subresources:
             return {**pod, 'spec': {**pod['spec'], 'nodeName': node}}
 
         await self._writer.change(dataclasses.replace(request, verb='update'), bind)
-        return 201, _success(201)
+        return 201, _SUCCESS
 
 
 def _connect_options(request: Request) -> Obj:
@@ -135,6 +135,5 @@ def _connect_options(request: Request) -> Obj:
     return options
 
 
-def _success(code: int) -> bytes:
-    return encoding.encode({'kind': 'Status', 'apiVersion': 'v1', 'metadata': {},
-                            'status': 'Success', 'code': code})
+_SUCCESS = encoding.encode({'kind': 'Status', 'apiVersion': 'v1', 'metadata': {},
+                            'status': 'Success', 'code': 201})
