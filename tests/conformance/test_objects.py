@@ -195,6 +195,21 @@ def test_an_object_is_deleted_only_if_it_is_the_expected_one(api, cms, field, na
     assert api.get(f'{cms}/one').ok
 
 
+@pytest.mark.parametrize(('options', 'message'), [
+    ({'gracePeriodSeconds': 'x'}, "json: cannot unmarshal string into Go struct field "
+                                  "DeleteOptions.gracePeriodSeconds of type int64"),
+    ({'dryRun': 'All'}, "json: cannot unmarshal string into Go struct field "
+                        "DeleteOptions.dryRun of type []string"),
+    ({'kind': 'Pod'}, 'no kind "Pod" is registered for version "meta.k8s.io/v1" '
+                      'in scheme "pkg/runtime/scheme.go:111"'),
+])
+def test_options_of_a_deletion_have_their_types(api, cms, options, message):
+    api.post(cms, make('one')).ok
+    answer = api.delete(f'{cms}/one', options)
+    assert answer.error == (400, 'BadRequest')
+    assert answer['message'] == message
+
+
 def test_the_expected_object_is_deleted(api, cms):
     uid = api.post(cms, make('one')).ok['metadata']['uid']
     api.delete(f'{cms}/one', {'preconditions': {'uid': uid}}).ok

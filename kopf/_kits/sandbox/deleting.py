@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from kopf._kits.sandbox import encoding, objects, wordings
 from kopf._kits.sandbox.cluster import CRDS, NAMESPACES, Cluster
-from kopf._kits.sandbox.kinds import Kind, Kinds
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import META_GROUP, Request, dry_run_causes
+from kopf._kits.sandbox.schemas import decoding, definitions
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Conflict, Invalid, Obj
 from kopf._kits.sandbox.storage import Entry
 
@@ -15,6 +16,7 @@ FOREGROUND = 'foregroundDeletion'
 ORPHAN = 'orphan'
 CRD_CLEANUP = 'customresourcecleanup.apiextensions.k8s.io'
 POLICIES = ('Foreground', 'Background', 'Orphan')
+OPTIONS = 'io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions'
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,49 +44,29 @@ class Deletion:
                 "The object might have been modified")
 
 
-def parse_deletion(request: Request, kinds: Kinds) -> Deletion:
+def parse_deletion(request: Request) -> Deletion:
     """The options in the body; without a body, those in the query."""
-    options: Obj
+    options: Obj = {
+        'propagationPolicy': request.option('propagationPolicy') or None,
+        'gracePeriodSeconds': request.number('gracePeriodSeconds'),
+        'dryRun': list(request.query.get('dryRun', ())),
+        'orphanDependents':
+            request.flag('orphanDependents') if request.option('orphanDependents') else None,
+    }
     if request.body.strip():
         try:
-            found = objects.decode_any(request.body, request.media_type)
-        except encoding.DecodingError as e:
-            raise BadRequest(f"couldn't get version/kind; json parse error: {e}") from None
-        if not isinstance(found, dict):
-            raise BadRequest("couldn't get version/kind; json parse error: json: cannot unmarshal "
-                             f"{objects.json_type(found)} into Go value")
-        named = found.get('kind') or 'DeleteOptions'
-        if named != 'DeleteOptions':
-            raise BadRequest(f'no kind "{named}" is registered for version '
-                             f'"{found.get("apiVersion", "")}" '
-                             'in scheme "pkg/runtime/scheme.go:111"')
-        options = found
-    else:
-        options = {
-            'propagationPolicy': request.option('propagationPolicy') or None,
-            'gracePeriodSeconds': request.number('gracePeriodSeconds'),
-            'dryRun': list(request.query.get('dryRun', ())),
-        }
-        if request.option('orphanDependents'):
-            options['orphanDependents'] = request.flag('orphanDependents')
-    return _checked(options, request)
-
-
-def _checked(options: Obj, request: Request) -> Deletion:
+            found = objects.decode_dict(request.body, request.media_type)
+            options, _ = decoding.decode(definitions.define(OPTIONS), found)
+        except (encoding.DecodingError, decoding.Undecodable) as e:
+            raise BadRequest(str(e)) from None
+        if (options.get('kind') or 'DeleteOptions') != 'DeleteOptions':
+            raise BadRequest(
+                f'no kind "{options["kind"]}" is registered for version '
+                f'"{options.get("apiVersion", "meta.k8s.io/v1")}" '
+                'in scheme "pkg/runtime/scheme.go:111"')
     policy, orphans = options.get('propagationPolicy'), options.get('orphanDependents')
     grace, dry_run = options.get('gracePeriodSeconds'), options.get('dryRun') or []
     preconditions = options.get('preconditions') or {}
-    expected = (
-        ('propagationPolicy', policy, str), ('orphanDependents', orphans, bool),
-        ('gracePeriodSeconds', grace, int), ('dryRun', dry_run, list),
-        ('preconditions', preconditions, dict),
-    )
-    for field, value, type in expected:
-        if value is not None and not isinstance(value, type):
-            raise BadRequest(
-                f'DeleteOptions in version "v1" cannot be handled as a DeleteOptions: json: '
-                f"cannot unmarshal {objects.json_type(value)} into Go struct field "
-                f"DeleteOptions.{field}")
     causes: list[Cause] = []
     if policy and orphans is not None:
         causes.append(wordings.invalid(
@@ -101,8 +83,8 @@ def _checked(options: Obj, request: Request) -> Deletion:
         policy=policy or '',
         grace=None if grace is None else max(grace, 1) if grace < 0 else grace,
         dry_run=bool(dry_run) or request.dry_run,
-        uid=str(preconditions.get('uid') or ''),
-        revision=str(preconditions.get('resourceVersion') or ''),
+        uid=preconditions.get('uid') or '',
+        revision=preconditions.get('resourceVersion') or '',
     )
 
 

@@ -84,6 +84,21 @@ def _decode(body: bytes, media_type: str) -> Any:
     return encoding.decode(body)
 
 
+def decode_dict(body: bytes, media_type: str) -> Obj:
+    """The same, if it is a dict. Raises `DecodingError` otherwise, too."""
+    try:
+        obj = decode_any(body, media_type)
+    except encoding.DecodingError as e:
+        prefix = '' if media_type == 'application/yaml' else \
+            "couldn't get version/kind; json parse error: "
+        raise encoding.DecodingError(f"{prefix}{e}") from None
+    if not isinstance(obj, dict):
+        raise encoding.DecodingError(
+            "couldn't get version/kind; json parse error: json: cannot unmarshal "
+            f"{json_type(obj)} into Go value of type {_TYPE_META}")
+    return obj
+
+
 def decode_object(request: Request, kinds: Kinds) -> Obj:
     """
     The object in a request's body, of the request's kind; nothing else of it is checked.
@@ -106,14 +121,9 @@ def decode_object(request: Request, kinds: Kinds) -> Obj:
                           f'cannot be handled as a {kind.kind}: {why}')
 
     try:
-        obj = decode_any(body, media_type)
+        obj = decode_dict(body, media_type)
     except encoding.DecodingError as e:
-        prefix = '' if media_type == 'application/yaml' else \
-            "couldn't get version/kind; json parse error: "
-        raise unrecognized(f"{prefix}{e}") from None
-    if not isinstance(obj, dict):
-        raise unrecognized("couldn't get version/kind; json parse error: json: cannot unmarshal "
-                           f"{json_type(obj)} into Go value of type {_TYPE_META}")
+        raise unrecognized(str(e)) from None
     are_told = request.option('fieldValidation') != 'Ignore' and media_type == MEDIA_TYPES[0]
     doubled = encoding.duplicates(body) if are_told and encoding.has_duplicates(body) else []
     return accept(request, kinds, obj, unrecognized, unhandled, body=body, doubled=doubled)

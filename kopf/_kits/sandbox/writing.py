@@ -172,7 +172,7 @@ class Writer:
 
     async def delete(self, request: Request) -> tuple[int, bytes]:
         cluster, kind = self._cluster, request.kind
-        deletion = parse_deletion(request, cluster.kinds)
+        deletion = parse_deletion(request)
         key = (request.namespace, request.name)
         entry = cluster.get(kind, key)
         deletion.check(kind, entry)
@@ -186,7 +186,7 @@ class Writer:
 
     async def delete_collection(self, request: Request) -> tuple[int, bytes]:
         cluster, kind = self._cluster, request.kind
-        deletion = parse_deletion(request, cluster.kinds)
+        deletion = parse_deletion(request)
         reading.check_list_options(request)
         selection = reading.selection_of(request)
         found, metadata = reading.page(cluster, request, selection)
