@@ -26,42 +26,30 @@ _QUALIFIED_TEXT = (
 
 def check_subdomain(value: str, *, unit: str = 'characters') -> list[str]:
     """Dotted, up to 253 characters: the names of most objects, and of groups."""
-    problems = []
-    if len(value) > 253:
-        problems.append(f"must be no more than 253 {unit}")
-    if not _RE_SUBDOMAIN.fullmatch(value):
-        problems.append(
-            "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
-            "'-' or '.', and must start and end with an alphanumeric character "
-            f"(e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')")
-    return problems
+    return _check(
+        value, 253, unit, _RE_SUBDOMAIN,
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, "
+        "'-' or '.', and must start and end with an alphanumeric character "
+        f"(e.g. 'example.com', regex used for validation is '{_SUBDOMAIN}')")
 
 
 def check_label(value: str) -> list[str]:
     """No dots, up to 63 characters: the names of namespaces, services."""
-    problems = []
-    if len(value) > 63:
-        problems.append("must be no more than 63 characters")
-    if not _RE_LABEL.fullmatch(value):
-        problems.append(
-            "must not contain dots" if _RE_SUBDOMAIN.fullmatch(value) else
-            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
-            "and must start and end with an alphanumeric character "
-            f"(e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')")
-    return problems
+    return _check(
+        value, 63, 'characters', _RE_LABEL,
+        "must not contain dots" if _RE_SUBDOMAIN.fullmatch(value) else
+        "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', "
+        "and must start and end with an alphanumeric character "
+        f"(e.g. 'my-name',  or '123-abc', regex used for validation is '{_LABEL}')")
 
 
 def check_dns1035(value: str) -> list[str]:
     """As a label, but begins with a letter: plurals, versions."""
-    problems = []
-    if len(value) > 63:
-        problems.append("must be no more than 63 characters")
-    if not _RE_DNS_1035.fullmatch(value):
-        problems.append(
-            "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start "
-            "with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',"
-            f"  or 'abc-123', regex used for validation is '{_DNS_1035}')")
-    return problems
+    return _check(
+        value, 63, 'characters', _RE_DNS_1035,
+        "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start "
+        "with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',"
+        f"  or 'abc-123', regex used for validation is '{_DNS_1035}')")
 
 
 def check_segment(value: str) -> list[str]:
@@ -84,20 +72,22 @@ def check_qualified(value: str) -> list[str]:
         problems += [f"prefix part {text}" for text in check_subdomain(prefix, unit='bytes')]
     if not name:
         problems.append("name part must be non-empty")
-    elif len(name.encode()) > 63:
-        problems.append("name part must be no more than 63 bytes")
-    if not _RE_QUALIFIED.fullmatch(name):
-        problems.append(f"name part {_QUALIFIED_TEXT}")
-    return problems
+    checked = _check(name, 63, 'bytes', _RE_QUALIFIED, _QUALIFIED_TEXT)
+    return problems + [f"name part {text}" for text in checked]
 
 
 def check_label_value(value: str) -> list[str]:
+    return _check(
+        value, 63, 'bytes', _RE_VALUE,
+        "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' "
+        "or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  "
+        f"or 'my_value',  or '12345', regex used for validation is '{_VALUE}')")
+
+
+def _check(value: str, limit: int, unit: str, form: re.Pattern[str], why: str) -> list[str]:
     problems = []
-    if len(value.encode()) > 63:
-        problems.append("must be no more than 63 bytes")
-    if not _RE_VALUE.fullmatch(value):
-        problems.append(
-            "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' "
-            "or '.', and must start and end with an alphanumeric character (e.g. 'MyValue',  "
-            f"or 'my_value',  or '12345', regex used for validation is '{_VALUE}')")
+    if len(value.encode('utf-8', 'replace')) > limit:
+        problems.append(f"must be no more than {limit} {unit}")
+    if not form.fullmatch(value):
+        problems.append(why)
     return problems
