@@ -98,9 +98,12 @@ class Handler:
             verb=verb, group=address.group, resource=address.plural,
             subresource=address.subresource, namespace=namespace, name=name)
         self._access.authorize(user, target)
-        kind = requests.find_kind(self._cluster.kinds, address)
-        if kind is None:
-            return self._nowhere(address)
+        kind = self._cluster.kinds.get(address.group, address.version, address.plural)
+        if kind is None or (address.namespace and not kind.namespaced):
+            if any(other.group == address.group and not other.custom
+                   for other in self._cluster.kinds):
+                raise NotFound
+            return _not_found()
         request = Request(
             verb=verb, kind=kind, namespace=address.namespace, name=address.name,
             subresource=address.subresource, query=query, user=user,
@@ -205,14 +208,6 @@ class Handler:
                 case _:
                     _hang_up(http, abruptly=True)
         return False
-
-    def _nowhere(self, address: Address) -> web.Response:
-        groups = {group for group, _ in self._cluster.kinds.versions()}
-        custom = any(kind.custom for kind in self._cluster.kinds.of_version(
-            address.group, address.version).values())
-        if address.group in groups and not custom and '.' not in address.group.rstrip('k8s.io'):
-            raise NotFound
-        return _not_found()
 
     async def _elsewhere(
             self, http: web.BaseRequest, path: str, query: Mapping[str, list[str]],

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kopf._kits.sandbox import wordings
-from kopf._kits.sandbox.kinds import Kind, Kinds
+from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.lagging import Lag
 from kopf._kits.sandbox.statuses import BadRequest, Cause, Invalid, NotAcceptable, qualified
 
@@ -260,12 +260,3 @@ def verb_of(method: str, address: Address, query: Mapping[str, Sequence[str]]) -
     if method == 'DELETE':
         return 'delete' if address.name else 'deletecollection'
     return {'POST': 'create', 'PUT': 'update', 'PATCH': 'patch'}.get(method, '')
-
-
-def find_kind(kinds: Kinds, address: Address) -> Kind | None:
-    """The kind that is served there, if the path fits its scope."""
-    kind = kinds.get(address.group, address.version, address.plural)
-    if kind is None or (address.namespace and not kind.namespaced):
-        return None
-    return kind
-

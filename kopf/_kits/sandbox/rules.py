@@ -136,16 +136,12 @@ def validate(kind: Kind, new: Obj, old: Obj | None, subresource: str = '') -> No
 
 def _check_size(kind: Kind, obj: Obj) -> list[Cause]:
     """See that the data is not more than it may be; it is counted as it would be in files."""
-    if kind.resource == ('', 'configmaps'):
-        field, encoded = '[]', {**(obj.get('binaryData') or {})}
-    elif kind.resource == ('', 'secrets'):
-        field, encoded = 'data', {**(obj.get('data') or {})}
-    else:
+    if kind.resource not in (('', 'configmaps'), ('', 'secrets')):
         return []
-    size = sum(len(value) * 3 // 4 for value in encoded.values())
-    if field == '[]':
-        size += sum(len(value.encode('utf-8', 'replace'))
-                    for value in (obj.get('data') or {}).values())
+    plain, encoded, field = (obj.get('data'), obj.get('binaryData'), '[]') \
+        if kind.plural == 'configmaps' else ({}, obj.get('data'), 'data')
+    size = sum(len(value) * 3 // 4 for value in (encoded or {}).values()) \
+        + sum(len(value.encode('utf-8', 'replace')) for value in (plain or {}).values())
     return [too_long(field, MAX_DATA)] if size > MAX_DATA else []
 
 
@@ -157,24 +153,16 @@ def warn(kind: Kind, new: Obj, old: Obj | None) -> list[str]:
     return [*texts, kind.warning] if kind.warning else texts
 
 
-def returns_deleted(kind: Kind) -> bool:
-    """Whether a deletion is answered by the object that is gone, not by a status."""
-    return kind.resource in _RETURNED
-
-
-def is_created_by_update(kind: Kind) -> bool:
-    """Whether replacing an object that is not there creates it."""
-    return kind.resource in _CREATED
-
-
-_RETURNED: frozenset[Resource] = frozenset({
+#: Of what a deletion is answered by the object that is gone, not by a status.
+RETURNED_WHEN_DELETED: frozenset[Resource] = frozenset({
     ('', 'persistentvolumeclaims'), ('', 'persistentvolumes'), ('', 'pods'), ('', 'podtemplates'),
     ('', 'resourcequotas'), ('', 'serviceaccounts'), ('', 'services'),
     ('storage.k8s.io', 'storageclasses'), ('storage.k8s.io', 'csidrivers'),
     ('storage.k8s.io', 'csinodes'), ('storage.k8s.io', 'volumeattachments'),
 })
 _RBAC = 'rbac.authorization.k8s.io'
-_CREATED: frozenset[Resource] = frozenset({
+#: What is created if an object that is not there is replaced.
+CREATED_BY_UPDATE: frozenset[Resource] = frozenset({
     ('', 'endpoints'), ('', 'events'), ('', 'limitranges'), ('', 'services'),
     ('coordination.k8s.io', 'leases'), ('events.k8s.io', 'events'),
     (_RBAC, 'clusterrolebindings'), (_RBAC, 'clusterroles'), (_RBAC, 'rolebindings'),

@@ -193,11 +193,6 @@ class Store:
         self._changes.clear()
         self.compacted = self.revision
 
-    def advance(self) -> int:
-        """Take a revision without a change, as others' writes to the same database do."""
-        self.revision += 1
-        return self.revision
-
     def _record(self, table: _Table, change: Change) -> None:
         changes = self._changes
         changes.append(change)

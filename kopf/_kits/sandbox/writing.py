@@ -92,7 +92,7 @@ class Writer:
         obj = objects.decode_object(request, self._cluster.kinds)
         check_name(request, obj)
         self._place(request, obj)
-        if rules.is_created_by_update(request.kind) and not request.subresource \
+        if request.kind.resource in rules.CREATED_BY_UPDATE and not request.subresource \
                 and not self._is_there(request):
             obj['metadata'].pop('resourceVersion', None)
             return 201, self._shown(request, await self.create_object(request, obj))
@@ -180,7 +180,7 @@ class Writer:
         entry = cluster.get(kind, key)
         deletion.check(kind, entry)
         gone, raw = delete_entry(cluster, request, entry, deletion)
-        if gone and not rules.returns_deleted(kind):
+        if gone and kind.resource not in rules.RETURNED_WHEN_DELETED:
             return 200, encoding.encode(succeeded(kind, entry))
         return 200, reading.shaped(cluster, request, raw)
 
