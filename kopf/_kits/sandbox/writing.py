@@ -66,18 +66,12 @@ class Writer:
         metadata['creationTimestamp'] = cluster.now()
         if not metadata.get('name') and metadata.get('generateName'):
             metadata['name'] = rules.new_name(metadata['generateName'])
-        obj = rules.complete(kind, obj, nulls=request.applies)
+        obj = self._completed(request, obj, None)
         if not request.applies:
             managedfields.track(request, None, obj, cluster.now())
         obj = rules.prepare_creation(cluster, kind, obj)
-        admission = self.admission
-        if admission.concerns(request, 'CREATE'):
-            obj = await admission.mutate(request, 'CREATE', obj, None) or obj
-            obj = rules.complete(kind, obj, nulls=request.applies)
-        rules.validate(kind, obj, None)
-        request.warnings.extend(rules.warn(kind, obj, None))
-        if admission.concerns(request, 'CREATE'):
-            await admission.validate(request, 'CREATE', obj, None)
+        obj = await self._admitted(request, obj, None)
+        if self.admission.concerns(request, 'CREATE'):  # that took some time
             self._check_namespace(request, metadata.get('name', ''))
         key = (request.namespace, obj['metadata']['name'])
         if cluster.store.get(stored_resource(kind), key) is not None:
@@ -128,30 +122,31 @@ class Writer:
             if not replacing:
                 check_name(request, new)
                 self._place(request, new)
-            new = await self._prepared(request, new, old)
+            new = self._completed(request, new, old)
+            if not request.applies:
+                managedfields.track(request, old, new, cluster.now())
+            new = await self._admitted(request, new, old)
             if cluster.store.get(stored_resource(kind), key) is entry:
                 break
             if attempt == ATTEMPTS - 1 or (replacing and new['metadata'].get('resourceVersion')):
                 raise Conflict.on(kind.group, kind.plural, request.name)
         return self._commit(request, new, old, entry)
 
-    async def _prepared(self, request: Request, new: Obj, old: Obj) -> Obj:
-        cluster, kind = self._cluster, request.kind
-        new = self._completed(request, new, old)
-        if not request.applies:
-            managedfields.track(request, old, new, cluster.now())
-        admission = self.admission
-        if admission.concerns(request, 'UPDATE'):
-            new = await admission.mutate(request, 'UPDATE', new, old) or new
-            new = self._completed(request, new, old)
-        rules.validate(kind, new, old, request.subresource)
-        request.warnings.extend(rules.warn(kind, new, old))
-        if admission.concerns(request, 'UPDATE'):
-            await admission.validate(request, 'UPDATE', new, old)
+    async def _admitted(self, request: Request, new: Obj, old: Obj | None) -> Obj:
+        """The object as webhooks make it; it is completed again after them, and validated."""
+        operation = 'UPDATE' if old is not None else 'CREATE'
+        changed = await self.admission.mutate(request, operation, new, old)
+        if changed is not None and changed is not new:
+            new = self._completed(request, changed, old)
+        rules.validate(request.kind, new, old, request.subresource)
+        request.warnings.extend(rules.warn(request.kind, new, old))
+        await self.admission.validate(request, operation, new, old)
         return new
 
-    def _completed(self, request: Request, new: Obj, old: Obj) -> Obj:
+    def _completed(self, request: Request, new: Obj, old: Obj | None) -> Obj:
         new = rules.complete(request.kind, new, nulls=request.applies)
+        if old is None:
+            return new
         _keep_metadata(new, old)
         return rules.prepare_update(
             self._cluster, request.kind, new, old, request.subresource)
