@@ -10,7 +10,6 @@ class Lag:
     """How far a server lags behind: it knows the changes up to the ``revision``, until `end`."""
 
     def __init__(self, revision: int) -> None:
-        super().__init__()
         self.revision: int = revision
         self.is_over: bool = False
         self._waiting: list[Callable[[], None]] = []

@@ -67,7 +67,7 @@ class APIError(Exception):
         }
         if self.reason:
             status['reason'] = self.reason
-        details = dict(self.details) if self.details is not None else None
+        details = self.details
         if self.retry_after is not None:
             details = {**(details or {}), 'retryAfterSeconds': self.retry_after}
         if details is not None:

@@ -104,22 +104,16 @@ class Webhook:
 
 
 def _permits(rule: Mapping[str, Any], kind: Kind, subresource: str, operation: str) -> bool:
-    def has(key: str, *values: str) -> bool:
-        wanted = rule.get(key) or ()
-        return '*' in wanted or any(value in wanted for value in values)
-
-    scope = rule.get('scope') or '*'
-    if scope != '*' and (scope == 'Namespaced') != kind.namespaced:
-        return False
-    resources = rule.get('resources') or ()
     plural = kind.plural
-    if subresource:
-        fits = any(name in resources for name in (
-            '*/*', f'*/{subresource}', f'{plural}/*', f'{plural}/{subresource}'))
-    else:
-        fits = any(name in resources for name in ('*', '*/*', plural))
-    return (fits and has('operations', operation) and has('apiGroups', kind.group)
-            and has('apiVersions', kind.version))
+    names = ('*/*', f'*/{subresource}', f'{plural}/*', f'{plural}/{subresource}') \
+        if subresource else ('*', '*/*', plural)
+    wanted = {
+        'resources': names, 'operations': ('*', operation), 'apiGroups': ('*', kind.group),
+        'apiVersions': ('*', kind.version),
+    }
+    scopes = ('*', 'Namespaced' if kind.namespaced else 'Cluster')
+    return (rule.get('scope') or '*') in scopes and all(
+        any(value in (rule.get(key) or ()) for value in values) for key, values in wanted.items())
 
 
 class Webhooks:
