@@ -5,28 +5,25 @@ Written data reaches the other side in the next iterations of the loop. No data 
 operating system, so the loop knows whether anything is in transit.
 """
 import asyncio
-import asyncio.sslproto
 import collections
 import contextvars
-import ssl
 from collections.abc import Callable
 from typing import Any
 
 HIGH_WATER = 256 * 1024
 """How many bytes can be in transit to one side before the other side must pause."""
 
-Factory = Callable[[], asyncio.BaseProtocol]
-
 
 class Pipe(asyncio.Transport):
     """
     One end of a connection. As with a socket, its protocol receives all data, and then the end.
+
+    Until it has a protocol, the data waits.
     """
 
     def __init__(
             self,
             loop: asyncio.AbstractEventLoop,
-            protocol: asyncio.BaseProtocol,
             context: contextvars.Context,
             extra: dict[str, Any],
             delay: Callable[[], float],
@@ -35,11 +32,11 @@ class Pipe(asyncio.Transport):
         self.other: Pipe | None = None
         self._delay = delay
         self._loop = loop
-        self._protocol: Any = protocol
+        self._protocol: Any = asyncio.Protocol()
         self._context = context
         self._incoming: collections.deque[bytes] = collections.deque()
         self._size = 0
-        self._reading = True
+        self._reading = False
         self._closing = False
         self._lost = False
         self._eof_sent = False
@@ -125,14 +122,10 @@ class Pipe(asyncio.Transport):
         """Notify the protocol of a severed connection, unless it is notified already."""
         self._loop.call_soon(self._lose, context=self._context)
 
-    def begin(self) -> None:
-        """Notify the protocol of the connection."""
-        self._protocol.connection_made(self)
-
-    def adopt(self, protocol: asyncio.BaseProtocol) -> None:
+    def begin(self, protocol: asyncio.BaseProtocol) -> None:
         """Begin with this protocol, and read what has arrived meanwhile."""
         self._protocol = protocol
-        self.begin()
+        self._context.run(protocol.connection_made, self)
         self.resume_reading()
 
     def _receive(self, data: bytes) -> None:
@@ -186,63 +179,19 @@ class Pipe(asyncio.Transport):
 
 def connect(
         loop: asyncio.AbstractEventLoop,
-        client: Factory,
-        server: Factory,
         *,
         address: tuple[str, int],
         context: contextvars.Context,
         delay: Callable[[], float] = lambda: 0.0,
-) -> Pipe:
+) -> tuple[Pipe, Pipe]:
     """
-    Connect a new client to a new server, which runs in its own context; return the client's end.
+    Connect to a server, which runs in its own context; return the ends of the client and of it.
 
     ``delay`` is called for each piece of data: after how many seconds it reaches the other end.
     """
     peer = (address[0], 0)
-    near = Pipe(loop, client(), contextvars.copy_context(), {
-        'peername': address, 'sockname': peer}, delay)
-    far = Pipe(loop, server(), context, {'peername': peer, 'sockname': address}, delay)
+    near = Pipe(
+        loop, contextvars.copy_context(), {'peername': address, 'sockname': peer}, delay)
+    far = Pipe(loop, context, {'peername': peer, 'sockname': address}, delay)
     near.other, far.other = far, near
-    loop.call_soon(far.begin, context=context)
-    near.begin()
-    return near
-
-
-def secure(
-        loop: asyncio.AbstractEventLoop,
-        protocol: asyncio.BaseProtocol,
-        context: ssl.SSLContext | bool,
-        *,
-        hostname: str | None = None,
-        is_server: bool = False,
-        waiter: 'asyncio.Future[None] | None' = None,
-) -> asyncio.BaseProtocol:
-    """
-    Put TLS on top of a pipe, as asyncio puts it on top of sockets; return the pipe's protocol.
-
-    ``waiter`` is set at the end of the handshake; then, `take_secured` returns what is on top.
-    """
-    make: Any = asyncio.sslproto.SSLProtocol  # asyncio's loops pass None, too
-    secured: asyncio.BaseProtocol = make(
-        loop, protocol, None if isinstance(context, bool) else context, waiter,
-        server_side=is_server, server_hostname=hostname)
-    return secured
-
-
-async def take_secured(
-        pipe: Pipe, waiter: 'asyncio.Future[None]',
-) -> tuple[asyncio.Transport, asyncio.BaseProtocol]:
-    """
-    Wait for the handshake; return the transport and the protocol that TLS connects to the pipe.
-
-    :raises OSError: if the handshake fails, or if the connection is lost right after it.
-    """
-    try:
-        await waiter
-    except BaseException:
-        pipe.close()
-        raise
-    secured: Any = pipe.get_protocol()
-    if secured._app_protocol is None:
-        raise ConnectionResetError("the connection was lost after the handshake")
-    return secured._app_transport, secured._app_protocol
+    return near, far

@@ -225,9 +225,10 @@ class SeededLoop(virtual.VirtualLoop):
 
     def kill_servers(self, process: Process) -> None:
         """Close the listening sockets of this process, so that another one can have the ports."""
-        for server in list(self._servers.values()):
-            if server.is_open and server.context.get(current) is process:
-                server.kill()
+        for listener in self._listeners.values():
+            if listener.is_open and listener.context.get(current) is process:
+                self.remove_reader(listener.sock)
+                listener.sock.close()
 
     def get_delay(self, process: Process | None) -> float:
         """Return after how many seconds data of the process arrives that is sent now."""
@@ -237,34 +238,31 @@ class SeededLoop(virtual.VirtualLoop):
         return max(cut, 0.0) + delay
 
     async def sock_connect(self, sock: Any, address: Any) -> None:
-        server = self._servers.get(tuple(address[:2]))
-        host = None if server is None else server.context.get(current)
+        listener = self._find_listener(address)
+        host = None if listener is None else listener.context.get(current)
         process = current.get() or host
         if process is not None:
             await asyncio.sleep(self.get_delay(process))
             if not process.alive:
                 raise ConnectionRefusedError("The process is killed.")
-        if server is not None and not server.is_open:
+        if listener is not None and not listener.is_open:
             raise ConnectionRefusedError("The server is closed.")
         await super().sock_connect(sock, address)
 
     def join(
-            self, client: pipes.Factory, server: pipes.Factory, address: tuple[str, int],
-            context: contextvars.Context,
-    ) -> pipes.Pipe:
+            self, address: tuple[str, int], context: contextvars.Context,
+    ) -> tuple[pipes.Pipe, pipes.Pipe]:
         process, host = current.get(), context.get(current)
         context = context.copy()
         context.run(peer.set, process)
-        near = pipes.connect(
-            self, client, server, address=address, context=context,
+        near, far = pipes.connect(
+            self, address=address, context=context,
             delay=lambda: self.get_delay(process or host))
         if process is not None:
             process.link(near)
-        if host is not None and near.other is not None:
-            host.link(near.other)
-            if not host.alive:
-                near.other.sever(lossy=True)
-        return near
+        if host is not None:
+            host.link(far)
+        return near, far
 
 
 def _is_step(handle: Any) -> bool:

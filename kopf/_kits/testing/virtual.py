@@ -6,6 +6,7 @@ foreign servers. Servers in the same loop are connected in memory, so that the l
 transit. Other programs can connect to these servers too.
 """
 import asyncio
+import asyncio.sslproto
 import collections
 import concurrent.futures
 import contextvars
@@ -59,8 +60,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Whether the time stands still for these, and for foreign servers."""
         self._now = 0.0
         self._origin = datetime.datetime.now(datetime.UTC)
-        self._servers: dict[tuple[str, int], _Server] = {}
-        self._virtual: dict[socket.socket, tuple[str, int]] = {}
+        self._listeners: dict[tuple[str, int], Listener] = {}
         self._waiters: list[tuple[float, asyncio.Future[None]]] = []
         super().__init__(_Selector(self))
         self._threads = concurrent.futures.ThreadPoolExecutor()
@@ -140,175 +140,117 @@ class VirtualLoop(asyncio.SelectorEventLoop):
             told, protocol.process_exited = protocol.process_exited, process_exited
         return transport, protocol
 
-    async def create_server(self, protocol_factory: Any, *args: Any, **kwargs: Any) -> Any:
-        server = await super().create_server(protocol_factory, *args, **kwargs)
-        tls: Any = kwargs.get('ssl')
+    # The connections: asyncio's own code makes them, but they are pipes instead of sockets.
 
-        def make_secured() -> asyncio.BaseProtocol:
-            return pipes.secure(self, protocol_factory(), tls, is_server=True)
-
-        for sock in server.sockets:
-            if sock.family in (socket.AF_INET, socket.AF_INET6):
-                self._servers[sock.getsockname()[:2]] = _Server(
-                    server, make_secured if tls else protocol_factory)
-        return server
+    def _start_serving(self, protocol_factory: Any, sock: Any, *args: Any, **options: Any) -> None:
+        asyncio_loop: Any = super()
+        asyncio_loop._start_serving(protocol_factory, sock, *args, **options)
+        accept: Any = self._accept_connection  # type: ignore[attr-defined]
+        self._listen(sock, functools.partial(accept, protocol_factory, sock, *args, **options))
 
     def add_reader(self, fd: Any, callback: Any, *args: Any) -> None:  # type: ignore[override]
         super().add_reader(fd, callback, *args)
         if isinstance(fd, socket.socket) and _is_listening(fd.fileno()):
-            fd.__class__ = _ListeningSocket  # its server calls its methods, and not the loop
-            _backlogs[fd] = collections.deque()
-            self._servers[fd.getsockname()[:2]] = _Listener(
-                fd, functools.partial(callback, *args))
+            self._listen(fd, functools.partial(callback, *args))
 
-    def remove_reader(self, fd: Any) -> bool:
-        if isinstance(fd, _ListeningSocket) and fd.fileno() < 0:
+    def _listen(self, sock: Any, accept: Callable[[], None]) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.__class__ = _Socket  # its server calls its methods, and not the loop
+            _pipes.setdefault(sock, collections.deque())
+            self._listeners[sock.getsockname()[:2]] = Listener(sock, accept)
+
+    def _remove_reader(self, fd: Any) -> bool:
+        if (fd if isinstance(fd, int) else fd.fileno()) < 0:
             return False  # its process was killed
-        listener = isinstance(fd, _ListeningSocket) and self._servers[fd.getsockname()[:2]]
-        if isinstance(listener, _Listener):
-            listener.close()
-        return super().remove_reader(fd)
+        removed: bool = super()._remove_reader(fd)  # type: ignore[misc]
+        return removed
 
-    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        if self._find_server(address) is None:
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        listener = self._find_listener(address)
+        if listener is None or not listener.is_open:
             await super().sock_connect(sock, address)
-        else:
-            self._virtual[sock] = address[:2]
-
-    async def create_connection(
-            self, protocol_factory: Any, host: Any = None, port: Any = None, **kwargs: Any,
-    ) -> Any:
-        sock = kwargs.get('sock')
-        address = (host, port) if sock is None else self._virtual.pop(sock, None)
-        server = self._find_server(address)
-        if server is None or address is None:
-            return await super().create_connection(protocol_factory, host, port, **kwargs)
-        if sock is not None:
-            sock.close()
-        tls: Any = kwargs.get('ssl')
-        waiter: asyncio.Future[None] = self.create_future()
-
-        def make_secured() -> asyncio.BaseProtocol:
-            return pipes.secure(
-                self, protocol_factory(), tls, waiter=waiter,
-                hostname=kwargs.get('server_hostname') or host)
-
-        near = self.join(
-            make_secured if tls else protocol_factory, server.factory, address, server.context)
-        assert near.other is not None
-        server.take(near.other)
-        return await pipes.take_secured(near, waiter) if tls else (near, near.get_protocol())
-
-    async def connect_accepted_socket(
-            self, protocol_factory: Any, sock: socket.socket, **kwargs: Any,
-    ) -> Any:
-        if not isinstance(sock, _AcceptedSocket):
-            return await super().connect_accepted_socket(protocol_factory, sock, **kwargs)
-        pipe = sock.detach_pipe()
-        tls: Any = kwargs.get('ssl')
-        if not tls:
-            pipe.adopt(protocol_factory())
-            return pipe, pipe.get_protocol()
-        waiter: asyncio.Future[None] = self.create_future()
-        pipe.adopt(pipes.secure(self, protocol_factory(), tls, waiter=waiter, is_server=True))
-        return await pipes.take_secured(pipe, waiter)
+            return
+        near, far = self.join(address, listener.context)
+        sock.__class__ = _Socket
+        _pipes[sock] = collections.deque([near])
+        _pipes[listener.sock].append(far)
+        self.call_soon(listener.accept, context=listener.context)
 
     def join(
-            self,
-            client: pipes.Factory,
-            server: pipes.Factory,
-            address: tuple[str, int],
-            context: contextvars.Context,
-    ) -> pipes.Pipe:
-        """Connect a new client to a new server in this loop; return the end of the client."""
-        return pipes.connect(self, client, server, address=address, context=context)
+            self, address: tuple[str, int], context: contextvars.Context,
+    ) -> tuple[pipes.Pipe, pipes.Pipe]:
+        """Connect to a server in this loop; return the ends of the client and of the server."""
+        return pipes.connect(self, address=address, context=context)
 
-    def _find_server(self, address: Any) -> '_Server | None':
-        server = self._servers.get(tuple(address[:2])) if isinstance(address, tuple) else None
-        return server if server is not None and server.is_open else None
+    def _find_listener(self, address: Any) -> 'Listener | None':
+        return self._listeners.get(address[:2]) if isinstance(address, tuple) else None
 
+    def _make_socket_transport(
+            self, sock: Any, protocol: Any, waiter: Any = None, **options: Any) -> Any:
+        pipe = _take_pipe(sock)
+        if pipe is None:
+            asyncio_loop: Any = super()
+            return asyncio_loop._make_socket_transport(sock, protocol, waiter, **options)
+        pipe.begin(protocol)
+        waiter.set_result(None)
+        return pipe
 
-class _Server:
-    """A server in the loop, and the context in which it was created."""
-
-    def __init__(self, server: asyncio.Server, factory: pipes.Factory) -> None:
-        super().__init__()
-        self.factory = factory
-        self.context = contextvars.copy_context()
-        self._server = server
-
-    @property
-    def is_open(self) -> bool:
-        return bool(self._server.sockets)
-
-    def take(self, pipe: pipes.Pipe) -> None:
-        """Take the server's end of a new connection."""
-
-    def kill(self) -> None:
-        """Close the listening sockets, as the operating system does for a killed process."""
-        self._server.close()
+    def _make_ssl_transport(
+            self, rawsock: Any, protocol: Any, sslcontext: Any, waiter: Any = None,
+            *, extra: Any = None, server: Any = None, **options: Any) -> Any:
+        pipe = _take_pipe(rawsock)
+        if pipe is None:
+            asyncio_loop: Any = super()
+            return asyncio_loop._make_ssl_transport(
+                rawsock, protocol, sslcontext, waiter, extra=extra, server=server, **options)
+        secured: Any = asyncio.sslproto.SSLProtocol(
+            self, protocol, sslcontext, waiter, **options)
+        pipe.begin(secured)
+        return secured._app_transport
 
 
-class _Listener(_Server):
-    """A server that waits until its socket is readable, and accepts connections by itself."""
+class Listener:
+    """A listening socket, and the context in which its server accepts the connections."""
 
     def __init__(self, sock: socket.socket, accept: Callable[[], None]) -> None:
-        self.factory = asyncio.Protocol  # until the connection is accepted
+        super().__init__()
+        self.sock = sock
+        self.accept = accept
         self.context = contextvars.copy_context()
-        self.is_closed = False
-        self._sock = sock
-        self._accept = accept
 
     @property
     def is_open(self) -> bool:
-        return not self.is_closed
-
-    def take(self, pipe: pipes.Pipe) -> None:
-        pipe.pause_reading()
-        _backlogs[self._sock].append(_AcceptedSocket(pipe))
-        asyncio.get_running_loop().call_soon(self._accept, context=self.context)
-
-    def kill(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._sock)
-        self._sock.close()
-
-    def close(self) -> None:
-        self.is_closed = True
-        for sock in _backlogs.pop(self._sock, ()):
-            sock.close()
+        return self.sock.fileno() >= 0
 
 
-class _ListeningSocket(socket.socket):
-    """A listening socket that also accepts connections from inside of the loop."""
+class _Socket(socket.socket):
+    """A socket with pipes: the connections to accept, or the only one until it has a protocol."""
     __slots__ = ()
 
     def accept(self) -> tuple[socket.socket, Any]:
-        backlog = _backlogs.get(self)
-        return (backlog.popleft(), self.getsockname()) if backlog else super().accept()
-
-
-class _AcceptedSocket(socket.socket):
-    """Stands for the server's end of a connection, until the server connects its protocol."""
-
-    def __init__(self, pipe: pipes.Pipe) -> None:
-        super().__init__()
-        self._pipe: pipes.Pipe | None = pipe
-
-    def detach_pipe(self) -> pipes.Pipe:
-        pipe, self._pipe = self._pipe, None
-        assert pipe is not None
-        self.close()
-        return pipe
+        if not _pipes.get(self):
+            return super().accept()
+        sock = _Socket()
+        _pipes[sock] = collections.deque([_pipes[self].popleft()])
+        return sock, self.getsockname()
 
     def close(self) -> None:
         super().close()
-        if self._pipe is not None:
-            self._pipe.close()
+        for pipe in _pipes.pop(self, ()):
+            pipe.close()
 
 
-_backlogs: 'weakref.WeakKeyDictionary[socket.socket, collections.deque[_AcceptedSocket]]' = (
+_pipes: 'weakref.WeakKeyDictionary[socket.socket, collections.deque[pipes.Pipe]]' = (
     weakref.WeakKeyDictionary())
-"""The connections from inside of the loop that are not accepted yet."""
+
+
+def _take_pipe(sock: socket.socket) -> pipes.Pipe | None:
+    """Replace a connected socket by its pipe; None if the socket is connected otherwise."""
+    if not _pipes.get(sock):
+        return None
+    pipe = _pipes[sock].popleft()
+    sock.close()
+    return pipe
 
 
 class _Selector(selectors.DefaultSelector):
