@@ -5,36 +5,14 @@ The libraries are not imported here: the creator of such an object has imported 
 """
 import importlib
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
-from typing import Any, Protocol
+from typing import Any
 
 from kopf._cogs.structs import dicts
 
 MODELS = ('kubernetes.client.models', 'kubernetes_asyncio.client.models')
 
 
-class Manifest(Protocol):
-    """An object or a template of an object, with metadata. Keys are those of the API."""
-
-    def read(self, key: str) -> Any:
-        """Read a value of the metadata; None if there is none."""
-
-    def write(self, key: str, value: Any) -> None:
-        """Set a value of the metadata."""
-
-    def remove(self, key: str) -> None:
-        """Remove a value of the metadata, if there is one."""
-
-    def read_owners(self) -> list[tuple[str | None, Any]]:
-        """Read the owner references: pairs of the owner's uid and the reference itself."""
-
-    def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
-        """Set the owner references: the kept ones unchanged, and the new ones from dicts."""
-
-    def find(self, path: dicts.FieldPath) -> 'Iterator[Manifest]':
-        """Find the nested manifest, or all manifests of a list; none if the field is absent."""
-
-
-def flatten(objs: Any) -> Iterator[Manifest]:
+def flatten(objs: Any) -> 'Iterator[Manifest]':
     """
     Iterate over all objects in nested iterables. None is skipped.
 
@@ -42,13 +20,13 @@ def flatten(objs: Any) -> Iterator[Manifest]:
     """
     if objs is None:
         return
-    if isinstance(objs, (DictManifest, ModelManifest)):
+    if isinstance(objs, Manifest):
         yield objs
         return
     if isinstance(objs, MutableMapping):
-        yield DictManifest(objs)
+        yield Manifest(objs)
     elif _is_of(objs, 'pykube'):
-        yield DictManifest(objs.obj)
+        yield Manifest(objs.obj)
     elif _is_of(objs, *MODELS):
         yield ModelManifest(objs)
     elif isinstance(objs, Iterable) and not isinstance(objs, (str, bytes, Mapping)):
@@ -65,42 +43,45 @@ def _is_of(obj: object, *packages: str) -> bool:
         for cls in type(obj).__mro__ for package in packages)
 
 
-class DictManifest:
-    """An object as a dict, with the keys of the API."""
+class Manifest:
+    """An object or a template of an object, with metadata. It is a dict with the keys of the API."""
 
-    def __init__(self, obj: MutableMapping[Any, Any]) -> None:
+    def __init__(self, obj: Any) -> None:
         self._obj = obj
 
     def read(self, key: str) -> Any:
-        return (self._obj.get('metadata') or {}).get(key)
+        """Read a value of the metadata; None if there is none."""
+        return _get(_get(self._obj, 'metadata'), key)
 
     def write(self, key: str, value: Any) -> None:
+        """Set a value of the metadata."""
         metadata = self._obj.get('metadata')
         if metadata is None:
             metadata = self._obj['metadata'] = {}
         metadata[key] = value
 
     def remove(self, key: str) -> None:
+        """Remove a value of the metadata, if there is one."""
         (self._obj.get('metadata') or {}).pop(key, None)
 
     def read_owners(self) -> list[tuple[str | None, Any]]:
-        return [(ref.get('uid'), ref) for ref in self.read('ownerReferences') or ()]
+        """Read the owner references: pairs of the owner's uid and the reference itself."""
+        return [(_get(ref, 'uid'), ref) for ref in self.read('ownerReferences') or ()]
 
     def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
-        self.write('ownerReferences', [*owners, *(dict(ref) for ref in new)])
+        """Set the owner references: the kept ones unchanged, and the new ones from dicts."""
+        self.write('ownerReferences', [*owners, *map(self._make_owner, new)])
 
-    def find(self, path: dicts.FieldPath) -> Iterator[Manifest]:
+    def find(self, path: dicts.FieldPath) -> 'Iterator[Manifest]':
+        """Find the nested manifest, or all manifests of a list; none if the field is absent."""
         return flatten(dicts.resolve(self._obj, path, None))
 
+    def _make_owner(self, ref: Mapping[str, Any]) -> Any:
+        return dict(ref)
 
-class ModelManifest:
+
+class ModelManifest(Manifest):
     """A model of a client library, with attributes in snake case. Its fields can be dicts."""
-
-    def __init__(self, obj: Any) -> None:
-        self._obj = obj
-
-    def read(self, key: str) -> Any:
-        return _get(self._obj.metadata, key)
 
     def write(self, key: str, value: Any) -> None:
         if self._obj.metadata is None:
@@ -114,21 +95,15 @@ class ModelManifest:
     def remove(self, key: str) -> None:
         self.write(key, None)
 
-    def read_owners(self) -> list[tuple[str | None, Any]]:
-        return [(_get(ref, 'uid'), ref) for ref in self.read('ownerReferences') or ()]
-
-    def write_owners(self, owners: Iterable[Any], *new: Mapping[str, Any]) -> None:
-        made = []
-        for ref in new:
-            sample = self._get_model('V1OwnerReference')
-            made.append(sample(**{_get_attribute(sample, key): val for key, val in ref.items()}))
-        self.write('ownerReferences', [*owners, *made])
-
     def find(self, path: dicts.FieldPath) -> Iterator[Manifest]:
         obj = self._obj
         for key in path:
             obj = _get(obj, key)
         return flatten(obj)
+
+    def _make_owner(self, ref: Mapping[str, Any]) -> Any:
+        model = self._get_model('V1OwnerReference')
+        return model(**{_get_attribute(model, key): val for key, val in ref.items()})
 
     def _get_model(self, name: str) -> Any:
         package = type(self._obj).__module__.partition('.models')[0]
