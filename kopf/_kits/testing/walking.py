@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import references
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.testing import clients, runs, snapshots, specs
+from kopf._kits.testing import clients, runs, snapshots
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -155,6 +155,8 @@ def _choose_specs(
         plan: runs.Plan, resource: str, chosen: 'Sequence[Spec] | SearchStrategy[Spec] | None',
 ) -> 'SearchStrategy[Spec]':
     from hypothesis import strategies as st
+
+    from kopf._kits.testing import specs
     if chosen is None:
         return specs.make_strategy(specs.find_schema(asyncio.run(_find_definition(plan, resource))))
     return st.sampled_from(chosen) if isinstance(chosen, Sequence) else chosen
@@ -184,11 +186,10 @@ class _Walker:
         self._resource = resource
         self._kept = kept
         self._expected = [INTENDED, *map(re.compile, expected)]
-        self._direct: dict[str, _Walk] = {}
-        """The walks with one spec only, by these specs."""
-        self._verdicts: dict[str, bool | WalkError] = {}
-        """What `check` has returned or raised, by the sequences."""
+        self._walks: dict[str, _Walk] = {}
+        """The walks that were walked already, by their steps."""
         self._left = MAX_SHRINKING
+        self._has_failed = False
 
     def check(self, steps: Sequence[Step]) -> bool:
         """
@@ -200,47 +201,32 @@ class _Walker:
         :raises WalkError: if something is wrong.
         """
         __tracebackhide__ = True
-        key = json.dumps(steps, sort_keys=True)
-        if key not in self._verdicts:
+        if self._has_failed and _make_key(steps) not in self._walks:
             if not self._left:
                 return False
-            try:
-                self._verdicts[key] = self._check(steps)
-            except WalkError as e:
-                self._verdicts[key] = e
-        if any(isinstance(verdict, WalkError) for verdict in self._verdicts.values()):
-            self._left -= bool(self._left)
-        verdict = self._verdicts[key]
-        if isinstance(verdict, WalkError):
-            raise verdict
-        return verdict
-
-    def _check(self, steps: Sequence[Step]) -> bool:
+            self._left -= 1
         walk = self._walk(steps)
         problems = [*walk.problems, *self._find_errors(walk)]
         if not problems and walk.last is not None:
-            direct = self._walk_directly(walk.last)
-            differences = snapshots.compare(direct.reached, walk.reached)
+            differences = snapshots.compare(self._walk([walk.last]).reached, walk.reached)
             if differences:
                 problems = [
                     "The end is not the same as if the object was created with the last spec:",
                     *differences,
                     "What the handlers do must depend on the present spec, not on former ones."]
         if problems:
+            self._has_failed = True
             raise WalkError(steps, problems, walk.story)
         return walk.last is not None
 
-    def _walk_directly(self, spec: Spec) -> '_Walk':
-        key = json.dumps(spec, sort_keys=True)
-        if key not in self._direct:
-            self._direct[key] = self._walk([spec])
-        return self._direct[key]
-
     def _walk(self, steps: Sequence[Step]) -> '_Walk':
-        walk = _Walk(self._plan, self._resource, steps, kept=self._kept)
-        walk.play(walk.go)
+        key = _make_key(steps)
+        walk = self._walks.get(key)
+        if walk is None:
+            walk = self._walks[key] = _Walk(self._plan, self._resource, steps, kept=self._kept)
+            walk.play(walk.go)
         if walk.is_abandoned:
-            self._left = 0  # others would take as long
+            self._has_failed, self._left = True, 0  # others would take as long
             raise WalkError(steps, walk.problems, walk.story)
         return walk
 
@@ -249,6 +235,10 @@ class _Walker:
             text for text in walk.errors
             if not any(pattern.search(text) for pattern in self._expected)]
         return [f"An unexpected error: {text}" for text in unexpected[:MAX_ERRORS]]
+
+
+def _make_key(steps: Sequence[Step]) -> str:
+    return json.dumps(steps, sort_keys=True)
 
 
 class _Walk(runs.Run):
@@ -295,17 +285,14 @@ class _Walk(runs.Run):
             if self.last is None:
                 await client.create(self._resource, NAME, spec=spec)
             else:
-                await self._replace_spec(client, spec)
+                resource = await client.find(self._resource)
+                within = references.NamespaceName(client.namespace) if resource.namespaced else None
+                await client.request(
+                    'PATCH', resource.get_url(namespace=within, name=NAME),
+                    [{'op': 'add', 'path': '/spec', 'value': spec}], content_type=JSON_PATCH)
         except errors.APIError as e:
             if e.status not in REFUSALS:
                 raise
             self.note(f"the API server refuses it: {e}")
         else:
             self.last = spec
-
-    async def _replace_spec(self, client: clients.Client, spec: Spec) -> None:
-        resource = await client.find(self._resource)
-        namespace = references.NamespaceName(client.namespace) if resource.namespaced else None
-        await client.request(
-            'PATCH', resource.get_url(namespace=namespace, name=NAME),
-            [{'op': 'add', 'path': '/spec', 'value': spec}], content_type=JSON_PATCH)
