@@ -3,16 +3,17 @@ Strategies of hypothesis for the specs of a custom resource, by its schema.
 
 They make small values: few items, short texts, numbers near zero. Rules that are not about single
 values (CEL, ``oneOf``, ``not``, and so on) are left to the API server, which refuses what breaks
-them. Hypothesis is imported only here, and only when it is used.
+them. The module is imported only when it is used, as it needs hypothesis.
 """
 import base64
 import datetime
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from hypothesis.strategies import SearchStrategy
+from hypothesis import errors
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 
 Schema = Mapping[str, Any]
 
@@ -39,17 +40,15 @@ def find_schema(definition: Mapping[str, Any]) -> Schema:
     return spec
 
 
-def make_strategy(schema: Schema) -> 'SearchStrategy[Any]':
+def make_strategy(schema: Schema) -> SearchStrategy[Any]:
     """Make a strategy for the values of a schema."""
-    from hypothesis import strategies as st
     if 'enum' in schema:
         return st.sampled_from(schema['enum'])
     strategy = _make_typed(schema)
     return st.none() | strategy if schema.get('nullable') else strategy
 
 
-def _make_typed(schema: Schema) -> 'SearchStrategy[Any]':
-    from hypothesis import strategies as st
+def _make_typed(schema: Schema) -> SearchStrategy[Any]:
     if schema.get('x-kubernetes-int-or-string'):
         return _make_numbers(schema, is_integer=True) | _make_texts(schema)
     match schema.get('type'):
@@ -66,8 +65,7 @@ def _make_typed(schema: Schema) -> 'SearchStrategy[Any]':
     return _make_objects(schema)
 
 
-def _make_numbers(schema: Schema, *, is_integer: bool) -> 'SearchStrategy[Any]':
-    from hypothesis import strategies as st
+def _make_numbers(schema: Schema, *, is_integer: bool) -> SearchStrategy[Any]:
     lowest, highest = NUMBERS
     step = schema.get('multipleOf', 1 if is_integer else None)
     low = schema.get('minimum', min(lowest, schema.get('maximum', lowest) + lowest))
@@ -82,8 +80,7 @@ def _make_numbers(schema: Schema, *, is_integer: bool) -> 'SearchStrategy[Any]':
     return st.integers(int(first), int(last)).map(lambda number: number * step)
 
 
-def _make_texts(schema: Schema) -> 'SearchStrategy[str]':
-    from hypothesis import strategies as st
+def _make_texts(schema: Schema) -> SearchStrategy[str]:
     shortest = schema.get('minLength', 0)
     longest = schema.get('maxLength', shortest + MAX_TEXT)
     if 'pattern' in schema:
@@ -108,10 +105,8 @@ def _make_texts(schema: Schema) -> 'SearchStrategy[str]':
     return st.text(ALPHABET, min_size=shortest, max_size=min(longest, shortest + MAX_TEXT))
 
 
-def _make_matching(pattern: str) -> 'SearchStrategy[str]':
+def _make_matching(pattern: str) -> SearchStrategy[str]:
     """Make readable texts that match, or any texts if the pattern has other characters."""
-    from hypothesis import errors
-    from hypothesis import strategies as st
     strategy = st.from_regex(
         pattern, alphabet=st.characters(codec='ascii', categories=['L', 'N', 'P', 'S', 'Zs']))
     try:
@@ -121,8 +116,7 @@ def _make_matching(pattern: str) -> 'SearchStrategy[str]':
     return strategy
 
 
-def _make_lists(schema: Schema) -> 'SearchStrategy[list[Any]]':
-    from hypothesis import strategies as st
+def _make_lists(schema: Schema) -> SearchStrategy[list[Any]]:
     fewest = schema.get('minItems', 0)
     most = min(schema.get('maxItems', fewest + MAX_ITEMS), fewest + MAX_ITEMS)
     keys = schema.get('x-kubernetes-list-map-keys')
@@ -136,8 +130,7 @@ def _make_lists(schema: Schema) -> 'SearchStrategy[list[Any]]':
         unique_by=identify if is_unique else None)
 
 
-def _make_objects(schema: Schema) -> 'SearchStrategy[dict[str, Any]]':
-    from hypothesis import strategies as st
+def _make_objects(schema: Schema) -> SearchStrategy[dict[str, Any]]:
     fields = {
         name: make_strategy(field) for name, field in schema.get('properties', {}).items()
         if not field.get('x-kubernetes-embedded-resource')}
