@@ -44,7 +44,7 @@ def _is_of(obj: object, *packages: str) -> bool:
 
 
 class Manifest:
-    """An object or a template of an object, with metadata. It is a dict with the keys of the API."""
+    """An object or a template of an object, with metadata: a dict with the keys of the API."""
 
     def __init__(self, obj: Any) -> None:
         self._obj = obj

@@ -129,7 +129,7 @@ class Client:
         answer = await self.request(
             'GET', _make_url(resource, namespace),
             params={'labelSelector': selector} if selector else None)
-        head = {'apiVersion': _get_api_version(resource), 'kind': resource.kind}
+        head = {'apiVersion': resource.api_version, 'kind': resource.kind}
         return [{**head, **item} for item in answer['items']]
 
     async def create(self, kind: Kind, obj: Mapping[str, Any] | str | None = None, /,
@@ -150,7 +150,7 @@ class Client:
         :raises APIError: if there is already such an object (with the ``status`` 409).
         """
         resource = await self.find(kind)
-        body: Obj = {'apiVersion': _get_api_version(resource), 'kind': resource.kind}
+        body: Obj = {'apiVersion': resource.api_version, 'kind': resource.kind}
         body |= kind if isinstance(kind, Mapping) else {}
         body |= obj if isinstance(obj, Mapping) else {}
         body |= fields
@@ -309,8 +309,10 @@ class Client:
     async def clean_up(self) -> None:
         """Delete everything that this client has created, the newest objects first."""
         for resource, obj in reversed(self.created):
+            meta = obj['metadata']
             try:
-                await self.request('DELETE', _get_path(resource, obj))
+                await self.request(
+                    'DELETE', _make_url(resource, meta.get('namespace'), meta['name']))
             except errors.APINotFoundError:
                 continue
         self.created.clear()
@@ -423,15 +425,6 @@ def _make_selector(kind: str | tuple[str, ...] | Mapping[str, Any]) -> reference
         group, _, version = kind['apiVersion'].rpartition('/')
         return references.Selector(group=group, version=version, kind=kind['kind'])
     return references.Selector(*([kind] if isinstance(kind, str) else kind))
-
-
-def _get_api_version(resource: references.Resource) -> str:
-    return f'{resource.group}/{resource.version}' if resource.group else resource.version
-
-
-def _get_path(resource: references.Resource, obj: Obj) -> str:
-    meta = obj['metadata']
-    return _make_url(resource, meta.get('namespace'), meta['name'])
 
 
 def _show(obj: Mapping[str, Any]) -> str:

@@ -3,9 +3,11 @@ Unit tests of handlers: one call of one handler, as made by Kopf, and its outcom
 """
 import asyncio
 import concurrent.futures
+import contextlib
 import copy
 import dataclasses
 import datetime
+import queue
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, cast
@@ -151,12 +153,12 @@ async def invoke(
     handler = _find(fn, reason, registry)
     raw = complete(body or {})
     memo = memo if memo is not None else memos.Memo()
-    sink: list[Any] = []
+    events: queue.SimpleQueue[Any] = queue.SimpleQueue()
     log: list[str] = []
     lifted: list[str] = kwargs.setdefault('warnings', []) if isinstance(
         handler, handlers.WebhookHandler) else []
-    with capturing.capture(log), _Threads(settings) as executor:
-        token = posting.event_queue_var.set(_Events(sink))
+    with capturing.capture(log), _open_threads(settings) as executor:
+        token = posting.event_queue_var.set(events)
         try:
             call = _Call(settings, executor, kwargs)
             given = previews.GivenChildren(bodies.Body(raw), children)
@@ -178,12 +180,12 @@ async def invoke(
     for handler_id, result in call.results.items():
         if result is not None and isinstance(handler, handlers.ChangingHandler):
             dicts.ensure(shown, ('status', handler_id), result)
-    retried = outcome.delay if not outcome.final else None
     return Invocation(
         result=outcome.result, error=outcome.exception, children=[*preview.children],
         created=[*preview.created], changed={**preview.changed}, deleted=[*preview.deleted],
-        delay=retried if outcome.final else retried or 0.0, patch=call.patch, body=shown,
-        log=log, events=sink, memo=memo, warnings=lifted)
+        delay=None if outcome.final else outcome.delay or 0.0, patch=call.patch, body=shown,
+        log=log, events=[events.get_nowait() for _ in range(events.qsize())], memo=memo,
+        warnings=lifted)
 
 
 def invoke_sync(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Invocation:
@@ -265,32 +267,18 @@ class _Call:
             retries=retry)
 
 
-class _Threads:
-    """The threads for sync handlers. After the block, the threads take no more calls."""
-
-    def __init__(self, settings: configuration.OperatorSettings) -> None:
-        super().__init__()
-        loop = asyncio.get_running_loop()
-        self._executor = concurrent.futures.ThreadPoolExecutor(settings.execution.max_workers)
-        if isinstance(loop, virtual.VirtualLoop):
-            virtual.hold(loop, self._executor)
-
-    def __enter__(self) -> concurrent.futures.Executor:
-        return self._executor
-
-    def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(wait=False)
-
-
-class _Events:
-    """Collects the Kubernetes events, which are not posted."""
-
-    def __init__(self, events: list[Any]) -> None:
-        super().__init__()
-        self._events = events
-
-    def put_nowait(self, event: Any, /) -> None:
-        self._events.append(event)
+@contextlib.contextmanager
+def _open_threads(
+        settings: configuration.OperatorSettings) -> Iterator[concurrent.futures.Executor]:
+    """Provide the threads for sync handlers. After the block, the threads take no more calls."""
+    loop = asyncio.get_running_loop()
+    executor = concurrent.futures.ThreadPoolExecutor(settings.execution.max_workers)
+    if isinstance(loop, virtual.VirtualLoop):
+        virtual.hold(loop, executor)
+    try:
+        yield executor
+    finally:
+        executor.shutdown(wait=False)
 
 
 def _find(
