@@ -121,6 +121,8 @@ class Run:
     the final ``snapshot``.
     """
 
+    loop: processes.SeededLoop
+
     def __init__(self, plan: Plan) -> None:
         super().__init__()
         self.story: list[str] = []
@@ -134,7 +136,6 @@ class Run:
         self.is_abandoned = False
         """Whether the run was broken off at the limit of real time."""
         self.plan = plan
-        self._loop: processes.SeededLoop | None = None
         self._main: asyncio.Task[None] | None = None
         self._replicas: list[Replica] = []
         self._past: list[processes.Process] = []
@@ -146,20 +147,12 @@ class Run:
         self._latest = 0.0
         self._is_over = False
 
-    @property
-    def loop(self) -> processes.SeededLoop:
-        assert self._loop is not None
-        return self._loop
-
     def play(self, scenario: Scenario) -> None:
         """Run the scenario, and wait for the rest. In its end, nothing is left of the operator."""
+        self.loop = processes.SeededLoop(0)
         with (contextlib.suppress(BlockedError),
-              asyncio.Runner(loop_factory=lambda: processes.SeededLoop(0)) as runner):
-            loop = runner.get_loop()
-            assert isinstance(loop, processes.SeededLoop)
-            self._loop = loop
-            with self._limit_real_time():
-                runner.run(self._live(scenario))
+              asyncio.Runner(loop_factory=lambda: self.loop) as runner, self._limit_real_time()):
+            runner.run(self._live(scenario))
 
     # To be overridden.
 

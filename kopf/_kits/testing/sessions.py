@@ -34,13 +34,11 @@ class Session:
         super().__init__()
         self._choice = choice
         self._stack = contextlib.AsyncExitStack()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __enter__(self) -> Self:
         is_virtual = apis.choose(self._choice) == 'sandbox'
         self._runner = asyncio.Runner(
             loop_factory=virtual.VirtualLoop if is_virtual else asyncio.new_event_loop)
-        self._loop = self._runner.get_loop()
         try:
             self._api = self.run(self._stack.enter_async_context(apis.open_api(self._choice)))
         except BaseException:
@@ -64,8 +62,7 @@ class Session:
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of the session."""
-        assert self._loop is not None
-        return self._loop
+        return self._runner.get_loop()
 
     def run(self, coro: Coroutine[Any, Any, T]) -> T:
         """
