@@ -116,14 +116,13 @@ class ConnectionInfo(_Endpoint):
     def __post_init__(self) -> None:
         if self.insecure is not None and not isinstance(self.insecure, bool):
             raise TypeError(f"insecure= must be True, False, or None, not {self.insecure!r}.")
-        if self.ca_path is not None and self.ca_data is not None:
-            raise ValueError("Both the path and the data of the CA are set. Only one is needed.")
-        if self.certificate_path is not None and self.certificate_data is not None:
-            raise ValueError(
-                "Both the path and the data of the certificate are set. Only one is needed.")
-        if self.private_key_path is not None and self.private_key_data is not None:
-            raise ValueError(
-                "Both the path and the data of the private key are set. Only one is needed.")
+        for what, path, data in (
+                ("CA", self.ca_path, self.ca_data),
+                ("certificate", self.certificate_path, self.certificate_data),
+                ("private key", self.private_key_path, self.private_key_data)):
+            if path is not None and data is not None:
+                raise ValueError(
+                    f"Both the path and the data of the {what} are set. Only one is needed.")
 
     def as_http_headers(self) -> dict[str, str]:
         """

@@ -13,7 +13,6 @@ import ssl
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 
 import yaml
@@ -99,7 +98,7 @@ def _wait_ready(server: str, process: 'subprocess.Popen[bytes]', folder: pathlib
         try:
             with urllib.request.urlopen(request, timeout=5, context=context):
                 return
-        except (urllib.error.URLError, OSError):
+        except OSError:
             time.sleep(0.1)
     log = (folder / 'kube-apiserver.log').read_text(errors='replace')[-2000:]
     raise RuntimeError(f"The kube-apiserver has not become ready:\n{log}")

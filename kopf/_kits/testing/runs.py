@@ -73,11 +73,8 @@ def check_sync(name: str) -> None:
 
     :raises RuntimeError: if it does.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError(f"kopf.testing.{name}() is for sync tests: it makes its event loops.")
+    if asyncio._get_running_loop() is not None:
+        raise RuntimeError(f"kopf.testing.{name}() is for sync tests: it makes its event loops.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,6 +10,7 @@ import asyncio.sslproto
 import collections
 import concurrent.futures
 import contextvars
+import dataclasses
 import datetime
 import functools
 import selectors
@@ -209,14 +210,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return secured._app_transport
 
 
+@dataclasses.dataclass(frozen=True)
 class Listener:
     """A listening socket, and the context in which its server accepts the connections."""
-
-    def __init__(self, sock: socket.socket, accept: Callable[[], None]) -> None:
-        super().__init__()
-        self.sock = sock
-        self.accept = accept
-        self.context = contextvars.copy_context()
+    sock: socket.socket
+    accept: Callable[[], None]
+    context: contextvars.Context = dataclasses.field(default_factory=contextvars.copy_context)
 
     @property
     def is_open(self) -> bool:
