@@ -12,80 +12,63 @@ STRIPPED = frozenset([
 
 
 class Comparison:
-    """What fields a new object has got, changed, and lost, compared to the old one."""
+    """What fields a new object has got or changed, and lost, compared to the old one."""
 
     def __init__(self, old: dict[str, Any], new: dict[str, Any], schema: nodes.Schema) -> None:
-        self.added: fieldsets.FieldSet = {}
-        self.modified: fieldsets.FieldSet = {}
+        self.changed: fieldsets.FieldSet = {}
         self.removed: fieldsets.FieldSet = {}
-        self._compare_dicts(
-            schema, stripped(old), stripped(new), self.added, self.modified, self.removed)
+        _compare_parts(schema, stripped(old), stripped(new), self.changed, self.removed)
 
-    @property
-    def changed(self) -> fieldsets.FieldSet:
-        return fieldsets.unite(self.added, self.modified)
 
-    def _compare_dicts(
-            self, schema: nodes.Schema | None, old: dict[str, Any], new: dict[str, Any],
-            added: fieldsets.FieldSet, modified: fieldsets.FieldSet, removed: fieldsets.FieldSet,
-    ) -> None:
-        for key, item in new.items():
-            if key not in old:
-                if item is None and schema is not None and schema.name:
-                    continue  # as good as nothing in built-in kinds
-                child, _ = ownership.child_of(schema, key)
-                added[f'f:{key}'] = _everything(child, item)
-                continue
-            before = old[key]
-            if before is not item and not _same(before, item):
-                child, _ = ownership.child_of(schema, key)
-                self._compare(f'f:{key}', child, before, item, added, modified, removed)
-        for key, item in old.items():
-            if key not in new:
-                child, _ = ownership.child_of(schema, key)
-                removed[f'f:{key}'] = _everything(child, item)
+def _compare_parts(
+        schema: nodes.Schema | None, old: dict[str, Any], new: dict[str, Any],
+        changed: fieldsets.FieldSet, removed: fieldsets.FieldSet, *, listed: bool = False,
+) -> None:
+    for key, item in new.items():
+        if key not in old:
+            if item is None and not listed and schema is not None and schema.name:
+                continue  # as good as nothing in built-in kinds
+            element, child = ownership.part_of(schema, key, listed)
+            changed[element] = _everything(child, item)
+            continue
+        before = old[key]
+        if before is not item and not _same(before, item):
+            element, child = ownership.part_of(schema, key, listed)
+            _compare(element, child, before, item, changed, removed)
+    for key, item in old.items():
+        if key not in new:
+            element, child = ownership.part_of(schema, key, listed)
+            removed[element] = _everything(child, item)
 
-    def _compare(
-            self, element: str, schema: nodes.Schema | None, old: Any, new: Any,
-            added: fieldsets.FieldSet, modified: fieldsets.FieldSet, removed: fieldsets.FieldSet,
-    ) -> None:
-        """Compare two values that differ."""
-        if old is None and isinstance(new, dict | list):
-            old = type(new)()  # a null is an empty anything
-        elif new is None and isinstance(old, dict | list):
-            new = type(old)()
-        inside: tuple[fieldsets.FieldSet, fieldsets.FieldSet, fieldsets.FieldSet] = {}, {}, {}
-        if isinstance(old, dict) and isinstance(new, dict) and not ownership.is_atomic(schema, new):
-            self._compare_dicts(schema, old, new, *inside)
-        elif isinstance(old, list) and isinstance(new, list):
-            old_items, new_items = ownership.elements(schema, old), ownership.elements(schema, new)
-            if old_items is None or new_items is None or schema is None:
-                modified[element] = {}
-                return
-            self._compare_items(schema.items, old_items, new_items, *inside)
-        else:
-            modified[element] = _everything(schema, new)
-            gone = _everything(schema, old)
-            gone.pop(fieldsets.DOT, None)
-            if gone:
-                removed[element] = gone
-            return
-        for whole, part in zip((added, modified, removed), inside, strict=True):
-            if part:
-                whole[element] = part
 
-    def _compare_items(
-            self, schema: nodes.Schema | None, old: dict[str, Any], new: dict[str, Any],
-            added: fieldsets.FieldSet, modified: fieldsets.FieldSet, removed: fieldsets.FieldSet,
-    ) -> None:
-        for element, item in new.items():
-            if element not in old:
-                added[element] = _everything(schema, item)
-            elif not _same(old[element], item):
-                self._compare(element, schema, old[element], item, added, modified, removed)
-        for element, item in old.items():
-            if element not in new:
-                removed[element] = _everything(schema, item)
+def _compare(
+        element: str, schema: nodes.Schema | None, old: Any, new: Any,
+        changed: fieldsets.FieldSet, removed: fieldsets.FieldSet,
+) -> None:
+    """Compare two values that differ."""
+    if old is None and isinstance(new, dict | list):
+        old = type(new)()  # a null is an empty anything
+    elif new is None and isinstance(old, dict | list):
+        new = type(old)()
+    if type(old) is not type(new):
+        changed[element] = _everything(schema, new)
+        gone = _everything(schema, old)
+        gone.pop(fieldsets.DOT, None)
+        if gone:
+            removed[element] = gone
+        return
+    old_parts, new_parts = ownership.parts(schema, old), ownership.parts(schema, new)
+    if old_parts is None or new_parts is None:
+        changed[element] = {}
+        return
+    changed_inside: fieldsets.FieldSet = {}
+    removed_inside: fieldsets.FieldSet = {}
+    _compare_parts(schema, old_parts, new_parts, changed_inside, removed_inside,
+                   listed=isinstance(new, list))
+    if changed_inside:
+        changed[element] = changed_inside
+    if removed_inside:
+        removed[element] = removed_inside
 
 
 def stripped(obj: dict[str, Any]) -> dict[str, Any]:
@@ -117,20 +100,14 @@ def blank(schema: nodes.Schema) -> dict[str, Any]:
 
 def _everything(schema: nodes.Schema | None, value: Any) -> fieldsets.FieldSet:
     """A value with all that is in it, as it is owned by whoever has brought it."""
-    if isinstance(value, dict):
-        if not value or ownership.is_atomic(schema, value):
-            return {}
-        result: fieldsets.FieldSet = {fieldsets.DOT: {}}
-        for key, item in value.items():
-            child, _ = ownership.child_of(schema, key)
-            result[f'f:{key}'] = _everything(child, item)
-        return result
-    if isinstance(value, list) and value:
-        items = ownership.elements(schema, value)
-        if items is not None and schema is not None:
-            return {fieldsets.DOT: {}, **{
-                element: _everything(schema.items, item) for element, item in items.items()}}
-    return {}
+    parts = ownership.parts(schema, value)
+    if not parts:
+        return {}
+    result: fieldsets.FieldSet = {fieldsets.DOT: {}}
+    for key, item in parts.items():
+        element, child = ownership.part_of(schema, key, isinstance(value, list))
+        result[element] = _everything(child, item)
+    return result
 
 
 def _same(one: Any, two: Any) -> bool:

@@ -14,7 +14,7 @@ def merge(schema: nodes.Schema | None, live: Any, applied: Any) -> Any:
     Items that both have go in the order in which they are applied; others keep their places.
     """
     if isinstance(live, dict) and isinstance(applied, dict):
-        if ownership.is_atomic(schema, applied):
+        if ownership.parts(schema, applied) is None:
             return applied
         result = dict(live)
         for key, item in applied.items():

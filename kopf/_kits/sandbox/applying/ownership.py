@@ -13,13 +13,25 @@ RAW = 'io.k8s.apimachinery.pkg.runtime.RawExtension'
 """What can be anything, and is nobody's business inside."""
 
 
-def is_atomic(schema: nodes.Schema | None, value: Any) -> bool:
-    """Whether the value is owned only as a whole: a scalar, an atomic map, an ordinary list."""
+def parts(schema: nodes.Schema | None, value: Any) -> dict[str, Any] | None:
+    """
+    The parts of a value that are owned apart: a map's by its keys, a list's by their elements.
+
+    ``None`` if it is owned only as a whole: a scalar, an atomic map, an ordinary list.
+    """
     if isinstance(value, dict):
-        return schema is not None and (schema.atomic or schema.name == RAW)
-    if isinstance(value, list):
-        return elements(schema, value) is None
-    return True
+        atomic = schema is not None and (schema.atomic or schema.name == RAW)
+        return None if atomic else value
+    return elements(schema, value) if isinstance(value, list) else None
+
+
+def part_of(
+        schema: nodes.Schema | None, key: str, listed: bool,
+) -> tuple[str, nodes.Schema | None]:
+    """The element and the schema of one of the parts: of a list, or else of a map."""
+    if listed:
+        return key, schema.items if schema is not None else None
+    return f'f:{key}', child_of(schema, key)[0]
 
 
 def elements(schema: nodes.Schema | None, value: list[Any]) -> dict[str, Any] | None:
@@ -80,19 +92,17 @@ def fields_of(schema: nodes.Schema | None, value: dict[str, Any]) -> fieldsets.F
 
 def _fields_in(schema: nodes.Schema | None, value: Any) -> fieldsets.FieldSet | None:
     """The fields in a value; ``{}`` if it is one itself, ``None`` if there are none."""
+    found = parts(schema, value)
+    if found is None:
+        return {}
     if isinstance(value, dict):
-        return {} if is_atomic(schema, value) else fields_of(schema, value) or None
-    if isinstance(value, list):
-        items = elements(schema, value)
-        if items is None:
-            return {}
-        assert schema is not None
-        result: fieldsets.FieldSet = {}
-        for element, item in items.items():
-            inside = _fields_in(schema.items, item)
-            result[element] = {fieldsets.DOT: {}, **inside} if inside else {}
-        return result or None
-    return {}
+        return fields_of(schema, value) or None
+    result: fieldsets.FieldSet = {}
+    for key, item in found.items():
+        element, child = part_of(schema, key, True)
+        inside = _fields_in(child, item)
+        result[element] = {fieldsets.DOT: {}, **inside} if inside else {}
+    return result or None
 
 
 def child_of(schema: nodes.Schema | None, key: str) -> tuple[nodes.Schema | None, bool]:

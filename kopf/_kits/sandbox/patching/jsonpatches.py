@@ -1,7 +1,6 @@
 import json
 import re
-from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 from kopf._kits.sandbox import statuses
 from kopf._kits.sandbox.patching import unmarshalling
@@ -88,49 +87,48 @@ class _Document:
 
     def execute(self, op: Any) -> None:
         op = op or {}
-        method = self._methods.get(op.get('op') or '')
-        if method is None or op.get('path') is None:
+        path, value = op.get('path'), op.get('value')
+        if path is None:
             raise _Inapplicable
-        method(self, op)
+        match op.get('op'):
+            case 'add':
+                self._insert(path, value)
+            case 'remove':
+                self._delete(path)
+            case 'replace':
+                self._replace(path, value)
+            case 'move':
+                value = self._get(op.get('from') or '')
+                self._delete(op.get('from') or '')
+                self._insert(path, value)
+            case 'copy':
+                self._copy(op.get('from') or '', path)
+            case 'test' if same(self._get(path), value):
+                pass
+            case _:
+                raise _Inapplicable
 
-    def _add(self, op: dict[str, Any]) -> None:
-        self._insert(op['path'], op.get('value'))
-
-    def _remove(self, op: dict[str, Any]) -> None:
-        self._delete(op['path'])
-
-    def _replace(self, op: dict[str, Any]) -> None:
-        value = op.get('value')
-        if not op['path']:
+    def _replace(self, path: str, value: Any) -> None:
+        if not path:
             if not isinstance(value, dict | list):
                 raise _Inapplicable
             self.root = value
             return
-        container, key = self._find(op['path'], changing=True)
+        container, key = self._find(path, changing=True)
         if isinstance(container, list):
             container[_index(key, len(container))] = value
         else:
             container[key] = value
 
-    def _move(self, op: dict[str, Any]) -> None:
-        value = self._get(op.get('from') or '')
-        self._delete(op.get('from') or '')
-        self._insert(op['path'], value)
-
-    def _copy(self, op: dict[str, Any]) -> None:
-        value = self._get(op.get('from') or '')
+    def _copy(self, source: str, path: str) -> None:
+        value = self._get(source)
         self._copied += len(json.dumps(value, separators=(',', ':')))
         if self._copied > MAX_COPIED:
             raise _too_large(
                 "Unable to complete the copy, the accumulated size "
                 f"increase of copy is {self._copied}, exceeding the limit {MAX_COPIED}")
         self._disown(value)
-        self._insert(op['path'], value)
-
-    def _test(self, op: dict[str, Any]) -> None:
-        found = self._get(op['path'])
-        if not same(found, op.get('value')):
-            raise _Inapplicable
+        self._insert(path, value)
 
     def _get(self, path: str) -> Any:
         container, key = self._find(path, changing=False)
@@ -194,11 +192,6 @@ class _Document:
             value = pending.pop()
             if isinstance(value, dict | list) and self._own.pop(id(value), None) is not None:
                 pending.extend(value.values() if isinstance(value, dict) else value)
-
-    _methods: ClassVar[dict[str, Callable[['_Document', dict[str, Any]], None]]] = {
-        'add': _add, 'remove': _remove, 'replace': _replace,
-        'move': _move, 'copy': _copy, 'test': _test,
-    }
 
 
 def _index(key: str, length: int) -> int:
