@@ -22,13 +22,13 @@ def decode(schema: nodes.Schema, obj: Any) -> tuple[Any, list[str]]:
     Returns it, itself if nothing was to be changed, and the paths of the unknown fields, sorted.
     Raises `Undecodable` for a value of a wrong type.
     """
-    decoder = _Decoder('')
+    decoder = _Decoder()
     result = decoder.decode(schema, obj, None, None)
-    return result, sorted(map(paths.render, decoder.unknown))
+    return result, decoder.rendered()
 
 
 @guarded
-def decode_metadata(meta: Any, *, within: str = '') -> tuple[Any, list[str]]:
+def decode_metadata(meta: Any, within: paths.Path = None) -> tuple[Any, list[str]]:
     """
     The same for the metadata of a custom resource: ``None`` is empty metadata.
 
@@ -37,8 +37,8 @@ def decode_metadata(meta: Any, *, within: str = '') -> tuple[Any, list[str]]:
     schema = definitions.define(definitions.OBJECT_META)
     if meta is not None and not isinstance(meta, dict):
         raise Undecodable(scalars.cannot(meta, "value of type v1.ObjectMeta"))
-    decoder = _Decoder(f'{within}.metadata' if within else 'metadata')
-    result = decoder.decode(schema, meta if meta is not None else {}, None, None)
+    decoder = _Decoder()
+    result = decoder.decode(schema, meta if meta is not None else {}, (within, 'metadata'), None)
     return result, decoder.rendered()
 
 
@@ -75,7 +75,7 @@ def _decode_embedded(
                     raise Undecodable(str(problem))
             if 'metadata' in value:
                 try:
-                    meta, fields = decode_metadata(value['metadata'], within=paths.render(path))
+                    meta, fields = decode_metadata(value['metadata'], path)
                 except Undecodable as e:
                     field = paths.render((path, 'metadata'))
                     problem = wordings.invalid(field, wordings.arranged(value['metadata']), str(e))
@@ -103,12 +103,11 @@ class _Decoder:
     tell: a field's path has no indices and no keys of maps.
     """
 
-    def __init__(self, prefix: str) -> None:
-        self.prefix = prefix
+    def __init__(self) -> None:
         self.unknown: list[paths.Path] = []
 
     def rendered(self) -> list[str]:
-        return sorted(f'{self.prefix}.{paths.render(path)}' for path in self.unknown)
+        return sorted(map(paths.render, self.unknown))
 
     def decode(
             self, schema: nodes.Schema, value: Any, path: paths.Path, field: Field | None,
@@ -126,14 +125,14 @@ class _Decoder:
             if not isinstance(value, dict):
                 raise scalars.mismatch(schema, value, field)
             if schema.has_additional and schema.additional is not None:
-                return self._decode_map(schema.additional, value, path, field)
+                return self._decode_members(schema.additional, value, path, field)
             if not schema.properties:
                 return value
             return self._decode_struct(schema, value, path, field)
         if schema.type == 'array':
             if not isinstance(value, list) or schema.items is None:
                 raise scalars.mismatch(schema, value, field)
-            return self._decode_list(schema.items, value, path, field)
+            return self._decode_members(schema.items, value, path, field)
         scalars.CHECKS[schema.type](schema, value, field)
         return value
 
@@ -164,30 +163,16 @@ class _Decoder:
                     changed[key] = decoded
         return value if changed is None else changed
 
-    def _decode_map(
-            self, values: nodes.Schema, value: dict[str, Any], path: paths.Path,
-            field: Field | None,
-    ) -> dict[str, Any]:
+    def _decode_members(
+            self, schema: nodes.Schema, value: Any, path: paths.Path, field: Field | None,
+    ) -> Any:
+        """A map or a list, of values of one schema."""
         changed = None
-        for key, item in value.items():
-            decoded = scalars.zero(values) if item is None else self.decode(
-                values, item, (path, key), field)
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            decoded = scalars.zero(schema) if item is None else self.decode(
+                schema, item, (path, key), field)
             if decoded is not item:
                 if changed is None:
                     changed = value.copy()
                 changed[key] = decoded
-        return value if changed is None else changed
-
-    def _decode_list(
-            self, items: nodes.Schema, value: list[Any], path: paths.Path,
-            field: Field | None,
-    ) -> list[Any]:
-        changed = None
-        for index, item in enumerate(value):
-            decoded = scalars.zero(items) if item is None else self.decode(
-                items, item, (path, index), field)
-            if decoded is not item:
-                if changed is None:
-                    changed = value.copy()
-                changed[index] = decoded
         return value if changed is None else changed
