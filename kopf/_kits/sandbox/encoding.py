@@ -33,9 +33,10 @@ class DecodingError(ValueError):
     """Not JSON; the text is as the API's parser would put it."""
 
 
-def encode(value: Any) -> bytes:
+def encode(value: Any, *, sort_keys: bool = False) -> bytes:
     """Compact JSON; halves of surrogate pairs become U+FFFD, as they cannot be sent."""
-    text = _unfold(json.dumps(value, separators=(',', ':'), ensure_ascii=False))
+    text = _unfold(json.dumps(
+        value, separators=(',', ':'), ensure_ascii=False, sort_keys=sort_keys))
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -44,12 +45,7 @@ def encode(value: Any) -> bytes:
 
 def encode_sorted(value: Any) -> bytes:
     """Encode with the keys in alphabetical order, as in responses for custom resources."""
-    text = _unfold(json.dumps(
-        value, separators=(',', ':'), ensure_ascii=False, sort_keys=True))
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        return _SURROGATES.sub('\ufffd', text).encode()
+    return encode(value, sort_keys=True)
 
 
 def decode(raw: bytes) -> Any:

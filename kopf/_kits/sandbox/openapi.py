@@ -6,7 +6,7 @@ no paths: enough for clients that look kinds up.
 """
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from kopf._kits.sandbox import encoding
@@ -65,27 +65,23 @@ class Documents:
 
     def _third(self, group: str, version: str) -> bytes:
         kinds = list(self._kinds.of_version(group, version).values())
-        made = _definitions(kinds)
-        paths = {
-            path: operations for kind in kinds for path, operations in _paths(
-                kind, '#/components/schemas/').items()
-        }
+        paths, schemas = _paths_and_schemas(kinds, third=True)
         return encoding.encode({
-            'openapi': '3.0.0', 'info': _INFO, 'paths': paths,
-            'components': {'schemas': _referring(made, '#/components/schemas/', third=True)},
-        })
+            'openapi': '3.0.0', 'info': _INFO, 'paths': paths, 'components': {'schemas': schemas}})
 
     def _second(self) -> bytes:
-        kinds = list(self._kinds)
-        made = _definitions(kinds)
-        paths = {
-            path: operations for kind in kinds for path, operations in _paths(
-                kind, '#/definitions/').items()
-        }
+        paths, schemas = _paths_and_schemas(list(self._kinds), third=False)
         return encoding.encode({
-            'swagger': '2.0', 'info': _INFO, 'paths': paths,
-            'definitions': _referring(made, '#/definitions/', third=False),
-        })
+            'swagger': '2.0', 'info': _INFO, 'paths': paths, 'definitions': schemas})
+
+
+def _paths_and_schemas(kinds: Sequence[Kind], *, third: bool) -> tuple[Obj, Obj]:
+    paths: Obj = {}
+    for kind in kinds:
+        paths |= _paths(kind, third=third)
+    prefix = '#/components/schemas/' if third else '#/definitions/'
+    schemas: Obj = _referring(_definitions(kinds), prefix, third=third)
+    return paths, schemas
 
 
 def _path(group: str, version: str) -> str:
@@ -187,7 +183,7 @@ def _referring(value: Any, prefix: str, *, third: bool) -> Any:
     }
 
 
-def _paths(kind: Kind, prefix: str) -> dict[str, Obj]:
+def _paths(kind: Kind, *, third: bool) -> dict[str, Obj]:
     """Where objects of the kind are, and with which verbs: what tells that it can be patched."""
     base = f'/{_path(kind.group, kind.version)}/'
     if kind.namespaced:
@@ -196,7 +192,7 @@ def _paths(kind: Kind, prefix: str) -> dict[str, Obj]:
     methods = {'get': 'get', 'update': 'put', 'patch': 'patch', 'delete': 'delete'}
     parameters = [
         {'name': name, 'in': 'query', 'uniqueItems': True,
-         **({'schema': {'type': 'string'}} if 'components' in prefix else {'type': 'string'})}
+         **({'schema': {'type': 'string'}} if third else {'type': 'string'})}
         for name in ('dryRun', 'fieldManager', 'fieldValidation')
     ]
 
