@@ -4,6 +4,7 @@ Custom resource definitions: what the API makes of them.
 A definition is first completed (`complete`), then validated (`crdrules.validate`), then its names
 are accepted or not (`status_of`), and then its versions are served (`kinds_of`).
 """
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -241,6 +242,7 @@ def _warning_of(spec: Mapping[str, Any], kind: str, version: Mapping[str, Any]) 
     return f"{text}; use {spec['group']}/{better[0][1]} {kind}" if better else text
 
 
+@functools.cache
 def priority_of(version: str) -> tuple[object, ...]:
     """
     A key to sort versions by: v10, v2, v1, v11beta2, v10beta3, v3alpha1, and then any others.

@@ -2,10 +2,10 @@
 Discovery of the served resources: one document per group and version, or aggregated.
 """
 import base64
-import functools
 import hashlib
 from collections.abc import Iterable
 
+from kopf._kits.sandbox import crds
 from kopf._kits.sandbox.kinds import Kind, Kinds, Subresource
 from kopf._kits.sandbox.statuses import Obj
 
@@ -82,13 +82,7 @@ def _groups(kinds: Kinds) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name, version in kinds.versions():
         groups.setdefault(name, []).append(version)
-    return {name: sorted(versions, key=_priority) for name, versions in groups.items()}
-
-
-@functools.cache
-def _priority(version: str) -> tuple[object, ...]:
-    from kopf._kits.sandbox.crds import priority_of
-    return priority_of(version)
+    return {name: sorted(versions, key=crds.priority_of) for name, versions in groups.items()}
 
 
 def _group(name: str, versions: Iterable[str]) -> Obj:
