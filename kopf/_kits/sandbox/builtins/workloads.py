@@ -4,7 +4,7 @@ What is wrong with pods, and with all that makes pods by templates.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kopf._kits.sandbox import naming, statuses, wordings
+from kopf._kits.sandbox import naming, selecting, statuses, wordings
 
 Causes = Iterator[statuses.Cause]
 
@@ -71,37 +71,13 @@ def check_workload(obj: statuses.Obj) -> Causes:
             'spec.selector', selector, "empty selector is invalid for deployment")
     template = spec.get('template') or {}
     labels = (template.get('metadata') or {}).get('labels')
-    if not _selects(selector, labels or {}):
+    if not selector or not selecting.labels_of(selector).matches(labels):
         yield wordings.invalid('spec.template.metadata.labels', labels, MISMATCH)
     yield from _check_pod_spec(template.get('spec') or {}, 'spec.template.spec', 'always')
     strategy = spec.get('strategy') or {}
     if strategy.get('type') == 'Recreate' and 'rollingUpdate' in strategy:
         yield wordings.forbidden('spec.strategy.rollingUpdate',
                                "may not be specified when strategy `type` is 'Recreate'")
-
-
-def _selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
-    if not selector:
-        return False
-    matched = (selector.get('matchLabels') or {}).items()
-    return all(labels.get(key) == value for key, value in matched) and all(
-        _fits(one, labels.get(one.get('key', '')))
-        for one in selector.get('matchExpressions') or ())
-
-
-def _fits(expression: Mapping[str, Any], value: str | None) -> bool:
-    values = expression.get('values') or ()
-    match expression.get('operator'):
-        case 'In':
-            return value in values
-        case 'NotIn':
-            return value not in values
-        case 'Exists':
-            return value is not None
-        case 'DoesNotExist':
-            return value is None
-        case _:
-            return True
 
 
 def check_job(job: statuses.Obj) -> Causes:
