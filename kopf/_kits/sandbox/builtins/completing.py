@@ -95,8 +95,7 @@ def _complete_rolling(strategy: dict[str, Any], rolling: str) -> dict[str, Any]:
 def _complete_claim_template(spec: dict[str, Any]) -> dict[str, Any]:
     if 'volumeClaimTemplates' in spec:
         spec['volumeClaimTemplates'] = [
-            {'kind': 'PersistentVolumeClaim', 'apiVersion': 'v1', **claim,
-             'status': {'phase': 'Pending', **(claim.get('status') or {})}}
+            {'kind': 'PersistentVolumeClaim', 'apiVersion': 'v1', **claim}
             for claim in spec['volumeClaimTemplates']
         ]
     return spec
@@ -135,8 +134,7 @@ _DEFINITIONS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 
 
 def _complete_pod(pod: statuses.Obj) -> statuses.Obj:
-    spec = {'enableServiceLinks': True, **pod['spec']}
-    return {**pod, 'spec': spec, 'status': {'phase': 'Pending', **pod['status']}}
+    return {**pod, 'spec': {'enableServiceLinks': True, **pod['spec']}}
 
 
 def _complete_service(service: statuses.Obj) -> statuses.Obj:
@@ -209,18 +207,13 @@ def _complete_secret(secret: statuses.Obj) -> statuses.Obj:
     return result
 
 
-def _complete_claim(claim: statuses.Obj) -> statuses.Obj:
-    return {**claim, 'status': {'phase': 'Pending', **claim['status']}}
-
-
 def _complete_namespace(namespace: statuses.Obj) -> statuses.Obj:
     metadata = namespace.get('metadata') or {}
     if metadata.get('name'):
         labels = {'kubernetes.io/metadata.name': metadata['name'], **(metadata.get('labels') or {})}
         labels['kubernetes.io/metadata.name'] = metadata['name']
         metadata = {**metadata, 'labels': labels}
-    status = {'phase': 'Active', **namespace['status']}
-    return {**namespace, 'metadata': metadata, 'status': status}
+    return {**namespace, 'metadata': metadata}
 
 
 def _complete_autoscaler(scaler: statuses.Obj) -> statuses.Obj:
@@ -239,8 +232,6 @@ _SPECIAL: dict[tuple[str, str], Callable[[statuses.Obj], statuses.Obj]] = {
     ('', 'Service'): _complete_service,
     ('', 'ReplicationController'): _complete_controller,
     ('', 'Secret'): _complete_secret,
-    ('', 'PersistentVolumeClaim'): _complete_claim,
-    ('', 'PersistentVolume'): _complete_claim,
     ('', 'Namespace'): _complete_namespace,
     ('apps', 'DaemonSet'): _complete_daemons,
     ('autoscaling', 'HorizontalPodAutoscaler'): _complete_autoscaler,
