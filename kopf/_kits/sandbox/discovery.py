@@ -93,15 +93,16 @@ def _group(name: str, versions: Iterable[str]) -> Obj:
 def _resource(kind: Kind) -> Obj:
     resource: Obj = {
         'name': kind.plural, 'singularName': kind.singular, 'namespaced': kind.namespaced,
-        'kind': kind.kind, 'verbs': list(kind.told_verbs),
+        'kind': kind.kind, 'verbs': list(kind.told_verbs), **_aliases(kind),
     }
-    if kind.short_names:
-        resource['shortNames'] = list(kind.short_names)
-    if kind.categories:
-        resource['categories'] = list(kind.categories)
     if 'list' in kind.verbs:
         resource['storageVersionHash'] = _hash(kind)
     return resource
+
+
+def _aliases(kind: Kind) -> Obj:
+    told = {'shortNames': list(kind.short_names), 'categories': list(kind.categories)}
+    return {key: names for key, names in told.items() if names}
 
 
 def _hash(kind: Kind) -> str:
@@ -123,12 +124,8 @@ def _aggregated(kind: Kind) -> Obj:
         'responseKind': {'group': kind.group, 'version': kind.version, 'kind': kind.kind},
         'scope': 'Namespaced' if kind.namespaced else 'Cluster',
         'singularResource': kind.singular,
-        'verbs': list(kind.told_verbs),
+        'verbs': list(kind.told_verbs), **_aliases(kind),
     }
-    if kind.short_names:
-        resource['shortNames'] = list(kind.short_names)
-    if kind.categories:
-        resource['categories'] = list(kind.categories)
     subresources = [
         {'subresource': sub.name,
          'responseKind': {'group': sub.group if sub.version else kind.group,
