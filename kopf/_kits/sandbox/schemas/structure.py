@@ -104,13 +104,17 @@ def _check(raw: Raw, field: str, role: str) -> Causes:
             yield from _check_combined(sub, f'{field}.{key}[{index}]', known)
     if raw.get('not'):
         yield from _check_combined(raw['not'], f'{field}.not', False)
+    for sub, place, role in _children(raw, field):
+        yield from _check(sub, place, role)
+
+
+def _children(raw: Raw, field: str) -> Iterator[tuple[Raw, str, str]]:
+    """The schemas in a schema, their places, and their roles."""
     for key, sub in (raw.get('properties') or {}).items():
-        yield from _check(sub or {}, f'{field}.properties[{key}]', 'object fields')
-    items, additional = raw.get('items'), raw.get('additionalProperties')
-    if isinstance(items, dict):
-        yield from _check(items, f'{field}.items', 'array items')
-    if isinstance(additional, dict):
-        yield from _check(additional, f'{field}.additionalProperties', 'object fields')
+        yield sub or {}, f'{field}.properties[{key}]', 'object fields'
+    for key, role in (('items', 'array items'), ('additionalProperties', 'object fields')):
+        if isinstance(raw.get(key), dict):
+            yield raw[key], f'{field}.{key}', role
 
 
 def _check_pattern(pattern: str, field: str) -> Causes:
@@ -271,8 +275,5 @@ def _check_defaults(raw: Raw, field: str, *, root: bool = False) -> Causes:
                 for key in ('apiVersion', 'kind'):
                     if key not in default:
                         yield wordings.required(f'{field}.default.{key}')
-    for key, sub in (raw.get('properties') or {}).items():
-        yield from _check_defaults(sub or {}, f'{field}.properties[{key}]')
-    for key in ('items', 'additionalProperties'):
-        if isinstance(raw.get(key), dict):
-            yield from _check_defaults(raw[key], f'{field}.{key}')
+    for sub, place, _ in _children(raw, field):
+        yield from _check_defaults(sub, place)
