@@ -8,9 +8,8 @@ import asyncio
 import collections
 import logging
 from collections.abc import Callable, Collection, Iterator
-from typing import Literal
 
-from kopf._cogs.clients import listing
+from kopf._cogs.clients import listing, screening
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries, stopping
 from kopf._core.path import objects, queueing
@@ -182,10 +181,7 @@ class Informer:
         self._queue.gate.open_for(self, error)
 
     def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes | None = None,
+            self, type: screening.EventType, body: bodies.RawBody, packed: bytes | None = None,
     ) -> None:
         if self._queue.switch.is_standby:
             self._follow(body, packed, is_deleted=type == 'DELETED')
@@ -208,9 +204,7 @@ class Informer:
         if is_unseen or is_new_state:
             self.schedule(item, packed=packed if is_new_state else None)
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         """
         Note that a state was skipped, because it is nested too deeply.
 

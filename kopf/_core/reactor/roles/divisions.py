@@ -7,7 +7,6 @@ shards are filled by the works of these shards.
 import asyncio
 import math
 from collections.abc import Collection, Iterator
-from typing import Literal
 
 from kopf._cogs.clients import screening, selections
 from kopf._cogs.structs import bodies, references
@@ -280,16 +279,13 @@ class Distributor:
                 unlogged = None if is_filling else unlogged
 
     def changed(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'], body: bodies.RawBody,
-            packed: bytes | None = None,
+            self, type: screening.EventType, body: bodies.RawBody, packed: bytes | None = None,
     ) -> None:
         self._note(body)
         for informer in self._route(body):
             informer.changed(type, body, packed)
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         for informer in self._route(body):
             informer.skipped(type, body)
 

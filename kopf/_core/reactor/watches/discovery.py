@@ -12,10 +12,10 @@ import dataclasses
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from kopf._cogs.aiokits import tasks, timeouts
-from kopf._cogs.clients import api, errors, listing, scanning, streaks, watching
+from kopf._cogs.clients import api, errors, listing, scanning, screening, streaks, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.reactor.watches import tracking
@@ -342,18 +342,11 @@ class _NamespaceSink(watching.Sink):
         self._reported = True
         self._insights.set_namespaces(self._names)
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         if type is None and body['metadata']['name']:  # only the name matters
             self.listed(body)
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         if type == 'DELETED':
             self._names.discard(references.NamespaceName(body['metadata']['name']))
         else:

@@ -5,10 +5,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Set
-from typing import Literal
 
 from kopf._cogs.aiokits import pulses
-from kopf._cogs.clients import api, errors, listing, watching
+from kopf._cogs.clients import api, errors, listing, screening, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
@@ -87,21 +86,14 @@ class PeeringWatch(watching.Sink):
             if place not in self._listed:
                 membership.miss()
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         if body['metadata']['name'] == self._name:
             if type != 'DELETED':
                 self._enter(body).see(body, live=True)
             elif self._get_place(body) in self.memberships:
                 self.memberships[self._get_place(body)].miss()
 
-    def skipped(
-            self, type: Literal['ADDED', 'MODIFIED', 'DELETED'] | None, body: bodies.RawBody,
-    ) -> None:
+    def skipped(self, type: screening.EventType | None, body: bodies.RawBody) -> None:
         # The object is nested too deeply to be parsed in full. The records of operators are not
         # that deep: what is there of the body has them. Of a damaged object, nothing is there.
         if 'status' not in body and type != 'DELETED':

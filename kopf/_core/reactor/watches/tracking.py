@@ -3,10 +3,9 @@ Tracking of CRDs: for which API groups the discovery has to be repeated, and whe
 """
 import asyncio
 from collections.abc import Collection, Iterable
-from typing import Literal
 
 from kopf._cogs.aiokits import clocks, timeouts
-from kopf._cogs.clients import watching
+from kopf._cogs.clients import screening, watching
 from kopf._cogs.structs import bodies, references
 
 SETTLING = (0.1, 0.4, 1.5, 8.0)
@@ -68,12 +67,7 @@ class Tracker(watching.Sink):
             })
         self.filled.set()
 
-    def changed(
-            self,
-            type: Literal['ADDED', 'MODIFIED', 'DELETED'],
-            body: bodies.RawBody,
-            packed: bytes,
-    ) -> None:
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
         name = body['metadata']['name']
         if type == 'DELETED':
             self._versions.pop(name, None)
