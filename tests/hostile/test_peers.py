@@ -10,12 +10,13 @@ import pathlib
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopf._cogs.aiokits import tenures
 from kopf._cogs.aiokits.clocks import Moment
 from kopf._cogs.clients import errors
 from kopf._cogs.clients.leasing import LeaseClient
-from kopf._cogs.structs import leases as structs
+from kopf._cogs.configs.configuration import LeadershipSettings
 from kopf._cogs.structs import nesting
-from kopf._core.engines.leadership import electing
+from kopf._core.engines import leadership
 from kopf._core.engines.sharding import rosters
 from kopf.testing import virtual_time
 from tests.hostile import anything, worlds
@@ -81,9 +82,14 @@ class Server:
 
     def __init__(self, answer):
         self._answer = nesting.parse(anything.encode(answer))
+        self.count = 0
 
     async def request(self, method, path, **_):
+        self.count += 1
         return self._answer
+
+    def stream(self, path, **_):
+        raise errors.APIForbiddenError("nothing can be watched", status=403)
 
 
 def ask(fn, answer):
@@ -94,21 +100,20 @@ def ask(fn, answer):
         return None
 
 
-@given(anything.damaged(LEASE), st.floats(0, 100))
-def test_anything_in_the_lease_of_leaders(lease, passed):
-    raw = ask(lambda client: client.get('x'), lease)
-    if raw is not None:
-        seen = structs.see(structs.see(None, raw, now=1000.0), raw, now=1000.0 + passed)
-        now = Moment(1000.0 + passed, datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC))
-        for identity in ('me', seen.holder):
-            me = electing.Candidate(
-                identity=identity, namespace='default', name='x', duration=15)
-            json.dumps(getattr(
-                electing.decide(seen, candidate=me, now=now, is_fresh=True), 'body', None))
-            assert electing.get_pause(
-                electing.decide(seen, candidate=me, now=now, is_fresh=True),
-                period=2, now=now.mono, share=0.5) >= 0.05
-            electing.release(seen, candidate=me, now=now)
+@given(anything.damaged(LEASE), st.sampled_from(['me', 'other']))
+@virtual_time
+async def test_anything_in_the_lease_of_leaders(lease, identity):
+    server = Server(lease)
+    candidacy = leadership.Candidacy(
+        server, identity=identity, namespace='default', name='x', settings=LeadershipSettings(),
+        tenure=tenures.Tenure(asyncio.get_running_loop().time), on_change=lambda: None)
+    running = asyncio.create_task(candidacy.run())
+    await asyncio.sleep(100)
+    assert 20 < server.count < 200
+    assert not running.done()
+    running.cancel()
+    await asyncio.wait([running])
+    await candidacy.release()
 
 
 @given(st.lists(anything.damaged(LEASE, most=2), min_size=1, max_size=3) | anything.values,

@@ -289,10 +289,10 @@ FAULTS = (
           "            self._switch.stop(deadline)", LEAVE),
 
     # Leadership.
-    Fault('a Lease is taken before it has expired', '_core.engines.leadership.electing:decide',
-          "if seen.holder and is_valid and not is_own:", "if False:", LEAD),
-    Fault('an expired Lease is never taken', '_core.engines.leadership.electing:decide',
-          "now.mono < seen.until", "True", LEAD),
+    Fault('a Lease is taken before it has expired', '_core.engines.leadership:Candidacy._elect',
+          "if self._seen.holder and self._is_valid and not self._is_own:", "if False:", LEAD),
+    Fault('an expired Lease is never taken', '_core.engines.leadership:Candidacy._elect',
+          "if self._seen.holder and self._is_valid and", "if self._seen.holder and", LEAD),
     Fault('a leader that has lost its Lease goes on',
           '_core.reactor.roles.leadership:Leadership.confirm',
           "if self._term is not None and self._tenure.term != self._term:", "if False:",

@@ -13,7 +13,7 @@ from kopf._cogs.clients.outposts import Outpost
 from kopf._cogs.clients.vaults import Vault
 from kopf._cogs.configs.configuration import OperatorSettings
 from kopf._cogs.structs.credentials import ConnectionInfo
-from kopf._core.engines.leadership import candidacies, electing
+from kopf._core.engines import leadership
 from tests._cogs.clients.servers import Server
 
 
@@ -74,10 +74,9 @@ class Election:
         self.tenure = Tenure()
         self.outpost = Outpost(
             name='election', settings=settings, vault=vault, on_change=self._note,
-            on_end=self.tenure.end, assign=lambda client: candidacies.Candidacy(
+            on_end=self.tenure.end, assign=lambda client: leadership.Candidacy(
                 client, settings=settings.leadership, tenure=self.tenure,
-                on_change=self.outpost.notify, candidate=electing.Candidate(
-                    identity='me', namespace='ns', name='lease', duration=3)))
+                on_change=self.outpost.notify, identity='me', namespace='ns', name='lease'))
 
     async def stop(self):
         await self.outpost.stop(release_by=asyncio.get_running_loop().time() + 5)
@@ -164,7 +163,7 @@ async def test_failure_of_the_thread_ends_the_term_and_is_raised(vault, monkeypa
     async def fail(self):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(candidacies.Candidacy, 'run', fail)
+    monkeypatch.setattr(leadership.Candidacy, 'run', fail)
     election = Election(vault)
     election.outpost.start()
     await election.wait_until(lambda: election.changes)

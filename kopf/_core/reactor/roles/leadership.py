@@ -15,7 +15,7 @@ from kopf._cogs.clients import api, errors, outposts, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import serviceaccounts
 from kopf._cogs.structs import credentials
-from kopf._core.engines.leadership import candidacies, electing
+from kopf._core.engines import leadership
 from kopf._core.engines.peering import records
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
@@ -63,17 +63,16 @@ class Leadership(coordination.Coordination, api.Tenure):
         self._term: int | None = None
         """The term in which the parts work; None if they stand by."""
         self._changed = asyncio.Event()
-        assert settings.leadership.name is not None
-        candidate = electing.Candidate(
-            identity=identity if identity is not None else records.make_identity(),
-            namespace=find_namespace(settings, vault.select_all()),
-            name=settings.leadership.name, duration=int(settings.leadership.lease_duration))
+        name = settings.leadership.name
+        assert name is not None
+        me = identity if identity is not None else records.make_identity()
+        namespace = find_namespace(settings, vault.select_all())
         self._tenure = tenures.Tenure()
         self._outpost = outposts.Outpost(
             name='kopf-leadership', settings=settings, vault=vault,
-            assign=lambda client: candidacies.Candidacy(
-                client, candidate=candidate, settings=settings.leadership, tenure=self._tenure,
-                on_change=self._outpost.notify),
+            assign=lambda client: leadership.Candidacy(
+                client, identity=me, namespace=namespace, name=name, settings=settings.leadership,
+                tenure=self._tenure, on_change=self._outpost.notify),
             on_change=self._changed.set, on_end=self._tenure.end)
         for part in self._parts:
             part.stand_by()
@@ -172,11 +171,11 @@ def verify_durations(own: configuration.LeadershipSettings) -> None:
 
     :raises SettingsError: if they do not fit together.
     """
-    if not own.lease_duration > own.renew_deadline > electing.JITTER * own.retry_period > 0:
+    if not own.lease_duration > own.renew_deadline > leadership.JITTER * own.retry_period > 0:
         raise configuration.SettingsError(
             f"The durations of settings.leadership do not fit: lease_duration "
             f"({own.lease_duration:g}) must be longer than renew_deadline "
-            f"({own.renew_deadline:g}), and that longer than {electing.JITTER} times the "
+            f"({own.renew_deadline:g}), and that longer than {leadership.JITTER} times the "
             f"retry_period ({own.retry_period:g}).")
     if own.lease_duration != int(own.lease_duration):
         raise configuration.SettingsError(

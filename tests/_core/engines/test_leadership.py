@@ -4,8 +4,10 @@ Candidates for one Lease in virtual time: with partitions, stopped processes, an
 import asyncio
 import contextlib
 import copy
+import itertools
 import json
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -15,13 +17,22 @@ from kopf import testing
 from kopf._cogs.aiokits.tenures import Tenure
 from kopf._cogs.clients import errors
 from kopf._cogs.configs.configuration import LeadershipSettings
-from kopf._core.engines.leadership import electing
-from kopf._core.engines.leadership.candidacies import Candidacy
+from kopf._core.engines import leadership
 from tests._core.reactor.worlds import check_always, run_virtually
 
 DURATION, DEADLINE, PERIOD = 15, 10, 2
 LATENCY = 0.01
-LONGEST_PAUSE = PERIOD * (1 + electing.JITTER)
+LONGEST_PAUSE = PERIOD * (1 + leadership.JITTER)
+
+
+def make_lease(holder, *, duration=DURATION):
+    return {
+        'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease',
+        'metadata': {'namespace': 'ns', 'name': 'lease', 'labels': {'by': 'others'}},
+        'spec': {'holderIdentity': holder, 'leaseDurationSeconds': duration,
+                 'acquireTime': '2000-01-01T00:00:00.000000Z',
+                 'renewTime': '2000-01-01T00:00:00.000000Z', 'leaseTransitions': 3},
+    }
 
 
 def now():
@@ -77,9 +88,8 @@ class Replica:
         self.tenure = Tenure(now)
         self._running = asyncio.Event()
         self._running.set()
-        self.candidacy = Candidacy(
-            self, candidate=electing.Candidate(
-                identity=name, namespace='ns', name='lease', duration=DURATION),
+        self.candidacy = leadership.Candidacy(
+            self, identity=name, namespace='ns', name='lease',
             settings=LeadershipSettings(
                 lease_duration=DURATION, renew_deadline=DEADLINE, retry_period=PERIOD),
             tenure=self.tenure,
@@ -177,7 +187,67 @@ async def test_first_one_creates_the_lease_and_leads():
     a = Replica(api, 'a').start()
     await asyncio.sleep(1)
     assert a.leads
-    assert api.lease['spec']['holderIdentity'] == 'a'
+    spec = api.lease.pop('spec')
+    when = spec.pop('acquireTime')
+    assert re.fullmatch(r'\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z', when)
+    assert spec == {
+        'holderIdentity': 'a', 'leaseDurationSeconds': DURATION, 'renewTime': when,
+        'leaseTransitions': 0}
+    assert api.lease == {
+        'apiVersion': 'coordination.k8s.io/v1', 'kind': 'Lease',
+        'metadata': {'namespace': 'ns', 'name': 'lease', 'resourceVersion': '1'}}
+    await a.kill()
+
+
+@pytest.mark.parametrize(('holder', 'duration', 'end'), [
+    ('other', 15, 15), ('other', 30, 30), ('other', None, 0), ('', 1, 0), (None, 15, 0)])
+@testing.virtual_time
+async def test_lease_is_taken_as_soon_as_it_is_free(holder, duration, end):
+    api = Api()
+    api.put(make_lease(holder, duration=duration))
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(end)
+    assert not a.leads
+    await asyncio.sleep(0.2)
+    assert a.leads
+    spec = api.lease['spec']
+    assert spec == {
+        'holderIdentity': 'a', 'leaseDurationSeconds': DURATION, 'leaseTransitions': 4,
+        'acquireTime': spec['renewTime'], 'renewTime': spec['renewTime']}
+    assert spec['acquireTime'] > '2000-01-01T00:00:00.000000Z'
+    assert api.lease['metadata']['labels'] == {'by': 'others'}
+    await a.kill()
+
+
+@pytest.mark.parametrize('is_known', [True, False])
+@testing.virtual_time
+async def test_renewal_keeps_the_time_of_the_acquisition_and_the_transitions(is_known):
+    api = Api()
+    lease = make_lease('a')
+    acquired = lease['spec']['acquireTime'] if is_known else lease['spec'].pop('acquireTime')
+    api.put(lease)
+    a = Replica(api, 'a').start()
+    await asyncio.sleep(PERIOD / 2)
+    spec = api.lease['spec']
+    assert spec['leaseTransitions'] == 3
+    assert spec['renewTime'] > acquired
+    assert spec['acquireTime'] == (acquired if is_known else spec['renewTime'])
+    assert api.lease['metadata']['labels'] == {'by': 'others'}
+    await a.kill()
+
+
+@pytest.mark.parametrize(('outage', 'method'), [(5, 'PUT'), (12, 'PUT'), (20, 'GET')])
+@testing.virtual_time
+async def test_lease_is_renewed_without_reading_unless_it_has_expired(outage, method):
+    a = Replica(Api(), 'a').start()
+    await asyncio.sleep(1)
+    a.cut = True
+    await asyncio.sleep(outage)
+    a.cut = False
+    count = len(a.requests)
+    await asyncio.sleep(2 * LONGEST_PAUSE)
+    assert a.leads
+    assert a.requests[count][1] == method
     await a.kill()
 
 
@@ -205,6 +275,22 @@ async def test_second_one_waits_and_only_reads():
     assert all(PERIOD <= pause <= LONGEST_PAUSE + 3 * LATENCY for pause in pauses)
     await a.kill()
     await b.kill()
+
+
+@pytest.mark.parametrize(('share', 'pause'), [(0, 2), (0.5, 3.2), (1, 4.4)])
+@pytest.mark.parametrize('is_cut', [True, False])
+@testing.virtual_time
+async def test_pauses_of_standbys_vary(share, pause, is_cut, monkeypatch):
+    monkeypatch.setattr(random, 'random', lambda: share)
+    api = Api()
+    api.put(make_lease('other', duration=1000))
+    a = Replica(api, 'a')
+    a.cut = is_cut
+    a.start()
+    await asyncio.sleep(20)
+    pauses = [after[0] - before[0] for before, after in itertools.pairwise(a.requests)]
+    assert pauses == [pytest.approx(pause, abs=3 * LATENCY)] * len(pauses)
+    await a.kill()
 
 
 @testing.virtual_time
@@ -267,7 +353,10 @@ async def test_released_lease_is_taken_within_a_pause():
     await asyncio.sleep(20)
     await a.stop()
     stopped = now()
-    assert api.lease['spec']['holderIdentity'] == ''
+    spec = api.lease['spec']
+    assert spec == {
+        'holderIdentity': '', 'leaseDurationSeconds': 1, 'leaseTransitions': 0,
+        'acquireTime': spec['renewTime'], 'renewTime': spec['renewTime']}
     while not b.leads:
         await asyncio.sleep(0.1)
     assert now() - stopped < LONGEST_PAUSE + 1
