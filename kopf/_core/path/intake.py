@@ -62,7 +62,8 @@ class Informer:
         """The first list after a pause. Objects wait until this list or a later one shows them."""
         self._completed = 0
         """The last complete list."""
-        self._expected: int | None = None
+        self.expected: int | None = None
+        """About how many objects the first list has; None if the API server has not said."""
         self._resumed = resumed
         self._newcomers: list[objects.Item] = []
         self._warned = False
@@ -88,11 +89,6 @@ class Informer:
     def is_listed(self) -> bool:
         """Whether all objects are known: there was a complete list since the last pause."""
         return self._completed >= max(1, self._trusted_since)
-
-    @property
-    def expected(self) -> int | None:
-        """About how many objects the first list has; None if the API server has not said."""
-        return self._expected
 
     @property
     def filling(self) -> tuple[int, int] | None:
@@ -132,7 +128,7 @@ class Informer:
             self._forget_versions()
 
     def expect(self, remaining: int | None) -> None:
-        self._expected = None if remaining is None else len(self._items) + remaining
+        self.expected = None if remaining is None else len(self._items) + remaining
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         if self._queue.switch.is_standby:
