@@ -90,8 +90,8 @@ class Orchestration:
         self._clusterwide = clusterwide
         self._insights = insights
         self._logger = logger
-        self._woken = asyncio.Event()
-        """Set when any task has ended, or when something else is to be watched."""
+        self._woken = role.woken
+        """Set when any task has ended, too."""
         self._observers: list[asyncio.Task[None]] = []
         self._watches = watchsets.WatchSet[Key](self._woken.set)
         self._owned = owned.OwnedWatches(hub, client=client, on_end=self._woken.set)
@@ -114,7 +114,6 @@ class Orchestration:
         await self._role.settle()
         insights, role = self._insights, self._role
         insights.subscribe(self._woken)
-        role.subscribe(self._woken)
         groups = get_groups(self._registry)
         try:
             self._observe(discovery.observe_resources(
@@ -152,14 +151,11 @@ class Orchestration:
 
     def _observe(self, coro: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(coro)
-        task.add_done_callback(lambda _: self._woken.set())
+        task.add_done_callback(self._watches.note_end)
         self._observers.append(task)
 
     def check(self) -> None:
         """Raise the error of a failed task, if there is any."""
-        for task in self._observers:
-            if task.done() and not task.cancelled():
-                task.result()
         for each in self._sets:
             each.check()
 

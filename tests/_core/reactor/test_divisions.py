@@ -679,7 +679,7 @@ async def test_shards_gained_during_a_list_or_soon_after_it_share_the_next_list(
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = Replica(make_api(), 'a', registry, lists=False)
     division, loop = replica.division, asyncio.get_running_loop()
-    division.subscribe(woken := asyncio.Event())
+    woken = division.woken
     replica.feed.select(anew=True)
     replica.feed.begin(restored=False)
     for shard in range(5):
@@ -755,7 +755,7 @@ async def test_vanished_namespaces_are_not_remembered_as_those_to_be_listed(regi
 async def test_namespaces_of_foreign_shards_are_idle(registry, divide):
     kopf.on.event('kopfexamples', registry=registry)(ignore)
     replica = divide()
-    replica.division.subscribe(woken := asyncio.Event())
+    woken = replica.division.woken
     assert find_idle(replica) == ['0', '1']
     replica.gain(0)
     assert woken.is_set()

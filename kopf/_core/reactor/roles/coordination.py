@@ -66,6 +66,8 @@ class Coordination:
 
     def __init__(self, *works: Works) -> None:
         super().__init__()
+        self.woken = asyncio.Event()
+        """Set whenever something else is to be watched, or to be listed anew."""
         self._works = works
         if works:
             self.informers = works[0].informers
@@ -100,9 +102,6 @@ class Coordination:
         """
 
     # Called by the orchestration.
-
-    def subscribe(self, woken: asyncio.Event) -> None:
-        """Set this event whenever something else is to be watched, or to be listed anew."""
 
     async def settle(self) -> None:
         """Wait until it is known what to watch at first."""

@@ -45,7 +45,6 @@ class Division(coordination.Coordination):
         self.held: dict[int, shards.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._distributors: dict[Key, Distributor] = {}
-        self._subscriber: asyncio.Event | None = None
         self._alarm: asyncio.TimerHandle | None = None
         self.indices = works.Works(
             env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
@@ -61,11 +60,11 @@ class Division(coordination.Coordination):
             if self._is_for(distributor, shard):
                 distributor.open_for(shard)
         self.indices.call_when_filled(shard.informers.seal)
-        self.wake()
+        self.woken.set()
 
     def exclude(self, grant: holdings.Grant) -> shards.Shard:
         """Pass no more objects to the works of this shard; return them."""
-        self.wake()  # its namespaces can be idle now
+        self.woken.set()  # its namespaces can be idle now
         return self.held.pop(grant.shard)
 
     async def stop_indexing(self, deadline: float) -> None:
@@ -73,20 +72,12 @@ class Division(coordination.Coordination):
         self._cancel_alarm()
         await self.indices.stop(deadline)
 
-    def wake(self) -> None:
-        """Let the orchestration see what has to be listed, and what is idle."""
-        if self._subscriber is not None:
-            self._subscriber.set()
-
     def _cancel_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
     # Called by the orchestration.
-
-    def subscribe(self, woken: asyncio.Event) -> None:
-        self._subscriber = woken
 
     def take_relisting(self) -> Collection[Key]:
         self._cancel_alarm()
@@ -96,7 +87,7 @@ class Division(coordination.Coordination):
         later = min((item.relisting_at for item in self._distributors.values()
                      if item.is_unlisted), default=math.inf)
         if later < math.inf:
-            self._alarm = loop.call_at(later, self.wake)
+            self._alarm = loop.call_at(later, self.woken.set)
         return due
 
     def is_idle(self, key: Key) -> bool:
@@ -264,7 +255,7 @@ class Distributor:
             informer.end()
         self.relisting_at = asyncio.get_running_loop().time() + GATHERING_TIME
         if self.is_unlisted:
-            self._division.wake()
+            self._division.woken.set()
 
     def unavailable(self, error: Exception) -> None:
         unlogged: Exception | None = error

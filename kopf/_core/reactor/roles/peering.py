@@ -54,23 +54,19 @@ class Peerings(coordination.Coordination):
         self._identity = identity if identity is not None else records.make_identity()
         self._whole, self._parts = works, parts
         self._watches: dict[Key, peers.PeeringWatch] = {}
-        self._set = watchsets.WatchSet[Key](self._wake)
+        self._set = watchsets.WatchSet[Key](self.woken.set)
         self._resources: Collection[references.Resource] = ()
         self._served: Collection[references.Namespace] = ()
         """The namespaces in which peering objects are expected."""
         self._unknown: set[Key] = set()
         """The watches whose peers are not known yet. Until there are none, nothing is handled."""
         self.groups = () if settings.peering.standalone else records.GROUPS
-        self._woken: asyncio.Event | None = None
         self._warned: set[references.Namespace] = set()
         self._sound_until = 0.0
         """The monotonic time before which no own record expires; see `confirm`."""
         self._begun = False
         self._idle = False
         self._resting: asyncio.Task[None] | None = None
-
-    def subscribe(self, woken: asyncio.Event) -> None:
-        self._woken = woken
 
     async def adjust(
             self,
@@ -194,11 +190,7 @@ class Peerings(coordination.Coordination):
         if standings & memberships.PAUSED or (
                 self._settings.peering.mandatory and self._is_absent(key[1])):
             self._pause()
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._woken is not None:
-            self._woken.set()
+        self.woken.set()
 
     def _is_absent(self, namespace: references.Namespace) -> bool:
         return all(self._watches[resource, namespace].standings == {Standing.ABSENT}
