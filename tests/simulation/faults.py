@@ -142,9 +142,9 @@ FAULTS = (
           "except errors.APIGoneError as e:\n        self._relisting = True",
           "except errors.APIGoneError as e:\n        pass", WATCH),
     Fault('a broken watch goes on from its beginning', '_cogs.clients.watching:_Watcher._note',
-          "self.reached = version or self.reached", "pass", ECHO),
+          "self.pulse.reached = version or self.pulse.reached", "pass", ECHO),
     Fault('an interrupted watch begins with now', '_cogs.clients.watching:_Watcher._get_params',
-          "params.update(resourceVersion=self.reached)", "pass", SEEN),
+          "params.update(resourceVersion=self.pulse.reached)", "pass", SEEN),
     Fault('a refused watch ends', '_cogs.clients.watching:_Watcher.list_and_watch',
           "return self._streak.fail(e)", "return 1e9", WATCH),
 

@@ -6,7 +6,7 @@ import asyncio
 
 class Pulse:
     """The heartbeat of one task: by when the task has to make progress, and what it has done."""
-    __slots__ = ('begun', 'due', 'heard')
+    __slots__ = ('begun', 'due', 'heard', 'reached')
 
     def __init__(self) -> None:
         self.due: float | None = None
@@ -15,6 +15,8 @@ class Pulse:
         """The time of the event loop when something has come; None if nothing has come yet."""
         self.begun = 0
         """How many times the task has begun, also again after a failure."""
+        self.reached: str | None = None
+        """How far the task has come, if it is one that goes on from there when it begins again."""
 
     def expect(self, within: float | None) -> None:
         """Note progress; the next one is expected within so many seconds (None: at any time)."""

@@ -121,21 +121,20 @@ async def watch(
         metadata_only: bool = False,
         raising: tuple[type[errors.APIError], ...] = (),
         pulse: pulses.Pulse | None = None,
-        reached: str | None = None,
 ) -> None:
     """
     Pass the objects and their changes to the sink, until cancelled. It begins with a list.
 
     * ``metadata_only``: whether to request only the metadata of the objects.
     * ``raising``: the errors of the API to raise; all others are retried.
-    * ``pulse``: the heartbeat of this watch, for health checks.
-    * ``reached``: the newest resource version that the sink has got from a previous watch.
+    * ``pulse``: the heartbeat of this watch, for health checks. If it is that of a previous watch
+      with the same sink, its ``reached`` is the newest resource version that the sink has got.
 
     :raises LoginError: if there are no usable credentials.
     """
     watcher = _Watcher(
         client, settings, resource, namespace, sink, logger=logger, metadata_only=metadata_only,
-        raising=raising, pulse=pulses.Pulse() if pulse is None else pulse, reached=reached)
+        raising=raising, pulse=pulses.Pulse() if pulse is None else pulse)
     logger.debug(f"Starting the watch-stream for {watcher.name}.")
     try:
         while True:
@@ -161,8 +160,7 @@ class _Watcher:
     metadata_only: bool
     raising: tuple[type[errors.APIError], ...]
     pulse: pulses.Pulse
-    reached: str | None
-    """The newest resource version that the sink has got."""
+    """The heartbeat, with the newest resource version that the sink has got."""
 
     def __post_init__(self) -> None:
         where = 'cluster-wide' if self.namespace is None else f'in {self.namespace!r}'
@@ -174,7 +172,7 @@ class _Watcher:
         self._streak = streaks.Streak(
             f"Watching of {self.name}", settings=self.settings, logger=self.logger)
         self._relisting = True
-        """Whether a new list is needed, as the stream cannot be continued from `reached`."""
+        """Whether a new list is needed, as the stream cannot be continued from there."""
         self._streaming = False
         """Whether the stream brings a streaming list now."""
         self._doubtful = False
@@ -260,9 +258,10 @@ class _Watcher:
             self.settings.watching.initial_streaming
             and self._path not in self.client.unstreamable)
         version: str | None = None
-        if self.reached is not None and (self._doubtful or (self._relisting and is_streamable)):
+        is_doubtful = self._doubtful or (self._relisting and is_streamable)
+        if is_doubtful and self.pulse.reached is not None:
             version = await self._get_version()
-            self._relisting |= _is_lower(version, self.reached)
+            self._relisting |= _is_lower(version, self.pulse.reached)
         self._doubtful = False
         if self._relisting:
             self._select(anew=True)
@@ -273,7 +272,7 @@ class _Watcher:
                 self._streaming = True
 
     def _begin(self, version: str | None) -> None:
-        self.sink.begin(restored=_is_lower(version, self.reached))
+        self.sink.begin(restored=_is_lower(version, self.pulse.reached))
 
     async def _get_version(self) -> str:
         """Get the present resource version of the list, by requesting one object of it."""
@@ -306,7 +305,7 @@ class _Watcher:
                     until = await _breathe()
             self.sink.expect(page.remaining)
         self.sink.end()
-        self.reached = version
+        self.pulse.reached = version
         self._relisting = False
 
     async def _stream(self) -> bool:
@@ -377,8 +376,8 @@ class _Watcher:
             params['timeoutSeconds'] = str(max(1, round(self.settings.watching.server_timeout)))
         if self._streaming:
             params.update(sendInitialEvents='true', resourceVersionMatch='NotOlderThan')
-        elif self.reached is not None:
-            params.update(resourceVersion=self.reached)
+        elif self.pulse.reached is not None:
+            params.update(resourceVersion=self.pulse.reached)
         return params
 
     def _is_screened(self, screen: screening.Screen, line: bytes) -> bool:
@@ -447,7 +446,7 @@ class _Watcher:
     def _note(self, version: str | None) -> None:
         """Note the version of an object that the sink has got."""
         if not self._streaming:
-            self.reached = version or self.reached
+            self.pulse.reached = version or self.pulse.reached
 
     def _note_success(self) -> None:
         if not self._proven:
@@ -472,12 +471,12 @@ class _Watcher:
         if self._streaming:
             if dicts.resolve(metadata, ('annotations', INITIAL_END), None) == 'true':
                 self.sink.end()
-                self.reached = version
+                self.pulse.reached = version
                 self._streaming = self._relisting = False
-        elif _is_lower(version, self.reached):
+        elif _is_lower(version, self.pulse.reached):
             raise errors.APIGoneError("the versions have gone back", status=410)
         elif version is not None:
-            self.reached = version
+            self.pulse.reached = version
 
     def _prove(self) -> None:
         self._proven = True

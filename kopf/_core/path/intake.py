@@ -73,14 +73,6 @@ class Informer:
         return self._queue.settings.persistence.consistency_timeout
 
     @property
-    def reached(self) -> str | None:
-        """The newest known version of all objects, if versions are comparable."""
-        versions = [
-            version for item in self._items.values()
-            if isinstance(version := item.inbox.version, int)]
-        return str(max(versions)) if versions else None
-
-    @property
     def listing(self) -> int | None:
         """How many objects of the first list have come so far; None when the list has ended."""
         return None if self._completed else len(self._items)

@@ -210,10 +210,10 @@ class Orchestration:
         for key in (*outdated, *idle):
             self._listings.forget(key)
         await self._watches.stop([*outdated, *idle])
-        self._watches.forget(outdated)
         for key in outdated:
             del self._served[key]
             if key not in needed:
+                self._watches.forget([key])
                 self._role.informers.close(*key, deleted=key[0] in self._insights.deleted)
         for key, served in needed.items():
             if key not in self._served:
@@ -250,7 +250,7 @@ class Orchestration:
         self._listings.observe(key, str(resource), sink)
         self._watches.start(key, functools.partial(
             watching.watch, self._client, settings=self._settings, resource=resource,
-            namespace=namespace, sink=sink, reached=sink.reached),
+            namespace=namespace, sink=sink),
             name=f"watching of {resource}")
 
     def _bind(

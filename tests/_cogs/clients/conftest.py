@@ -67,7 +67,6 @@ def resource() -> references.Resource:
 
 class Recorder(watching.Sink):
     """A sink that remembers what it got, and lets tests wait for it."""
-    reached = None
     listing = filling = screen = None
 
     def __init__(self) -> None:

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, screening, selections, splitting, streaks, watching
 from kopf._cogs.structs import credentials
 from tests._cogs.clients.servers import (
@@ -435,6 +436,18 @@ async def test_after_an_outage_the_stream_is_continued_if_nothing_was_restored(s
             ('begin',), ('listed', 'a'), ('end',), ('ADDED', 'c', '120'), ('ADDED', 'd', '125'),
         ]
         assert server.watches[2].query['resourceVersion'] == '120'
+
+
+async def test_a_restored_database_is_noticed_by_the_next_watch_of_the_same_pulse(
+        server, watch, sink):
+    server.script(show(version='100'), show(version='50'))
+    server.script(flow(), flow(), on=WATCH)
+    pulse = pulses.Pulse()
+    async with watch(pulse=pulse):
+        await sink.wait('end')
+    async with watch(pulse=pulse):
+        await sink.wait('end', count=2)
+    assert sink.seen == [('begin',), ('end',), ('restored',), ('end',)]
 
 
 async def test_a_bookmark_of_the_past_makes_a_list(server, watch, sink):

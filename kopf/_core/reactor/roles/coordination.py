@@ -21,10 +21,6 @@ from kopf._core.reactor.watches.watchsets import Key
 class Feed(watching.Sink, listings.Listed, Protocol):
     """What takes the objects of one resource in one namespace."""
 
-    @property
-    def reached(self) -> str | None:
-        """The newest known version of all objects, if versions are comparable."""
-
 
 class Informers(Protocol):
     """What takes the objects of all resources: see `intake.InformerFactory`."""

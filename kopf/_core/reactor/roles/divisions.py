@@ -171,7 +171,6 @@ class Distributor:
         """How many objects of the first list have come so far; None when the list has ended."""
         self.expected: int | None = None
         """About how many objects the first list has; None if the API server has not said."""
-        self._reached: int | None = None
 
     def serve(self, key: Key, served: registries.ResourceHandlers) -> None:
         """Switch to other handlers or other details of the resource. A new list must follow."""
@@ -187,11 +186,6 @@ class Distributor:
         is_due = self.is_unlisted and self.relisting_at <= now
         self.is_unlisted = self.is_unlisted and not is_due
         return is_due
-
-    @property
-    def reached(self) -> str | None:
-        """The newest known version of all objects, if versions are comparable."""
-        return None if self._reached is None else str(self._reached)
 
     @property
     def filling(self) -> tuple[int, int] | None:
@@ -213,7 +207,6 @@ class Distributor:
             return False
         if type is None:
             self._count_listed()
-        self._note(body)
         return True
 
     @property
@@ -229,8 +222,6 @@ class Distributor:
             [shard.grant.shard for shard in self._selected])
 
     def begin(self, *, restored: bool) -> None:
-        if restored:
-            self._reached = None
         self._fed = {
             shard: informer for shard in self._division.held.values() if shard in self._selected
             and (informer := shard.informers.get(*self.key)) is not None}
@@ -245,7 +236,6 @@ class Distributor:
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._count_listed()
-        self._note(body)
         for informer in self._route(body):
             informer.listed(body, packed)
 
@@ -272,7 +262,6 @@ class Distributor:
     def changed(
             self, type: screening.EventType, body: bodies.RawBody, packed: bytes | None = None,
     ) -> None:
-        self._note(body)
         for informer in self._route(body):
             informer.changed(type, body, packed)
 
@@ -312,8 +301,3 @@ class Distributor:
             if shard.grant.shard != number and informer.find(uid) is not None:
                 informer.dismiss(uid)
         return None if owner is None else self._fed.get(owner)
-
-    def _note(self, body: bodies.RawBody) -> None:
-        version = bodies.parse_version(body)
-        if isinstance(version, int) and (self._reached is None or version > self._reached):
-            self._reached = version
