@@ -234,7 +234,7 @@ FAULTS = (
           "saver.give_way(e)", "item.proceed(None)", STALE, is_stale=True),
     Fault('an own PATCH without a response is taken for one of others',
           '_core.path.saving:Saver._judge_met',
-          "claims.Claim(known, self.item.attempts)", "claims.Claim(known)", ONCE, is_stale=True),
+          ", made=self.item.attempts", "", ONCE, is_stale=True),
     Fault('a refused write shows the newest state',
           '_core.path.objects:Item.attempting', "self.attempts = former",
           "self.is_confirmed = True", STALE, is_stale=True),

@@ -115,8 +115,8 @@ class Target(NamedTuple):
     ) -> bool:
         """Whether the newest state has the patch, as the records of this operator prove."""
         patched: Any = patches.merge(expected, patch)
-        return _is_reflected(patch, actual) and self.fence is not None and claims.is_written(
-            expected, patched, actual, ledger=self.fence.ledger)
+        return _is_reflected(patch, actual) and self.fence is not None and (
+            self.fence.ledger.is_written(expected, patched, actual))
 
     def announce(self, patch: Mapping[str, Any] | patches.JSONPatch) -> None:
         """Log the patch, without the values of Secrets."""

@@ -2,9 +2,9 @@
 Claims: what a newer state of an object means for what is known of the object.
 
 Whether this operator can go on from what it knows is asked at each look at an object, between its
-handlers, before a write to a newer state, and after a pause. The answer is that of `judge`, by the
-records and the essence; the inbox has dropped older versions before. All functions are pure: no
-I/O, no clock.
+handlers, before a write to a newer state, and after a pause. The answer is that of `Ledger.judge`,
+by the records and the essence; the inbox has dropped older versions before. All functions are pure:
+no I/O, no clock.
 """
 import enum
 from collections.abc import Sequence
@@ -51,72 +51,58 @@ class Ledger(NamedTuple):
         except Exception:  # the storages can be those of the author
             return None
 
+    def is_written(
+            self, known: bodies.RawBody, written: bodies.RawBody, newest: bodies.RawBody,
+    ) -> bool:
+        """Whether the newest records prove that a write to the known state was applied."""
+        records = self.read(newest)
+        return records is not None and records == self.read(written) != self.read(known)
 
-class Claim(NamedTuple):
-    """What this operator knows of an object, and makes of the object."""
-    known: bodies.RawBody | None
-    """The state from which this operator goes on; None if no state is kept."""
-    made: Sequence[bodies.RawBody] = ()
-    """What those writes make of the object whose result is not known."""
-    conclusion: cycles.Conclusion | None = None
-    """What a closing PATCH leaves behind, if its result is not known."""
-    view: decisions.View | None = None
-    """What was seen of the known state; None if changes do not matter."""
-    expected: bodies.BodyEssence | None = None
-    """The essence after the own writes. By default, it is that of the view."""
-    is_exclusive: bool = False
-    """Whether nobody else can have handled the object since the known state."""
+    def is_closed(self, newest: bodies.RawBody, conclusion: cycles.Conclusion) -> bool:
+        """Whether the PATCH that closes a cycle with this conclusion was applied."""
+        body = bodies.Body(newest)
+        try:
+            old = decisions.fetch_old(body, self.settings)
+        except ValueError:
+            return False
+        return recording.is_committed(conclusion, old=old, body=body, settings=self.settings)
 
+    def judge(
+            self,
+            newest: bodies.RawBody,
+            *,
+            known: bodies.RawBody | None,
+            made: Sequence[bodies.RawBody] = (),
+            conclusion: cycles.Conclusion | None = None,
+            view: decisions.View | None = None,
+            expected: bodies.BodyEssence | None = None,
+            is_exclusive: bool = False,
+    ) -> Verdict:
+        """
+        Judge a newer state, for what this operator knows of the object, and makes of it.
 
-def judge(claim: Claim, newest: bodies.RawBody, *, ledger: Ledger) -> Verdict:
-    """Judge a newer state, for what is claimed of the known one."""
-    if claim.conclusion is not None and _is_closed(claim.conclusion, newest, ledger):
-        return Verdict.CLOSED
-    if not claim.is_exclusive and not _is_recorded(claim, newest, ledger):
-        return Verdict.OVERTAKEN
-    if claim.view is not None and _differs(claim, claim.view, newest, ledger):
-        return Verdict.CHANGED
-    return Verdict.SAME
-
-
-def is_written(
-        known: bodies.RawBody, written: bodies.RawBody, newest: bodies.RawBody, *, ledger: Ledger,
-) -> bool:
-    """Whether the newest records prove that a write to the known state was applied."""
-    records = ledger.read(newest)
-    return records is not None and records == ledger.read(written) != ledger.read(known)
-
-
-def _is_closed(
-        conclusion: cycles.Conclusion, newest: bodies.RawBody, ledger: Ledger,
-) -> bool:
-    body, settings = bodies.Body(newest), ledger.settings
-    try:
-        old = decisions.fetch_old(body, settings)
-    except ValueError:
-        return False
-    return recording.is_committed(conclusion, old=old, body=body, settings=settings)
-
-
-def _is_recorded(claim: Claim, newest: bodies.RawBody, ledger: Ledger) -> bool:
-    """Whether the newest records are the known ones, or those of an own write."""
-    if newest is claim.known:
-        return True
-    records = ledger.read(newest)
-    return records is not None and any(
-        records == ledger.read(state) for state in (claim.known, *claim.made) if state is not None)
-
-
-def _differs(
-        claim: Claim, view: decisions.View, newest: bodies.RawBody, ledger: Ledger,
-) -> bool:
-    expected = view.essence if claim.expected is None else claim.expected
-    if newest is view.raw:
-        return view.essence != expected
-    return (
-        finalizers.is_deleting(newest) != view.deleting
-        or finalizers.is_present(newest, ledger.settings.persistence.finalizer) != view.blocked
-        or ledger.build_essence(newest) != expected)
+        ``known`` is the state from which this operator goes on; None if no state is kept. ``made``
+        is what those writes make of the object whose result is not known, and ``conclusion`` what
+        such a closing PATCH leaves behind. ``view`` is what was seen of the known state; None if
+        changes do not matter. ``expected`` is the essence after the own writes; by default, that of
+        the view. ``is_exclusive`` is whether nobody else can have handled the object since the
+        known state.
+        """
+        if conclusion is not None and self.is_closed(newest, conclusion):
+            return Verdict.CLOSED
+        if not is_exclusive and newest is not known:
+            records = self.read(newest)
+            if records is None or all(
+                    records != self.read(state) for state in (known, *made) if state is not None):
+                return Verdict.OVERTAKEN
+        if view is None:
+            return Verdict.SAME
+        is_changed = (
+            finalizers.is_deleting(newest) != view.deleting
+            or finalizers.is_present(newest, self.settings.persistence.finalizer) != view.blocked
+            or (view.essence if newest is view.raw else self.build_essence(newest)) != (
+                view.essence if expected is None else expected))
+        return Verdict.CHANGED if is_changed else Verdict.SAME
 
 
 def is_changed(view: decisions.View, newest: decisions.View) -> bool:

@@ -90,7 +90,7 @@ class Saver:
 
     def _judge_met(self, known: bodies.RawBody, newest: bodies.RawBody) -> claims.Verdict:
         """Judge a state that a write to the known one has met."""
-        return claims.judge(claims.Claim(known, self.item.attempts), newest, ledger=self.ledger)
+        return self.ledger.judge(newest, known=known, made=self.item.attempts)
 
     def judge(
             self,
@@ -110,9 +110,10 @@ class Saver:
         is_exclusive = item.cycle is None or item.is_confirmed
         if known is None and not is_exclusive:
             known = item.basis
-        return claims.judge(claims.Claim(
-            known, item.attempts, conclusion=None if item.cycle is None else item.cycle.commit,
-            view=view, expected=expected, is_exclusive=is_exclusive), raw, ledger=self.ledger)
+        return self.ledger.judge(
+            raw, known=known, made=item.attempts,
+            conclusion=None if item.cycle is None else item.cycle.commit,
+            view=view, expected=expected, is_exclusive=is_exclusive)
 
     def go_on_from(self, raw: bodies.RawBody) -> None:
         """Take a state from the watch as the newest one."""

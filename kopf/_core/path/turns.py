@@ -341,10 +341,8 @@ class Processor:
         if item.cycle is None or item.is_at_work:
             return
         self._let_go(item)
-        if claims.judge(
-                claims.Claim(item.recall()), raw,
-                ledger=claims.Ledger(self.env.settings, item.handlers),
-        ) is claims.Verdict.OVERTAKEN:
+        ledger = claims.Ledger(self.env.settings, item.handlers)
+        if ledger.judge(raw, known=item.recall()) is claims.Verdict.OVERTAKEN:
             item.proceed(None)
 
     def _accompany(self, item: objects.Item, raw: bodies.RawBody) -> bool:

@@ -11,7 +11,7 @@ import kopf
 from kopf._cogs.structs.bodies import Body
 from kopf._cogs.structs.patches import Patch, merge
 from kopf._core.actions import decisions
-from kopf._core.actions.claims import Claim, Ledger, Verdict, is_changed, is_written, judge
+from kopf._core.actions.claims import Ledger, Verdict, is_changed
 from kopf._core.actions.cycles import Conclusion
 from kopf._core.intents.registries import ResourceHandlers
 from tests._core.actions.lives import DELETED, FINALIZER, HANDLED, make_handler
@@ -92,10 +92,6 @@ def test_verdicts_are_true(
     if 'finalizer' in changes:
         trifles = [name for name in trifles if name != 'finalizer of others']
     own = {'none': [], 'same': [edit(KNOWN, handlings)], 'other': [edit(KNOWN, ['continued'])]}
-    claim = Claim(
-        KNOWN, made=own[made],
-        conclusion=Conclusion(BASE, None) if is_closing else None,
-        view=look(KNOWN) if is_viewed else None, is_exclusive=is_exclusive)
     is_damaged = 'damaged' in handlings
     is_own = made == 'same' or (made == 'other' and handlings == ['continued'])
     if is_closing and 'closed' in handlings and not is_damaged:
@@ -107,47 +103,52 @@ def test_verdicts_are_true(
     else:
         expected = Verdict.SAME
     newest = edit(KNOWN, [*trifles, *changes, *sorted(handlings)])
-    assert judge(claim, newest, ledger=LEDGER) is expected
+    assert LEDGER.judge(
+        newest, known=KNOWN, made=own[made],
+        conclusion=Conclusion(BASE, None) if is_closing else None,
+        view=look(KNOWN) if is_viewed else None, is_exclusive=is_exclusive) is expected
 
 
 @given(trifles=subsets(TRIFLES), handlings=subsets(HANDLINGS))
 def test_without_a_known_state_others_can_have_handled_the_object(trifles, handlings):
     newest = edit(KNOWN, [*trifles, *handlings])
-    assert judge(Claim(None), newest, ledger=LEDGER) is Verdict.OVERTAKEN
-    assert judge(Claim(None, is_exclusive=True), newest, ledger=LEDGER) is Verdict.SAME
+    assert LEDGER.judge(newest, known=None) is Verdict.OVERTAKEN
+    assert LEDGER.judge(newest, known=None, is_exclusive=True) is Verdict.SAME
 
 
 def test_sub_handlers_have_records_too():
     known = record(KNOWN, 'a', subrefs=['a/x'])
     newest = record(known, 'a/x')
-    assert judge(Claim(known), newest, ledger=LEDGER) is Verdict.OVERTAKEN
-    assert judge(Claim(known, made=[newest]), newest, ledger=LEDGER) is Verdict.SAME
+    assert LEDGER.judge(newest, known=known) is Verdict.OVERTAKEN
+    assert LEDGER.judge(newest, known=known, made=[newest]) is Verdict.SAME
 
 
 def test_a_state_is_not_overtaken_by_itself_though_its_records_are_damaged():
     raw = edit(KNOWN, ['damaged'])
-    assert judge(Claim(raw), raw, ledger=LEDGER) is Verdict.SAME
-    assert judge(Claim(raw), json.loads(json.dumps(raw)), ledger=LEDGER) is Verdict.OVERTAKEN
+    assert LEDGER.judge(raw, known=raw) is Verdict.SAME
+    assert LEDGER.judge(json.loads(json.dumps(raw)), known=raw) is Verdict.OVERTAKEN
 
 
 @pytest.mark.parametrize(('changes', 'verdict'), [
     (['spec'], Verdict.SAME), ([], Verdict.CHANGED), (['spec', 'label'], Verdict.CHANGED)])
 def test_own_changes_are_expected(changes, verdict):
     expected = LEDGER.build_essence(edit(KNOWN, ['spec']))
-    claim = Claim(KNOWN, view=look(KNOWN), expected=expected, is_exclusive=True)
-    assert judge(claim, edit(KNOWN, changes), ledger=LEDGER) is verdict
+    assert LEDGER.judge(
+        edit(KNOWN, changes), known=KNOWN, view=look(KNOWN), expected=expected,
+        is_exclusive=True) is verdict
 
 
 @pytest.mark.parametrize('expected', [None, BASE])
 def test_the_viewed_state_itself_can_differ_only_from_what_is_expected(expected):
-    claim = Claim(KNOWN, view=look(KNOWN), expected=expected, is_exclusive=True)
-    assert judge(claim, KNOWN, ledger=LEDGER) is (
+    assert LEDGER.judge(
+        KNOWN, known=KNOWN, view=look(KNOWN), expected=expected, is_exclusive=True) is (
         Verdict.SAME if expected is None else Verdict.CHANGED)
 
 
 def test_a_cycle_is_not_closed_by_another_conclusion():
-    claim = Claim(KNOWN, conclusion=Conclusion(BASE, {'spec': {'f': 4}}), is_exclusive=True)
-    assert judge(claim, edit(KNOWN, ['closed']), ledger=LEDGER) is Verdict.SAME
+    assert LEDGER.judge(
+        edit(KNOWN, ['closed']), known=KNOWN, is_exclusive=True,
+        conclusion=Conclusion(BASE, {'spec': {'f': 4}})) is Verdict.SAME
 
 
 @pytest.mark.parametrize(('edits', 'expected'), [
@@ -161,12 +162,12 @@ def test_handlers_see_a_change_of_the_essence_or_a_deletion(edits, expected):
     (['begun'], ['continued'], False), (['spec'], ['spec'], False),
     (['damaged'], ['damaged'], False)])
 def test_new_records_prove_that_a_write_was_applied(written, newest, expected):
-    assert is_written(
-        KNOWN, edit(KNOWN, written), edit(KNOWN, newest), ledger=LEDGER) is expected
+    assert LEDGER.is_written(
+        KNOWN, edit(KNOWN, written), edit(KNOWN, newest)) is expected
 
 
 def test_fields_that_handlers_have_selected_matter_though_they_are_of_the_status():
     ledger = Ledger(SETTINGS, ResourceHandlers(extra_fields=(('status', 'x'),)))
     view = decisions.look(KNOWN, settings=SETTINGS, extra_fields=ledger.handlers.extra_fields)
     newest = edit(KNOWN, ['status'])
-    assert judge(Claim(KNOWN, view=view), newest, ledger=ledger) is Verdict.CHANGED
+    assert ledger.judge(newest, known=KNOWN, view=view) is Verdict.CHANGED
