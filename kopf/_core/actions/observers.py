@@ -116,10 +116,8 @@ class Telling:
         self.observers = observers
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
-        self._attempt = self._find_methods('attempt')
-        self._passage = self._find_methods('passage')
-        self._reconciliation = self._find_methods('reconciliation')
-        self._write = self._find_methods('write')
+        self._methods = {name: self._find_methods(name) for name in (
+            'attempt', 'passage', 'reconciliation', 'write')}
 
     def _find_methods(self, name: str) -> list[_Method]:
         plain = getattr(Observer, name)
@@ -137,14 +135,12 @@ class Telling:
             self, handler: handlers.Handler, cause: causes.Cause,
             work: Coroutine[Any, Any, progression.Outcome],
     ) -> Coroutine[Any, Any, progression.Outcome]:
-        for observer, begin in self._attempt:
-            work = self._follow(observer, functools.partial(begin, handler, cause), work)
-        return work
+        return self._follow_all('attempt', work, handler, cause)
 
     def passage(
             self, resource: references.Resource, key: Hashable, passage: Passage,
     ) -> None:
-        for observer, note in self._passage:
+        for observer, note in self._methods['passage']:
             try:
                 note(resource, key, passage)
             except Exception as failure:
@@ -152,28 +148,27 @@ class Telling:
 
     def reconciliation(
             self, resource: references.Resource, raw: bodies.RawBody,
-            work: Awaitable[Any], find_sequel: Callable[[], Sequel],
-    ) -> Awaitable[Any]:
-        for observer, begin in self._reconciliation:
-            work = self._follow(
-                observer, functools.partial(begin, resource, raw), work, find_sequel)
-        return work
+            work: Coroutine[Any, Any, Sequel],
+    ) -> Coroutine[Any, Any, Sequel]:
+        return self._follow_all('reconciliation', work, resource, raw)
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody,
             work: Coroutine[Any, Any, T], *, content_type: str, subresource: str | None = None,
     ) -> Coroutine[Any, Any, T]:
-        for observer, begin in self._write:
-            work = self._follow(observer, functools.partial(
-                begin, resource, raw, content_type=content_type, subresource=subresource), work)
+        return self._follow_all(
+            'write', work, resource, raw, content_type=content_type, subresource=subresource)
+
+    def _follow_all(
+            self, name: str, work: Coroutine[Any, Any, T], *args: Any, **kwargs: Any,
+    ) -> Coroutine[Any, Any, T]:
+        """Do the work, and notify all observers; the other arguments are for their methods."""
+        for observer, method in self._methods[name]:
+            work = self._follow(observer, functools.partial(method, *args, **kwargs), work)
         return work
 
     async def _follow(
-            self,
-            observer: Observer,
-            begin: Callable[[], Ended[Any]],
-            work: Awaitable[T],
-            find_result: Callable[[], object] | None = None,
+            self, observer: Observer, begin: Callable[[], Ended[T]], work: Awaitable[T],
     ) -> T:
         """
         Do the work, and notify one observer.
@@ -198,7 +193,7 @@ class Telling:
             raise
         seconds = time() - began
         try:
-            end(result if find_result is None else find_result(), None, seconds)
+            end(result, None, seconds)
         except Exception as failure:
             self._complain(observer, failure)
         return result

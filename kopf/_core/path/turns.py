@@ -158,15 +158,14 @@ class Processor:
         self.env.enter()
         with contextlib.suppress(Exception):
             await self.env.observer.reconciliation(
-                item.resource, raw, self._conclude(item, raw, found),
-                functools.partial(find_sequel, item))
+                item.resource, raw, self._conclude(item, raw, found))
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
             found: changes.Handling | None,
-    ) -> None:
+    ) -> observers.Sequel:
         """
-        Process the object. An error throttles this object only.
+        Process the object, and find what follows. An error throttles this object only.
 
         :raises Exception: the error, when it is logged and nothing is left to do about it.
         """
@@ -182,12 +181,14 @@ class Processor:
             if not (item.gone and isinstance(e, apierrors.APINotFoundError)):
                 self._throttle(item, e, self._get_logger(raw))
             raise
-        else:
-            if item.throttler is not None:
-                if item.throttler.is_told:
-                    self._get_logger(raw).info(
-                        "Throttling is over. Switching back to normal operations.")
-                item.recover()
+        if item.throttler is not None:
+            if item.throttler.is_told:
+                self._get_logger(raw).info(
+                    "Throttling is over. Switching back to normal operations.")
+            item.recover()
+        if item.inbox.has_news:
+            return observers.Sequel.AGAIN
+        return observers.Sequel.REST if item.due is None else observers.Sequel.LATER
 
     def _get_logger(self, raw: bodies.RawBody) -> loggers.ObjectLogger:
         return loggers.ObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
@@ -481,10 +482,3 @@ class Processor:
             return
         if newest is not None and item.accept(newest):
             item.inbox.put(newest)
-
-
-def find_sequel(item: objects.Item) -> observers.Sequel:
-    """Find what follows after a reconciliation of the object without an error."""
-    if item.inbox.has_news:
-        return observers.Sequel.AGAIN
-    return observers.Sequel.REST if item.due is None else observers.Sequel.LATER
