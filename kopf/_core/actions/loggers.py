@@ -213,19 +213,8 @@ _ERASE = '\r\x1b[K'
 """Returns to the beginning of the line, and erases it."""
 
 
-def has_status_line() -> bool:
-    """Whether the log goes to a terminal, so that `show_status` has an effect."""
-    return _find_terminal() is not None
-
-
-def show_status(text: str) -> None:
-    """Show a line below the log, if it goes to a terminal, instead of the previous such line."""
-    handler = _find_terminal()
-    if handler is not None:
-        handler.show_status(text)
-
-
-def _find_terminal() -> KopfStreamHandler | None:
+def find_terminal() -> KopfStreamHandler | None:
+    """Find the handler of the log that goes to a terminal; None if the log goes elsewhere."""
     for handler in logging.getLogger().handlers:
         if isinstance(handler, KopfStreamHandler) and (
                 handler.stream.isatty() and os.environ.get('TERM') != 'dumb'):

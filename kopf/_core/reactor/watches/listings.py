@@ -65,10 +65,11 @@ class Listings:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            loggers.show_status('')
+            if (terminal := loggers.find_terminal()) is not None:
+                terminal.show_status('')
 
     def _set_timer(self, on_terminal: float) -> None:
-        interval = on_terminal if loggers.has_status_line() else (
+        interval = on_terminal if loggers.find_terminal() is not None else (
             INTERVALS[min(self._logged, len(INTERVALS) - 1)])
         self._timer = asyncio.get_running_loop().call_later(interval, self._report)
 
@@ -78,8 +79,9 @@ class Listings:
             key: (title, listed) for key, (title, listed) in self._observed.items()
             if listed.listing is not None or listed.filling is not None}
         lists, indices = self._collect()
-        if loggers.has_status_line():
-            loggers.show_status('  '.join([
+        terminal = loggers.find_terminal()
+        if terminal is not None:
+            terminal.show_status('  '.join([
                 *(f"Listing {shown.draw(title)}" for title, shown in lists.items()),
                 *(f"Indexing {shown.draw(title)}" for title, shown in indices.items())]))
         else:
