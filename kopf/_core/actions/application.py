@@ -165,8 +165,9 @@ class Target(NamedTuple):
             logger=self.logger,
         )
         try:
-            newest = await self.observer.write(
-                self.resource, raw, work, content_type=content_type, subresource=subresource)
+            newest = await self.observer.follow(
+                observers.Observer.write, work, self.resource, raw,
+                content_type=content_type, subresource=subresource)
         except nesting.TooDeepError as e:
             raise PatchError(str(e)) from e
         except (TypeError, ValueError, RecursionError) as e:

@@ -98,7 +98,7 @@ def execute(
     cannot be interrupted.
     """
     work = _attempt(handler, cause, context, state, extras, executor, family, filter_error)
-    return context.observer.attempt(handler, cause, work)
+    return context.observer.follow(observers.Observer.attempt, work, handler, cause)
 
 
 async def _attempt(

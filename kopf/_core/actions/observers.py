@@ -11,7 +11,7 @@ import enum
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import progression
@@ -19,10 +19,8 @@ from kopf._core.intents import causes, handlers
 
 logger = logging.getLogger('kopf._core.actions.observers')
 
+P = ParamSpec('P')
 T = TypeVar('T')
-
-_Method = tuple[Any, Callable[..., Any]]
-"""An observer and one of its methods."""
 
 Ended = Callable[[T | None, BaseException | None, float], None]
 """
@@ -98,7 +96,7 @@ class Observer(Protocol):
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody, *,
-            content_type: str, subresource: str | None,
+            content_type: str, subresource: str | None = None,
     ) -> Ended[bodies.RawBody]:
         """
         A patch of an object in this state is about to be sent. ``content_type`` is ``'merge'`` or
@@ -116,55 +114,42 @@ class Telling:
         self.observers = observers
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
-        self._methods = {name: self._find_methods(name) for name in (
-            'attempt', 'passage', 'reconciliation', 'write')}
+        self._methods: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {
+            method: self._find_methods(method) for method in (
+                Observer.attempt, Observer.passage, Observer.reconciliation, Observer.write)}
 
-    def _find_methods(self, name: str) -> list[_Method]:
-        plain = getattr(Observer, name)
-        methods: list[_Method] = []
+    def _find_methods(
+            self, plain: Callable[..., Any],
+    ) -> list[tuple[Observer, Callable[..., Any]]]:
+        methods: list[tuple[Observer, Callable[..., Any]]] = []
         for observer in self.observers:
             try:
-                if getattr(type(observer), name) is not plain:
-                    methods.append((observer, getattr(observer, name)))
+                if getattr(type(observer), plain.__name__) is not plain:
+                    methods.append((observer, getattr(observer, plain.__name__)))
             except AttributeError as e:
                 self._complain(observer, e)
         methods.reverse()  # the first one is notified first of beginnings, and last of ends
         return methods
 
-    def attempt(
-            self, handler: handlers.Handler, cause: causes.Cause,
-            work: Coroutine[Any, Any, progression.Outcome],
-    ) -> Coroutine[Any, Any, progression.Outcome]:
-        return self._follow_all('attempt', work, handler, cause)
-
     def passage(
             self, resource: references.Resource, key: Hashable, passage: Passage,
     ) -> None:
-        for observer, note in self._methods['passage']:
+        for observer, note in self._methods[Observer.passage]:
             try:
                 note(resource, key, passage)
             except Exception as failure:
                 self._complain(observer, failure)
 
-    def reconciliation(
-            self, resource: references.Resource, raw: bodies.RawBody,
-            work: Coroutine[Any, Any, Sequel],
-    ) -> Coroutine[Any, Any, Sequel]:
-        return self._follow_all('reconciliation', work, resource, raw)
-
-    def write(
-            self, resource: references.Resource, raw: bodies.RawBody,
-            work: Coroutine[Any, Any, T], *, content_type: str, subresource: str | None = None,
+    def follow(
+            self,
+            method: Callable[Concatenate[Any, P], Ended[T]],
+            work: Coroutine[Any, Any, T],
+            *args: P.args,
+            **kwargs: P.kwargs,
     ) -> Coroutine[Any, Any, T]:
-        return self._follow_all(
-            'write', work, resource, raw, content_type=content_type, subresource=subresource)
-
-    def _follow_all(
-            self, name: str, work: Coroutine[Any, Any, T], *args: Any, **kwargs: Any,
-    ) -> Coroutine[Any, Any, T]:
-        """Do the work, and notify all observers; the other arguments are for their methods."""
-        for observer, method in self._methods[name]:
-            work = self._follow(observer, functools.partial(method, *args, **kwargs), work)
+        """Do the work, and notify the observers by this method, which gets the other arguments."""
+        for observer, begin in self._methods[method]:
+            work = self._follow(observer, functools.partial(begin, *args, **kwargs), work)
         return work
 
     async def _follow(

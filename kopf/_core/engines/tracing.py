@@ -168,7 +168,7 @@ class Tracer(observers.Observer):
 
     def write(
             self, resource: references.Resource, raw: bodies.RawBody, *,
-            content_type: str, subresource: str | None,
+            content_type: str, subresource: str | None = None,
     ) -> observers.Ended[bodies.RawBody]:
         method = 'DELETE' if content_type == 'delete' else 'PATCH'
         target = resource.plural if subresource is None else f'{resource.plural}/{subresource}'

@@ -157,8 +157,9 @@ class Processor:
         """Process the object, and notify the observers, also of errors."""
         self.env.enter()
         with contextlib.suppress(Exception):
-            await self.env.observer.reconciliation(
-                item.resource, raw, self._conclude(item, raw, found))
+            await self.env.observer.follow(
+                observers.Observer.reconciliation, self._conclude(item, raw, found),
+                item.resource, raw)
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,

@@ -8,7 +8,7 @@ from typing import Any
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import applying, errors, listing
 from kopf._cogs.structs import bodies
-from kopf._core.actions import application
+from kopf._core.actions import application, observers
 from kopf._core.engines.reconciling import children, desired, planning
 from kopf._core.engines.reconciling.hub import Hub, Member
 from kopf._core.intents import handlers
@@ -198,8 +198,8 @@ class Upkeep:
         work = applying.apply(
             self.target.client, resource=wanted.resource, manifest=manifest,
             manager=self._manager, force=force, logger=self.target.logger)
-        return await self.target.observer.write(
-            wanted.resource, manifest, work, content_type='apply')
+        return await self.target.observer.follow(
+            observers.Observer.write, work, wanted.resource, manifest, content_type='apply')
 
 
 async def delete(
@@ -210,7 +210,8 @@ async def delete(
     known: Any = {'metadata': metadata}
     work = applying.delete(
         target.client, resource=child.resource, metadata=metadata, logger=target.logger)
-    await target.observer.write(child.resource, known, work, content_type='delete')
+    await target.observer.follow(
+        observers.Observer.write, work, child.resource, known, content_type='delete')
     child.note_deletion(is_pruned=is_pruned)
     target.logger.debug(f"Deleted {child.key}.")
 
