@@ -117,7 +117,7 @@ class Tracer(observers.Observer):
                 if isinstance(handler, handlers.ChangingHandler) and handler.selector is None:
                     label = f'{context.get_value(HANDLER_KEY)}/*'  # ids can be of objects
             case causes.ReconcilingCause():
-                attributes['kopf.reason'] = causes.Reason.RECONCILE
+                attributes['kopf.reason'] = cause.reason
             case causes.ActivityCause():
                 attributes['kopf.reason'] = cause.activity
             case causes.SpawningCause() | causes.IndexingCause():

@@ -7,7 +7,7 @@ execution adds the kwargs of one attempt, e.g. ``retry``.
 import dataclasses
 import enum
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, offspring, patches, references, reviews
@@ -57,12 +57,17 @@ class Cause:
     memo: Any
     indices: Mapping[str, Any]
 
+    passed: ClassVar[tuple[str, ...]] = ()
+    """The attributes that are kwargs as they are, besides those that `_kwargs` makes."""
+
     @property
     def kwargs(self) -> dict[str, Any]:
         """The kwargs of the handlers. The dict is shared by all callers: do not change it."""
         kwargs: dict[str, Any] | None = self.__dict__.get('_made')
         if kwargs is None:
             kwargs = self.__dict__['_made'] = self._kwargs()
+            for name in self.passed:
+                kwargs[name] = getattr(self, name)
             kwargs.update(self.indices)
         return kwargs
 
@@ -75,8 +80,7 @@ class ActivityCause(Cause):
     activity: Activity
     settings: configuration.OperatorSettings
 
-    def _kwargs(self) -> dict[str, Any]:
-        return {**super()._kwargs(), 'activity': self.activity, 'settings': self.settings}
+    passed = ('activity', 'settings')
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -117,11 +121,7 @@ class WatchingCause(ResourceCause):
     type: bodies.RawEventType
     event: bodies.RawEvent
 
-    def _kwargs(self) -> dict[str, Any]:
-        kwargs = super()._kwargs()
-        kwargs['type'] = self.type
-        kwargs['event'] = self.event
-        return kwargs
+    passed = ('type', 'event')
 
 
 class IndexingCause(ResourceCause):
@@ -145,8 +145,8 @@ class ReconcilingCause(ResourceCause):
     """The present state of an object, with its owned resources."""
     children: offspring.Children
 
-    def _kwargs(self) -> dict[str, Any]:
-        return {**super()._kwargs(), 'reason': Reason.RECONCILE, 'children': self.children}
+    reason: ClassVar[Reason] = Reason.RECONCILE
+    passed = ('reason', 'children')
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -169,6 +169,8 @@ class ChangingCause(ResourceCause):
     new: bodies.BodyEssence | None
     field: dicts.FieldPath | None = None
 
+    passed = ('reason',)
+
     def narrow(self, field: dicts.FieldPath | None) -> 'ChangingCause':
         """Make the cause for the handlers of one field, or, if None, of the whole object."""
         return self if field == self.field else dataclasses.replace(self, field=field)
@@ -186,10 +188,7 @@ class ChangingCause(ResourceCause):
     def _kwargs(self) -> dict[str, Any]:
         if self.get_memo is not None:
             self.memo = self.get_memo()
-        kwargs = super()._kwargs()
-        kwargs['reason'] = self.reason
-        kwargs.update(self.describe_change(self.field))
-        return kwargs
+        return {**super()._kwargs(), **self.describe_change(self.field)}
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)
@@ -215,13 +214,9 @@ class WebhookCause(ResourceCause):
     name: str | None = None
     namespace: str | None = None
 
+    passed = ('operation', 'subresource', 'dryrun', 'warnings', 'userinfo', 'headers', 'sslpeer',
+              'diff', 'old', 'new')
+
     def get_identity(self) -> tuple[str | None, str | None, str | None]:
         uid, name, namespace = super().get_identity()
         return uid, name or self.name, namespace or self.namespace
-
-    def _kwargs(self) -> dict[str, Any]:
-        kwargs = super()._kwargs()
-        for name in ('operation', 'subresource', 'dryrun', 'warnings', 'userinfo', 'headers',
-                     'sslpeer', 'diff', 'old', 'new'):
-            kwargs[name] = getattr(self, name)
-        return kwargs
