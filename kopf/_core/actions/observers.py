@@ -111,25 +111,15 @@ class Telling:
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         super().__init__()
-        self.observers = observers
         self._failed: set[int] = set()
         """The ids (``id()``) of the observers that have failed."""
         self._methods: dict[object, list[tuple[Observer, Callable[..., Any]]]] = {
-            method: self._find_methods(method) for method in (
+            # The first observer is notified first of beginnings, and last of ends.
+            plain: [
+                (observer, getattr(observer, plain.__name__)) for observer in reversed(observers)
+                if getattr(type(observer), plain.__name__) is not plain]
+            for plain in (
                 Observer.attempt, Observer.passage, Observer.reconciliation, Observer.write)}
-
-    def _find_methods(
-            self, plain: Callable[..., Any],
-    ) -> list[tuple[Observer, Callable[..., Any]]]:
-        methods: list[tuple[Observer, Callable[..., Any]]] = []
-        for observer in self.observers:
-            try:
-                if getattr(type(observer), plain.__name__) is not plain:
-                    methods.append((observer, getattr(observer, plain.__name__)))
-            except AttributeError as e:
-                self._complain(observer, e)
-        methods.reverse()  # the first one is notified first of beginnings, and last of ends
-        return methods
 
     def passage(
             self, resource: references.Resource, key: Hashable, passage: Passage,

@@ -500,7 +500,7 @@ async def test_parents_wait_for_sub_handlers_that_are_left():
 span = contextvars.ContextVar('span', default=None)
 
 
-class Observer:
+class Observer(observers.Observer):
     def __init__(self):
         self.told = []
 

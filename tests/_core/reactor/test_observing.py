@@ -21,7 +21,7 @@ def identify(raw):
     return [raw['metadata'].get(key) for key in ('namespace', 'name', 'uid')]
 
 
-class Observer:
+class Observer(observers.Observer):
     """Notes what has ended: (what, which, result, error, duration)."""
 
     def __init__(self):
@@ -36,7 +36,7 @@ class Observer:
     def reconciliation(self, resource, raw):
         return self._begin('reconciliation', (resource.plural, *identify(raw)))
 
-    def write(self, resource, raw, *, content_type, subresource):
+    def write(self, resource, raw, *, content_type, subresource=None):
         return self._begin(
             'write', (resource.plural, *identify(raw), content_type, subresource))
 
@@ -208,7 +208,12 @@ def test_writes_of_other_handlers_are_told_too(decorate):
 
 def test_observers_that_fail_do_no_harm_to_objects(caplog):
     class FailingObserver:
-        """It has no methods at all."""
+        """All of its methods fail."""
+
+        def attempt(self, *_, **__):
+            raise ValueError("of the observer")
+
+        passage = reconciliation = write = attempt
 
     async def run():
         registry = registries.OperatorRegistry()
@@ -222,4 +227,4 @@ def test_observers_that_fail_do_no_harm_to_objects(caplog):
         return api
 
     assert run_virtually(run()).objects['obj']['status'] == {'fn': 'result'}
-    assert caplog.text.count("has failed: AttributeError") == 1
+    assert caplog.text.count("has failed: ValueError") == 1
