@@ -9,7 +9,6 @@ again with the cycle that `decide` has returned gives the same step. It is monot
 a handler that has finished in the cycle.
 """
 import dataclasses
-import enum
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, cast
 
@@ -103,12 +102,6 @@ def detect(view: View, *, initial: bool) -> tuple[causes.Reason, diffs.Diff]:
     return (causes.Reason.RESUME if initial else causes.Reason.NOOP), diff
 
 
-class Interruption(enum.Enum):
-    """Why no further handler can be called before the object is looked at again."""
-    CHANGED = "the object was changed or deleted by others"
-    STOPPED = "the operator is exiting or paused"
-
-
 class Situation(NamedTuple):
     """Everything that a decision depends on."""
     view: View
@@ -121,7 +114,8 @@ class Situation(NamedTuple):
     now: clocks.Moment
     accompanied: bool = False
     """Whether daemons or timers of the object run, or should run."""
-    interruption: Interruption | None = None
+    is_interrupted: bool = False
+    """Whether no handler can be called: others have changed the object, or the operator stops."""
     is_chosen_done: bool = False
     """
     Whether all handlers that the lifecycle has chosen were called.
@@ -208,6 +202,7 @@ RELEASING = "Removing the finalizer, thus allowing the actual deletion."
 FREED = "Deletion, but we are done with it, and we do not care."
 ACCOMPANIED = "daemons and timers have to stop first"
 DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
+INTERRUPTED = "the object was changed by others, or the operator is exiting or paused"
 BRAKED = "the handlers change the object again and again"
 UNCHANGED = "Something has changed, but we are not interested (the essence is the same)."
 
@@ -269,10 +264,8 @@ def _proceed(situation: Situation, cycle: cycles.Cycle) -> Step:
         if cycle.dirty:
             return Save("the handlers have to wait")
         return Sleep("the handlers have to wait", now + wait)
-    if situation.interruption is not None:
-        if cycle.dirty:
-            return Save(situation.interruption.value)
-        return Yield(situation.interruption.value)
+    if situation.is_interrupted:
+        return Save(INTERRUPTED) if cycle.dirty else Yield(INTERRUPTED)
     if situation.is_chosen_done and cycle.dirty:
         return Save("the handlers that the lifecycle has chosen are done")
     return Call("these handlers are due", due)

@@ -225,14 +225,12 @@ class Handling:
         """Whether the operator exits, or was paused since the start: no handler may be called."""
         return self._switch.is_stopping or self._switch.pauses != self._pauses
 
-    def _find_interruption(self) -> decisions.Interruption | None:
-        if self.is_stopped:
-            return decisions.Interruption.STOPPED
+    @property
+    def _is_interrupted(self) -> bool:
         pending = self.item.inbox.pending
-        if pending is not None and pending is not self._known and (
-                self._judge(pending) is not claims.Verdict.SAME):
-            return decisions.Interruption.CHANGED
-        return None
+        return self.is_stopped or (
+            pending is not None and pending is not self._known
+            and self._judge(pending) is not claims.Verdict.SAME)
 
     def _has_moved(self) -> bool:
         """Whether a write was answered with what others have changed, deleted, or handled."""
@@ -261,7 +259,7 @@ class Handling:
             recall=self._recall,
             now=self._now,
             accompanied=self._accompanied,
-            interruption=self._find_interruption(),
+            is_interrupted=self._is_interrupted,
             is_chosen_done=self._is_chosen_done,
             is_status_essential=self.handlers.is_status_essential,
             brake=item.brake,
@@ -283,7 +281,7 @@ class Handling:
         while not self.item.gone:
             self._switch.check_paused()
             step, self._prepared = self._prepared, None
-            if step is None or self._find_interruption() is not None:
+            if step is None or self._is_interrupted:
                 step = self.decide()
             match step:
                 case decisions.Call():
@@ -610,7 +608,7 @@ class Handling:
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
         self._switch.check_paused()
-        if self.item.gone or self._find_interruption() is not None or self._has_moved():
+        if self.item.gone or self._is_interrupted or self._has_moved():
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()
 

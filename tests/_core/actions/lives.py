@@ -17,7 +17,6 @@ from kopf._core.actions.decisions import (
     AddFinalizer,
     Call,
     Close,
-    Interruption,
     Nothing,
     Release,
     RemoveFinalizer,
@@ -138,7 +137,7 @@ class Life:
 
     def restart(self):
         """As after a signal: save what is done, and forget everything that is not on the object."""
-        options, self.options = self.options, {**self.options, 'interruption': Interruption.STOPPED}
+        options, self.options = self.options, {**self.options, 'is_interrupted': True}
         self.settle()
         self.options = options
         self.cycle = None

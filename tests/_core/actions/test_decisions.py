@@ -16,7 +16,6 @@ from kopf._core.actions.decisions import (
     AddFinalizer,
     Call,
     Close,
-    Interruption,
     Nothing,
     Release,
     RemoveFinalizer,
@@ -246,8 +245,7 @@ def test_deleted_objects_do_not_return():
 
 @pytest.mark.parametrize(('options', 'step'), [
     ({'flush_delay': 0}, Save("what is done has to be on the object before the next handler")),
-    ({'interruption': Interruption.CHANGED}, Save("the object was changed or deleted by others")),
-    ({'interruption': Interruption.STOPPED}, Save("the operator is exiting or paused")),
+    ({'is_interrupted': True}, Save(decisions.INTERRUPTED)),
     ({'is_chosen_done': True}, Save("the handlers that the lifecycle has chosen are done")),
 ])
 def test_what_is_done_is_saved_before_the_next_handler_if(options, step):
@@ -260,8 +258,7 @@ def test_what_is_done_is_saved_before_the_next_handler_if(options, step):
 
 @pytest.mark.parametrize(('options', 'expected'), [
     ({'flush_delay': 0}, Call),
-    ({'interruption': Interruption.CHANGED}, Yield),
-    ({'interruption': Interruption.STOPPED}, Yield),
+    ({'is_interrupted': True}, Yield),
     ({'is_chosen_done': True}, Call),
 ])
 def test_where_all_is_saved(options, expected):
@@ -269,8 +266,8 @@ def test_where_all_is_saved(options, expected):
     handlers = [make_handler('one', Reason.CREATE), make_handler('two', Reason.CREATE)]
     step = decide(make_situation(*handlers, cycle=cycle, **options)).step
     assert type(step) is expected
-    if 'interruption' in options:
-        assert step.because == options['interruption'].value
+    if 'is_interrupted' in options:
+        assert step.because == decisions.INTERRUPTED
 
 
 @pytest.mark.parametrize('is_status_essential', [False, True])
@@ -284,11 +281,11 @@ def test_changes_of_the_status_are_saved_before_those_who_handle_the_status(is_s
     assert type(step) is (Save if is_status_essential else Call)
 
 
-@pytest.mark.parametrize('interruption', [None, *Interruption])
-def test_the_handlers_that_wait_are_waited_for_when_all_is_saved(interruption):
+@pytest.mark.parametrize('is_interrupted', [False, True])
+def test_the_handlers_that_wait_are_waited_for_when_all_is_saved(is_interrupted):
     handlers = [make_handler('one', Reason.CREATE), make_handler('two', Reason.CREATE)]
     cycle = make_cycle(progress={'one': 'succeeded', 'two': 'waiting'}, dirty=True)
-    situation = make_situation(*handlers, cycle=cycle, interruption=interruption)
+    situation = make_situation(*handlers, cycle=cycle, is_interrupted=is_interrupted)
     assert decide(situation).step == Save("the handlers have to wait")
     situation = situation._replace(cycle=cycle._replace(unsaved={}))
     assert decide(situation).step == Sleep(
@@ -316,7 +313,7 @@ def test_the_object_is_handled_when_all_have_finished():
     handlers = [make_handler('one', Reason.CREATE), make_handler('two', Reason.CREATE)]
     cycle = make_cycle(progress={'one': 'succeeded', 'two': 'failed'}, base=essence(1), dirty=True)
     step = decide(make_situation(
-        *handlers, cycle=cycle, interruption=Interruption.CHANGED)).step
+        *handlers, cycle=cycle, is_interrupted=True)).step
     assert step == Close(
         "all handlers have finished", Reason.CREATE, Conclusion(essence(1), None), told=False)
 
@@ -483,7 +480,7 @@ def situations(draw):
         recorded=draw(st.dictionaries(st.sampled_from(IDS), st.builds(
             make_state, PROGRESS, st.sampled_from([None, *Reason])))),
         accompanied=draw(st.booleans()),
-        interruption=draw(st.sampled_from([None, *Interruption])),
+        is_interrupted=draw(st.booleans()),
         is_chosen_done=draw(st.booleans()), is_status_essential=draw(st.booleans()),
         flush_delay=draw(st.sampled_from([0, 1.0])))
 
@@ -553,7 +550,7 @@ def test_handlers_that_need_the_finalizer_are_not_called_without_it(situation):
         is_needed = situation.accompanied or situation.selection.needs_finalizer
         assert situation.view.blocked or not is_needed
     if isinstance(step, Call):
-        assert situation.interruption is None
+        assert not situation.is_interrupted
 
 
 @many
