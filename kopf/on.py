@@ -83,6 +83,7 @@ ReconcilingFnT = TypeVar('ReconcilingFnT', bound=callbacks.ReconcilingFn)
 TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn)
 WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
 WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
+_FnT = TypeVar('_FnT', bound=Callable[..., object])
 
 _Kind = str | tuple[str, str] | tuple[str, str, str]
 """A resource: its name, or the group, the version, and the name."""
@@ -109,14 +110,7 @@ def startup(
 
     `kopf.on` describes all parameters. All of them are optional.
     """
-    def decorator(fn: ActivityFnT) -> ActivityFnT:
-        _registry(registry)._activities.append(handlers.ActivityHandler(
-            id=handlers.generate_id(fn, id), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            activity=causes.Activity.STARTUP,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.STARTUP)
 
 
 def cleanup(
@@ -137,14 +131,7 @@ def cleanup(
 
     `kopf.on` describes all parameters. All of them are optional.
     """
-    def decorator(fn: ActivityFnT) -> ActivityFnT:
-        _registry(registry)._activities.append(handlers.ActivityHandler(
-            id=handlers.generate_id(fn, id), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            activity=causes.Activity.CLEANUP,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.CLEANUP)
 
 
 def login(
@@ -167,14 +154,7 @@ def login(
 
     `kopf.on` describes all parameters. All of them are optional.
     """
-    def decorator(fn: ActivityFnT) -> ActivityFnT:
-        _registry(registry)._activities.append(handlers.ActivityHandler(
-            id=handlers.generate_id(fn, id), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            activity=causes.Activity.AUTHENTICATION,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.AUTHENTICATION)
 
 
 def probe(
@@ -195,14 +175,7 @@ def probe(
 
     `kopf.on` describes all parameters. All of them are optional.
     """
-    def decorator(fn: ActivityFnT) -> ActivityFnT:
-        _registry(registry)._activities.append(handlers.ActivityHandler(
-            id=handlers.generate_id(fn, id), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            activity=causes.Activity.PROBE,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ActivityHandler, locals(), activity=causes.Activity.PROBE)
 
 
 @overload
@@ -317,25 +290,9 @@ def validate(
 
     `kopf.on` describes the other parameters.
     """
-    real_operations = _verify_operations(operation, operations)
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: WebhookFnT) -> WebhookFnT:
-        _registry(registry)._webhooks.append(handlers.WebhookHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            reason='validate',
-            operations=real_operations, subresource=subresource, persistent=persistent,
-            side_effects=side_effects, ignore_failures=ignore_failures,
-        ))
-        return fn
-    return decorator
+    options = {**locals()}
+    options['operations'] = _verify_operations(options.pop('operation'), operations)
+    return _declare(handlers.WebhookHandler, options, reason='validate')
 
 
 @overload
@@ -451,25 +408,9 @@ def mutate(
 
     `kopf.on` describes the other parameters.
     """
-    real_operations = _verify_operations(operation, operations)
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: WebhookFnT) -> WebhookFnT:
-        _registry(registry)._webhooks.append(handlers.WebhookHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            reason='mutate',
-            operations=real_operations, subresource=subresource, persistent=persistent,
-            side_effects=side_effects, ignore_failures=ignore_failures,
-        ))
-        return fn
-    return decorator
+    options = {**locals()}
+    options['operations'] = _verify_operations(options.pop('operation'), operations)
+    return _declare(handlers.WebhookHandler, options, reason='mutate')
 
 
 def resume(
@@ -511,23 +452,7 @@ def resume(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: ChangingFnT) -> ChangingFnT:
-        _registry(registry)._changing.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            reason=None, initial=True, deleted=deleted,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ChangingHandler, locals(), initial=True)
 
 
 def create(
@@ -564,23 +489,7 @@ def create(
 
     `kopf.on` describes all parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: ChangingFnT) -> ChangingFnT:
-        _registry(registry)._changing.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            reason=causes.Reason.CREATE,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ChangingHandler, locals(), reason=causes.Reason.CREATE)
 
 
 def update(
@@ -626,23 +535,8 @@ def update(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value, old, new)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: ChangingFnT) -> ChangingFnT:
-        _registry(registry)._changing.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, old=old, new=new,
-            reason=causes.Reason.UPDATE, field_needs_change=True,
-        ))
-        return fn
-    return decorator
+    return _declare(
+        handlers.ChangingHandler, locals(), reason=causes.Reason.UPDATE, field_needs_change=True)
 
 
 def delete(
@@ -684,23 +578,9 @@ def delete(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: ChangingFnT) -> ChangingFnT:
-        _registry(registry)._changing.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            reason=causes.Reason.DELETE, requires_finalizer=not optional,
-        ))
-        return fn
-    return decorator
+    options = {**locals()}
+    options['requires_finalizer'] = not options.pop('optional')
+    return _declare(handlers.ChangingHandler, options, reason=causes.Reason.DELETE)
 
 
 def field(
@@ -746,23 +626,7 @@ def field(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value, old, new)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: ChangingFnT) -> ChangingFnT:
-        _registry(registry)._changing.append(handlers.ChangingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, old=old, new=new,
-            reason=None, field_needs_change=True,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.ChangingHandler, locals(), field_needs_change=True)
 
 
 def index(
@@ -811,22 +675,7 @@ def index(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: IndexingFnT) -> IndexingFnT:
-        _registry(registry)._indexing.append(handlers.IndexingHandler(
-            id=handlers.generate_id(fn, id), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, sharded=sharded,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.IndexingHandler, locals())
 
 
 def event(
@@ -860,21 +709,7 @@ def event(
 
     `kopf.on` describes all parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: WatchingFnT) -> WatchingFnT:
-        _registry(registry)._watching.append(handlers.WatchingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.WatchingHandler, locals())
 
 
 def daemon(
@@ -927,26 +762,7 @@ def daemon(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: DaemonFnT) -> DaemonFnT:
-        _registry(registry)._spawning.append(handlers.DaemonHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            requires_finalizer=True, initial_delay=initial_delay,
-            cancellation_backoff=cancellation_backoff,
-            cancellation_timeout=cancellation_timeout,
-            cancellation_polling=cancellation_polling,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.DaemonHandler, locals(), requires_finalizer=True)
 
 
 def timer(
@@ -998,24 +814,7 @@ def timer(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
-
-    def decorator(fn: TimerFnT) -> TimerFnT:
-        _registry(registry)._spawning.append(handlers.TimerHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=fn, param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value,
-            requires_finalizer=True, initial_delay=initial_delay,
-            interval=interval, sharp=sharp, idle=idle,
-        ))
-        return fn
-    return decorator
+    return _declare(handlers.TimerHandler, locals(), requires_finalizer=True)
 
 
 def reconcile(
@@ -1080,27 +879,13 @@ def reconcile(
 
     `kopf.on` describes the other parameters.
     """
-    path = _verify(labels, annotations, field, value)
-    selector = references.Selector(
-        arg1, arg2, arg3,
-        group=group, version=version, kind=kind, plural=plural,
-        singular=singular, shortcut=shortcut, category=category,
-    )
     if isinstance(owns, str):
         raise TypeError(f"owns= must be a collection, e.g. [{owns!r}].")
-    owned = tuple(map(_select, owns))
-    watched = tuple((_select(name), mapper) for name, mapper in (watches or {}).items())
-
-    def decorator(fn: ReconcilingFnT) -> ReconcilingFnT:
-        _registry(registry)._reconciling.append(handlers.ReconcilingHandler(
-            id=handlers.generate_id(fn, id, field=path), fn=callbacks.collect(fn), param=param,
-            errors=errors, timeout=timeout, retries=retries, backoff=backoff,
-            selector=selector, labels=labels, annotations=annotations, when=when,
-            field=path, value=value, owns=owned, watches=watched,
-            interval=interval, prune=prune, recreate=recreate, conditions=conditions,
-        ))
-        return fn
-    return decorator
+    options = {**locals()}
+    options['owns'] = tuple(map(_select, owns))
+    options['watches'] = tuple(
+        (_select(name), mapper) for name, mapper in (watches or {}).items())
+    return _declare(handlers.ReconcilingHandler, options)
 
 
 def subhandler(
@@ -1188,8 +973,38 @@ def _select(kind: _Kind) -> references.Selector:
     return references.Selector(kind) if isinstance(kind, str) else references.Selector(*kind)
 
 
-def _registry(registry: registries.OperatorRegistry | None) -> registries.OperatorRegistry:
-    return registries.get_default_registry() if registry is None else registry
+_POSITIONAL = ('arg1', 'arg2', 'arg3')
+_NAMING = ('group', 'version', 'kind', 'plural', 'singular', 'shortcut', 'category')
+
+
+def _declare(
+        cls: type[handlers.Handler], given: Mapping[str, Any], **fixed: Any,
+) -> Callable[[_FnT], _FnT]:
+    """
+    Make the decorator that registers handlers of this type.
+
+    ``given`` are the arguments of the public function, which are named as the options of the
+    handler; ``fixed`` are its other options.
+    """
+    options = {**given, **fixed}
+    id_, registry, path = options.pop('id'), options.pop('registry'), None
+    if issubclass(cls, handlers.ResourceHandler):
+        path = options['field'] = _verify(
+            options['labels'], options['annotations'], options['field'], options['value'],
+            options.get('old'), options.get('new'))
+        options['selector'] = references.Selector(
+            *[options.pop(name) for name in _POSITIONAL],
+            **{name: options.pop(name) for name in _NAMING})
+
+    def decorator(fn: _FnT) -> _FnT:
+        target = registries.get_default_registry() if registry is None else registry
+        target.append(cls(
+            id=handlers.generate_id(
+                fn, id_, field=None if cls is handlers.IndexingHandler else path),
+            fn=callbacks.collect(fn) if cls is handlers.ReconcilingHandler else fn,
+            **options))
+        return fn
+    return decorator
 
 
 def _verify(

@@ -5,9 +5,9 @@ Handlers are kept, and called, in the order of their declaration.
 """
 import dataclasses
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
 from kopf._core.intents import causes, filters, handlers
@@ -64,6 +64,20 @@ class OperatorRegistry:
         self._changing = ChangingRegistry()
         self._reconciling = GenericRegistry[handlers.ReconcilingHandler]()
         self._webhooks = GenericRegistry[handlers.WebhookHandler]()
+
+    def append(self, handler: handlers.Handler) -> None:
+        """Add a handler to those of its sort."""
+        sorts: Mapping[type[handlers.Handler], GenericRegistry[Any]] = {
+            handlers.ActivityHandler: self._activities,
+            handlers.IndexingHandler: self._indexing,
+            handlers.WatchingHandler: self._watching,
+            handlers.DaemonHandler: self._spawning,
+            handlers.TimerHandler: self._spawning,
+            handlers.ChangingHandler: self._changing,
+            handlers.ReconcilingHandler: self._reconciling,
+            handlers.WebhookHandler: self._webhooks,
+        }
+        sorts[type(handler)].append(handler)
 
     @property
     def is_empty(self) -> bool:
