@@ -762,7 +762,7 @@ def daemon(
 
     `kopf.on` describes the other parameters.
     """
-    return _declare(handlers.DaemonHandler, locals(), requires_finalizer=True)
+    return _declare(handlers.DaemonHandler, locals())
 
 
 def timer(
@@ -814,7 +814,7 @@ def timer(
 
     `kopf.on` describes the other parameters.
     """
-    return _declare(handlers.TimerHandler, locals(), requires_finalizer=True)
+    return _declare(handlers.TimerHandler, locals())
 
 
 def reconcile(

@@ -243,12 +243,6 @@ def test_owned_resources_must_be_in_a_collection():
         kopf.reconcile('kex', owns='pods')
 
 
-@pytest.mark.parametrize('decorator', [kopf.daemon, kopf.timer])
-def test_daemons_and_timers_require_the_finalizer(decorator):
-    decorator('kex')(fn)
-    assert get_handler().requires_finalizer
-
-
 @pytest.mark.parametrize('decorator, reason', [
     (kopf.on.validate, 'validate'), (kopf.on.mutate, 'mutate')])
 def test_webhooks_have_what_is_declared(decorator, reason):

@@ -219,7 +219,8 @@ class ChangingHandler(ResourceHandler):
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class SpawningHandler(ResourceHandler):
-    requires_finalizer: bool | None = None
+    """A handler that runs beside an object; the object has the finalizer as long as it matches."""
+
     initial_delay: float | callbacks.DelayFn | None = None
 
     def __post_init__(self) -> None:
