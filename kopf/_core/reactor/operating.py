@@ -9,7 +9,8 @@ import asyncio
 import dataclasses
 import functools
 import logging
-from collections.abc import Collection, Mapping
+import warnings
+from collections.abc import Collection, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags
@@ -17,7 +18,7 @@ from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
-from kopf._cogs.structs import ids, references
+from kopf._cogs.structs import ids, memos, references
 from kopf._core.actions import calls, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import endpoints, health
@@ -49,6 +50,44 @@ They remove the webhook configurations and the peering records, and post the rem
 """
 
 
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class Options:
+    """The parameters of `kopf.operator`, which describes them."""
+    lifecycle: lifecycles.LifeCycleFn | None = None
+    indexers: indexing.OperatorIndexers | None = None
+    registry: registries.OperatorRegistry | None = None
+    settings: configuration.OperatorSettings | None = None
+    memories: Any | None = None
+    insights: discovery.Insights | None = None
+    identity: str | None = None
+    standalone: bool | None = None
+    priority: int | None = None
+    peering_name: str | None = None
+    liveness_endpoint: str | None = None
+    metrics_endpoint: str | None = None
+    clusterwide: bool = False
+    namespaces: Collection[references.NamespacePattern] = ()
+    namespace: references.NamespacePattern | None = None
+    stop_flag: flags.Flag | None = None
+    ready_flag: flags.Flag | None = None
+    vault: vaults.Vault | None = None
+    memo: object | None = None
+    _command: Coroutine[None, None, None] | None = None
+
+    def __post_init__(self) -> None:
+        if self.namespace is not None:
+            warnings.warn("namespace= is deprecated; use namespaces=[...].", DeprecationWarning,
+                          stacklevel=4)
+            self.namespaces = [*self.namespaces, self.namespace]
+        if self.clusterwide and self.namespaces:
+            raise TypeError("An operator is either cluster-wide, or for namespaces; not both.")
+        if not self.clusterwide and not self.namespaces:
+            warnings.warn(
+                "Neither namespaces= nor clusterwide=True: the operator is cluster-wide; in the "
+                "future, one of these will be required.", FutureWarning, stacklevel=4)
+            self.clusterwide = True
+
+
 class Operator:
     """
     One operator with all its parts.
@@ -59,36 +98,31 @@ class Operator:
 
     def __init__(
             self,
+            options: Options,
             *,
-            underway: calls.Calls,
-            endpoint: endpoints.Endpoint | None,
-            lifecycle: lifecycles.LifeCycleFn | None,
-            indexers: indexing.OperatorIndexers | None,
-            registry: registries.OperatorRegistry,
             settings: configuration.OperatorSettings,
-            insights: discovery.Insights | None,
-            vault: vaults.Vault | None,
-            memo: Any,
-            identity: str | None,
+            underway: calls.Calls,
             observer: observers.Observer | None = None,
     ) -> None:
         super().__init__()
-        self._underway = underway
-        self._registry = registry
+        self._options = options
         self._settings = settings
+        self._underway = underway
+        self._registry = options.registry or registries.get_default_registry()
         self._clock = clocks.Clock()
-        self._indices = indexers if indexers is not None else indexing.OperatorIndexers()
-        self._indices.ensure(registry._indexing)
-        self._insights = insights if insights is not None else discovery.Insights()
-        self._vault = vault if vault is not None else vaults.Vault()
+        self._indices = (
+            indexing.OperatorIndexers() if options.indexers is None else options.indexers)
+        self._indices.ensure(self._registry._indexing)
+        self._insights = options.insights or discovery.Insights()
+        self._vault = options.vault or vaults.Vault()
         self._client = api.Client(credentials=self._vault, settings=settings)
         self._unlimited = self._client.without_limits()
         self._observers = [] if observer is None else [observer]
         self._env = saving.Environment(
-            client=self._client, settings=settings, clock=self._clock, memo=memo,
-            indices=self._indices, lifecycle=lifecycle,
+            client=self._client, settings=settings, clock=self._clock,
+            memo=memos.Memo() if options.memo is None else options.memo,
+            indices=self._indices, lifecycle=options.lifecycle,
             observer=observers.Telling(self._observers))
-        self._identity = identity
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._env.enter()
@@ -103,7 +137,8 @@ class Operator:
         self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
-        self._endpoint = endpoint
+        self._endpoint = None if options.liveness_endpoint is None else (
+            endpoints.Endpoint.parse(options.liveness_endpoint))
         self._answerer: answering.Answerer | None = None
         self._server: healthserver.Server | None = None
 
@@ -151,13 +186,7 @@ class Operator:
             self._env = dataclasses.replace(
                 self._env, observer=observers.Telling(self._observers))
 
-    async def run(
-            self,
-            *,
-            clusterwide: bool,
-            namespaces: Collection[references.NamespacePattern],
-            ready_flag: flags.Flag | None,
-    ) -> None:
+    async def run(self) -> None:
         """
         Run until cancelled, or until any part fails.
 
@@ -189,11 +218,11 @@ class Operator:
             self._role = self._take_role(admission, hub)
             watches = self._watches = orchestration.Orchestration(
                 client=self._client, settings=self._settings, registry=self._registry,
-                role=self._role, hub=hub, namespaces=namespaces, clusterwide=clusterwide,
-                insights=self._insights, logger=logger)
+                role=self._role, hub=hub, namespaces=self._options.namespaces,
+                clusterwide=self._options.clusterwide, insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
-            if ready_flag is not None:
-                flags.raise_flag(ready_flag)
+            if self._options.ready_flag is not None:
+                flags.raise_flag(self._options.ready_flag)
             await aiotasks.gather(
                 self._vault.guard(), admission.serve(), self._monitor.run(), self._role.run(),
                 watches.serve(), *([] if self._measures is None else [self._measures.meter.run()]))
@@ -255,7 +284,7 @@ class Operator:
             from kopf._core.reactor.roles import sharding  # only if it is used
             return sharding.Sharding(
                 env=self._env, vault=self._vault, hub=hub, indexers=self._indices,
-                identity=self._identity, parts=[admission])
+                identity=self._options.identity, parts=[admission])
         whole = works.Works(
             self._env, switch=self._switch, hub=hub, indexers=self._indices,
             on_listed=hub.note_list)
@@ -265,11 +294,11 @@ class Operator:
             told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
                 client=self._client, vault=self._vault, settings=self._settings,
-                identity=self._identity, works=whole, parts=[admission, *told])
+                identity=self._options.identity, works=whole, parts=[admission, *told])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
             client=self._client, settings=self._settings, clock=self._clock,
-            identity=self._identity, works=whole, parts=[admission])
+            identity=self._options.identity, works=whole, parts=[admission])
 
     async def _stop_posting(self, deadline: float) -> None:
         if self._poster is not None:

@@ -7,95 +7,15 @@ others are cancelled. Each root task stops all that it has started.
 import asyncio
 import contextlib
 import contextvars
+import dataclasses
 import inspect
-import warnings
-from collections.abc import Callable, Collection, Coroutine
+from collections.abc import Callable, Collection
 from typing import Any, ParamSpec, TypeVar
 
-from kopf._cogs.aiokits import flags
 from kopf._cogs.aiokits import tasks as aiotasks
-from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import memos, references
-from kopf._core.actions import calls, lifecycles
-from kopf._core.engines import indexing
-from kopf._core.engines.liveness import endpoints
-from kopf._core.intents import registries
+from kopf._core.actions import calls
 from kopf._core.reactor import operating, shutdown
-from kopf._core.reactor.watches import discovery
-
-
-async def spawn_tasks(
-        *,
-        lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: indexing.OperatorIndexers | None = None,
-        registry: registries.OperatorRegistry | None = None,
-        settings: configuration.OperatorSettings | None = None,
-        memories: Any | None = None,
-        insights: discovery.Insights | None = None,
-        identity: str | None = None,
-        standalone: bool | None = None,
-        priority: int | None = None,
-        peering_name: str | None = None,
-        liveness_endpoint: str | None = None,
-        metrics_endpoint: str | None = None,
-        clusterwide: bool = False,
-        namespaces: Collection[references.NamespacePattern] = (),
-        namespace: references.NamespacePattern | None = None,
-        stop_flag: flags.Flag | None = None,
-        ready_flag: flags.Flag | None = None,
-        vault: vaults.Vault | None = None,
-        memo: object | None = None,
-        _command: Coroutine[None, None, None] | None = None,
-) -> Collection[asyncio.Task[Any]]:
-    """
-    Start an operator, and return its root tasks, which are for `kopf.run_tasks`.
-
-    To stop the operator, cancel any of the root tasks. `kopf.operator` describes the parameters.
-
-    :returns: the root tasks.
-    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given.
-    :raises EndpointError: if the liveness endpoint is not a valid URL.
-    """
-    registry = registry if registry is not None else registries.get_default_registry()
-    settings = settings if settings is not None else configuration.OperatorSettings()
-    memo = memo if memo is not None else memos.Memo()
-    if namespace is not None:
-        warnings.warn("namespace= is deprecated; use namespaces=[...].", DeprecationWarning,
-                      stacklevel=2)
-        namespaces = [*namespaces, namespace]
-    if clusterwide and namespaces:
-        raise TypeError("An operator is either cluster-wide, or for namespaces; not both.")
-    if not clusterwide and not namespaces:
-        warnings.warn("Neither namespaces= nor clusterwide=True: the operator is cluster-wide; "
-                      "in the future, one of these will be required.", FutureWarning, stacklevel=2)
-        clusterwide = True
-    settings.peering.clusterwide = clusterwide
-    if standalone is not None:
-        settings.peering.standalone = standalone
-    if peering_name is not None:
-        settings.peering.name, settings.peering.mandatory = peering_name, True
-    if priority is not None:
-        settings.peering.priority = priority
-    if metrics_endpoint is not None:
-        settings.metrics.endpoint = metrics_endpoint
-
-    endpoint = None if liveness_endpoint is None else endpoints.Endpoint.parse(liveness_endpoint)
-    loop = asyncio.get_running_loop()
-    underway = calls.Calls()
-    context = contextvars.copy_context()
-    core = _command
-    if core is None:
-        # Made in the context of its task: the operator's context variables must not leak from here.
-        core = context.run(
-            operating.Operator, underway=underway, endpoint=endpoint, lifecycle=lifecycle,
-            indexers=indexers, registry=registry, settings=settings, insights=insights, vault=vault,
-            memo=memo, identity=identity,
-        ).run(clusterwide=clusterwide, namespaces=namespaces, ready_flag=ready_flag)
-    core_task = loop.create_task(core, name="operator", context=context)
-    ending = shutdown.start(core_task, underway, settings)
-    return [core_task, loop.create_task(ending.wait(stop_flag), name="stop-flag checker")]
-
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')
@@ -113,8 +33,43 @@ def _with_parameters_of(
     return decorate
 
 
-@_with_parameters_of(spawn_tasks)
-async def operator(**options: Any) -> None:
+@_with_parameters_of(operating.Options)
+async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
+    """
+    Start an operator, and return its root tasks, which are for `kopf.run_tasks`.
+
+    To stop the operator, cancel any of the root tasks. `kopf.operator` describes the parameters.
+
+    :returns: the root tasks.
+    :raises TypeError: if both ``clusterwide`` and ``namespaces`` are given.
+    :raises EndpointError: if the liveness endpoint is not a valid URL.
+    """
+    options = operating.Options(**parameters)
+    settings = configuration.OperatorSettings() if options.settings is None else options.settings
+    settings.peering.clusterwide = options.clusterwide
+    if options.standalone is not None:
+        settings.peering.standalone = options.standalone
+    if options.peering_name is not None:
+        settings.peering.name, settings.peering.mandatory = options.peering_name, True
+    if options.priority is not None:
+        settings.peering.priority = options.priority
+    if options.metrics_endpoint is not None:
+        settings.metrics.endpoint = options.metrics_endpoint
+
+    loop = asyncio.get_running_loop()
+    underway = calls.Calls()
+    context = contextvars.copy_context()
+    core = options._command
+    if core is None:
+        # Made in the context of its task: the operator's context variables must not leak from here.
+        core = context.run(operating.Operator, options, settings=settings, underway=underway).run()
+    core_task = loop.create_task(core, name="operator", context=context)
+    ending = shutdown.start(core_task, underway, settings)
+    return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
+
+
+@_with_parameters_of(operating.Options)
+async def operator(**parameters: Any) -> None:
     """
     Run an operator in the current event loop, and return when it has stopped.
 
@@ -163,33 +118,16 @@ async def operator(**options: Any) -> None:
     :raises Exception: if a startup or cleanup handler has failed permanently.
     """
     existing = asyncio.all_tasks()
-    await run_tasks(await spawn_tasks(**options), ignored=existing)
+    await run_tasks(await spawn_tasks(**parameters), ignored=existing)
 
 
-def run(
-        *,
-        loop: asyncio.AbstractEventLoop | None = None,
-        lifecycle: lifecycles.LifeCycleFn | None = None,
-        indexers: indexing.OperatorIndexers | None = None,
-        registry: registries.OperatorRegistry | None = None,
-        settings: configuration.OperatorSettings | None = None,
-        memories: Any | None = None,
-        insights: discovery.Insights | None = None,
-        identity: str | None = None,
-        standalone: bool | None = None,
-        priority: int | None = None,
-        peering_name: str | None = None,
-        liveness_endpoint: str | None = None,
-        metrics_endpoint: str | None = None,
-        clusterwide: bool = False,
-        namespaces: Collection[references.NamespacePattern] = (),
-        namespace: references.NamespacePattern | None = None,
-        stop_flag: flags.Flag | None = None,
-        ready_flag: flags.Flag | None = None,
-        vault: vaults.Vault | None = None,
-        memo: object | None = None,
-        _command: Coroutine[None, None, None] | None = None,
-) -> None:
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class _RunOptions(operating.Options):
+    loop: asyncio.AbstractEventLoop | None = None
+
+
+@_with_parameters_of(_RunOptions)
+def run(*, loop: asyncio.AbstractEventLoop | None = None, **parameters: Any) -> None:
     """
     Run an operator from synchronous code, and return when it has stopped.
 
@@ -198,13 +136,7 @@ def run(
     `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
     an operator in a program" in the documentation.
     """
-    coro = operator(
-        lifecycle=lifecycle, indexers=indexers, registry=registry, settings=settings,
-        memories=memories, insights=insights, identity=identity, standalone=standalone,
-        priority=priority, peering_name=peering_name, liveness_endpoint=liveness_endpoint,
-        metrics_endpoint=metrics_endpoint,
-        clusterwide=clusterwide, namespaces=namespaces, namespace=namespace,
-        stop_flag=stop_flag, ready_flag=ready_flag, vault=vault, memo=memo, _command=_command)
+    coro = operator(**parameters)
     with contextlib.suppress(asyncio.CancelledError):
         if loop is None:
             asyncio.run(coro)

@@ -129,13 +129,12 @@ async def test_observers_of_operators_are_told_by_all_their_parts():
     async def fn(**_):
         pass
 
+    options = operating.Options(
+        registry=registry, clusterwide=True, ready_flag=ready,
+        vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}))
     operator = operating.Operator(
-        underway=calls.Calls(), endpoint=None, lifecycle=None, indexers=None, registry=registry,
-        settings=kopf.OperatorSettings(), insights=None, memo=kopf.Memo(), identity=None,
-        vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}),
-        observer=observer)
-    task = asyncio.create_task(operator.run(
-        clusterwide=True, namespaces=[], ready_flag=ready))
+        options, settings=kopf.OperatorSettings(), underway=calls.Calls(), observer=observer)
+    task = asyncio.create_task(operator.run())
     await ready.wait()
     works, = operator._role.works
     task.cancel()
