@@ -12,7 +12,7 @@ import itertools
 from typing import Protocol
 
 WAKEUPS_PER_ITERATION = 500
-"""How many sleepers are woken up per iteration of the event loop, so that it is not blocked."""
+"""How many sleepers are woken up per iteration of the event loop at most, if not told otherwise."""
 
 MIN_STALE = 100
 """How many outdated entries are tolerated in the heap before it is cleaned up."""
@@ -30,12 +30,14 @@ class Wakeups:
     """
     The sleepers of one event loop, each with its time to wake up.
 
-    Each sleeper is woken up once, not before its time, and in the order of the times. ``wake_up``
-    is called in the context (`contextvars`) in which this instance was made.
+    Each sleeper is woken up once, not before its time, and in the order of the times: ``batch`` of
+    them per iteration of the event loop at most, so that it is not blocked. ``wake_up`` is called
+    in the context (`contextvars`) in which this instance was made.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, batch: int = WAKEUPS_PER_ITERATION) -> None:
         super().__init__()
+        self._batch = batch
         self._context = contextvars.copy_context()
         self._numbers = itertools.count()
         self._heap: list[tuple[float, int, Sleeper]] = []
@@ -78,7 +80,7 @@ class Wakeups:
         now = max(asyncio.get_running_loop().time(), self._timer.when())
         self._timer = None
         try:
-            for _ in range(WAKEUPS_PER_ITERATION):
+            for _ in range(self._batch):
                 if not self._heap or self._heap[0][0] > now:
                     break
                 when, _, sleeper = heapq.heappop(self._heap)

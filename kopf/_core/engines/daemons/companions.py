@@ -6,7 +6,6 @@ A companion that has to stop goes through the stages of stopping: the ``stopped`
 the task is cancelled (threads cannot be), and finally the companion is abandoned.
 """
 import asyncio
-import collections
 import contextlib
 import contextvars
 import logging
@@ -70,7 +69,7 @@ class Spawner:
         """
         super().__init__()
         self.get_memo = get_memo
-        self._confirm = confirm
+        self.confirm = confirm
         self.client = client
         self.context = context
         self.settings = context.settings
@@ -80,30 +79,14 @@ class Spawner:
         self.paused = False
         self.alive: set[Companion] = set()
         """The companions that have begun and not ended."""
-        self.wakeups = wakeups.Wakeups()
+        self.wakeups = wakeups.Wakeups(batch=STARTS_PER_ITERATION)
         self.tasks: dict[asyncio.Task[Any], Companion] = {}
         """The tasks of the running companions, also of abandoned ones."""
         self._ending = asyncio.Event()
-        self._due: collections.deque[Companion] = collections.deque()
-        self._pumping: asyncio.Handle | None = None
         self._flushing: asyncio.TimerHandle | None = None
-        self._deadline: float | None = None
-        self._writings: dict[timeouts.Timeout, Companion] = {}
+        self.deadline: float | None = None
+        """When all writes end, as the operator exits: a time of the event loop."""
         self.threads = threads.ThreadPerCall('kopf-daemon')
-
-    def start(self, companion: 'Companion') -> None:
-        """Begin the companion in one of the next iterations of the event loop, in this order."""
-        self._due.append(companion)
-        if self._pumping is None:
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._pumping = None
-        self._confirm()
-        for _ in range(min(STARTS_PER_ITERATION, len(self._due))):
-            self._due.popleft().begin()
-        if self._due:
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump)
 
     def run(
             self, companion: 'Companion', work: Coroutine[Any, Any, T],
@@ -146,29 +129,6 @@ class Spawner:
         """End the pause. The companions of an object go on after its next reconciliation."""
         self.paused = False
 
-    @contextlib.asynccontextmanager
-    async def writing(self, companion: 'Companion') -> AsyncIterator[None]:
-        """
-        Limit the time of the block when the operator exits: of a write, or of a pause before it.
-
-        :raises TimeoutError: if the block has not ended in time, or if the companion is abandoned.
-        """
-        until = self._deadline
-        if until is not None:
-            until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
-        async with timeouts.timeout_at(until) as limit:
-            self._writings[limit] = companion
-            try:
-                yield
-            finally:
-                del self._writings[limit]
-
-    def give_up(self, companion: 'Companion') -> None:
-        """End the writes of the companion, which is abandoned."""
-        for limit, owner in self._writings.items():
-            if owner is companion and not limit.expired():
-                limit.reschedule(asyncio.get_running_loop().time())
-
     async def stop(self, reason: Reason, deadline: float) -> None:
         """
         Stop all companions, by their stages of stopping.
@@ -179,11 +139,9 @@ class Spawner:
         Threads cannot be cancelled. This method returns without them; Python waits for them at
         exit.
         """
-        self.stopping, self._deadline = reason, deadline - LAST_WRITING
-        for limit, companion in self._writings.items():
-            if companion in self.alive:
-                limit.reschedule(self._deadline)
+        self.stopping, self.deadline = reason, deadline - LAST_WRITING
         for companion in list(self.alive):
+            companion.limit_writing(self.deadline)
             companion.stop(reason)
         if self._flushing is not None:
             self._flushing.cancel()
@@ -336,7 +294,8 @@ class Companion:
     A companion ends exactly once. An abandoned companion has ended, though its task or thread runs.
     """
     __slots__ = (
-        '_context', '_patch', '_timer', 'companions', 'due', 'handler', 'state', 'stopper', 'task')
+        '_context', '_limit', '_patch', '_timer', 'companions', 'due', 'handler', 'state',
+        'stopper', 'task')
 
     def __init__(
             self, companions: Companions, handler: handlers.SpawningHandler,
@@ -347,12 +306,14 @@ class Companion:
         self.stopper = stopping.DaemonStopper()
         self.task: asyncio.Task[float | None] | None = None
         self.due: float | None = None
-        """The monotonic time to wake up; None unless the companion sleeps."""
+        """The monotonic time to begin; None unless the companion sleeps."""
         self._timer: asyncio.TimerHandle | None = None
         """The next stage of stopping."""
         self._patch: patches.Patch | None = None
         self._context: contextvars.Context | None = None
         """The context in which the patch is sent while the handler runs: that of its term."""
+        self._limit: timeouts.Timeout | None = None
+        """The time limit of the write under way, or of the pause before it."""
 
     @property
     def spawner(self) -> Spawner:
@@ -385,10 +346,7 @@ class Companion:
                 return
             finally:
                 self.companions.rest()
-        if delay:
-            self._sleep(self.spawner.clock.mono() + delay)
-        else:
-            self.spawner.start(self)
+        self._sleep(self.spawner.clock.mono() + (delay or 0))
 
     def note_change(self) -> None:
         """React to a change of the object."""
@@ -401,7 +359,8 @@ class Companion:
 
     def wake_up(self) -> None:
         """Begin: the due time has come."""
-        self.spawner.start(self)
+        self.spawner.confirm()
+        self.begin()
 
     def begin(self) -> None:
         """Call the handler, unless the companion has been stopped or begun in the meantime."""
@@ -488,7 +447,7 @@ class Companion:
                 self.spawner.client, self.companions.resource, logger,
                 self.spawner.context.observer)
             try:
-                async with self.spawner.writing(self):
+                async with self._writing():
                     newest = await application.apply(target, raw, taken)
             except apierrors.NotLeadingError as e:
                 logger.warning(f"The patch of {self.handler!r} is lost: {e}")
@@ -498,7 +457,8 @@ class Companion:
                 return False
             except (apierrors.APIError, TimeoutError) as e:
                 throttler = throttler or throttlers.Throttler()
-                if not await self._back_off(e, throttler, logger):
+                if not self.is_abandoned() and not await self._back_off(e, throttler, logger):
+                    logger.error(f"The patch of {self.handler!r} is lost: {e!r}")
                     return True
                 merged = patches.combine(taken, patches.Patch(patch))
                 patch.update(merged if merged is not None else {**taken, **patch})
@@ -512,25 +472,38 @@ class Companion:
     async def _back_off(
             self, e: Exception, throttler: throttlers.Throttler, logger: Any,
     ) -> bool:
-        """
-        Wait after an error of the API; return false if there will be no next try.
-
-        There is no wait for abandoned companions.
-        """
-        if self.is_abandoned():
-            return True
+        """Wait after an error of the API; return false if there is no next try."""
         delay = throttler.next_delay(self.spawner.settings.queueing.error_delays)
-        if delay is not None and self.spawner.stopping is None:
-            throttler.tell(e, delay, logger)
+        if delay is None or self.spawner.stopping is not None:
+            return False
+        throttler.tell(e, delay, logger)
+        try:
+            async with self._writing():
+                await asyncio.sleep(delay)
+        except TimeoutError:  # the operator exits, or the companion is abandoned
+            return self.is_abandoned()
+        return True
+
+    @contextlib.asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        """
+        Limit the time of the block when the operator exits: of a write, or of a pause before it.
+
+        :raises TimeoutError: if the block has not ended in time, or if the companion is abandoned.
+        """
+        until = self.spawner.deadline
+        if until is not None:
+            until = max(until, asyncio.get_running_loop().time() + LAST_WRITING)
+        async with timeouts.timeout_at(until) as self._limit:
             try:
-                async with self.spawner.writing(self):
-                    await asyncio.sleep(delay)
-                return True
-            except TimeoutError:  # the operator exits
-                if self.is_abandoned():
-                    return True
-        logger.error(f"The patch of {self.handler!r} is lost: {e!r}")
-        return False
+                yield
+            finally:
+                self._limit = None
+
+    def limit_writing(self, until: float) -> None:
+        """Limit the write under way, if there is one, by a time of the event loop."""
+        if self._limit is not None and not self._limit.expired():
+            self._limit.reschedule(until)
 
     def pause(self) -> None:
         """Stop, as the operator is paused. Timers only wait instead."""
@@ -592,7 +565,7 @@ class Companion:
         self._log(logging.WARNING, f"{self.handler!r} did not exit in time. Leaving it orphaned.")
         self._end(done=False)
         self._patch = None  # it is not sent any more while the handler still runs
-        self.spawner.give_up(self)
+        self.limit_writing(asyncio.get_running_loop().time())
         warnings.warn(f"{self.handler!r} did not exit in time.", ResourceWarning, stacklevel=1)
 
     def _end(self, done: bool) -> None:

@@ -13,7 +13,7 @@ from kopf._core.intents import handlers
 
 class Timer(Companion):
     """A companion that is called by its interval, and only if the object is idle."""
-    __slots__ = ('_is_due', '_is_interrupted', '_is_paused', '_is_waiting')
+    __slots__ = ('_is_interrupted', '_is_paused', '_is_waiting')
     handler: handlers.TimerHandler
 
     def __init__(
@@ -25,8 +25,6 @@ class Timer(Companion):
         self._is_paused = False
         self._is_interrupted = False
         """Whether the call under way was cancelled, and has to be repeated after the pause."""
-        self._is_due = False
-        """Whether the due time came during the pause of the operator."""
 
     def pause(self) -> None:
         self._is_paused = True
@@ -47,13 +45,11 @@ class Timer(Companion):
 
     def resume(self) -> None:
         self._is_paused = False
-        if self._is_due:
-            self._is_due = False
-            self.spawner.start(self)
+        if self.task is None and self.due is None and not self._is_waiting:
+            self._sleep(self.spawner.clock.mono())  # the due time came during the pause
 
     def begin(self) -> None:
         if self._is_paused:
-            self._is_due = True
             return
         if self.handler.idle and self.state is None and self.task is None and (
                 not self.stopper.is_set()):
