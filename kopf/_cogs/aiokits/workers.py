@@ -3,11 +3,10 @@ Workers on demand: a limited number of tasks that process items, and none when t
 """
 
 import asyncio
-import collections
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from kopf._cogs.aiokits import timeouts
+from kopf._cogs.aiokits import tasks, timeouts
 
 T = TypeVar('T')
 
@@ -38,7 +37,8 @@ class Workers(Generic[T]):
         self._idle_timeout = idle_timeout
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._idle: collections.deque[asyncio.Future[None]] = collections.deque()
+        self._idle = 0
+        self._news = asyncio.Event()
         self._closing = False
 
     def __len__(self) -> int:
@@ -49,12 +49,9 @@ class Workers(Generic[T]):
         Note that there is a new item: wake up an idle worker, or start one unless the limit is
         reached.
         """
-        while self._idle:
-            future = self._idle.popleft()
-            if not future.done():
-                future.set_result(None)
-                return
-        if len(self._tasks) < self._limit and not self._closing:
+        is_awaited = self._idle > 0 and not self._news.is_set()
+        self._news.set()
+        if not is_awaited and len(self._tasks) < self._limit and not self._closing:
             task = self._loop.create_task(self._work())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -77,16 +74,11 @@ class Workers(Generic[T]):
         """
         self._closing = True
         try:
-            for future in self._idle:
-                if not future.done():
-                    future.set_result(None)
+            self._news.set()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=timeout)
         finally:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await tasks.cancel(self._tasks.copy())
 
     async def _work(self) -> None:
         while True:
@@ -101,13 +93,8 @@ class Workers(Generic[T]):
                 return
 
     async def _wait(self) -> bool:
-        future = self._loop.create_future()
-        self._idle.append(future)
-        try:
-            async with timeouts.timeout(self._idle_timeout):
-                await future
-        except TimeoutError:
-            # If notified in this same iteration of the event loop, the worker must go on: no other
-            # worker was notified of that item.
-            return future.done() and not future.cancelled()
-        return True
+        self._idle += 1
+        self._news.clear()  # there are no items
+        await timeouts.wait(self._news, self._idle_timeout)
+        self._idle -= 1
+        return self._news.is_set()  # maybe just when the time was over
