@@ -17,7 +17,7 @@ import os
 import pathlib
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 from click import shell_completion
@@ -34,9 +34,6 @@ from kopf._core.intents import registries
 from kopf._core.path import switches
 from kopf._core.reactor import running, shutdown
 from kopf._kits import commanding, helpscreens, lifelines, operatorchecks
-
-if TYPE_CHECKING:
-    from kopf._kits import explanations
 
 P = ParamSpec('P')
 R = TypeVar('R')
@@ -333,25 +330,21 @@ def run(
 
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
-    settings = __controls.settings
-    if leader_elect is not None or tracing or (
-            debug_endpoint is not None or shards is not None):
-        settings = configuration.OperatorSettings() if settings is None else settings
-    if settings is not None and leader_elect is not None:
+    settings = __controls.settings or configuration.OperatorSettings()
+    if leader_elect is not None:
         settings.leadership.name = leader_elect
-    if settings is not None and tracing:
+    if tracing:
         settings.tracing.enabled = True
-    if settings is not None and debug_endpoint is not None:
+    if debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
-    if settings is not None and shards is not None:
+    if shards is not None:
         settings.sharding.count = shards
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
-        with _accompany(sandboxing) if sandbox else contextlib.nullcontext(
-                __controls.vault) as vault:
+        with _accompany(sandboxing if sandbox else None, __controls.vault) as vault:
             running.run(
                 standalone=standalone,
                 namespaces=namespaces,
@@ -458,22 +451,15 @@ def explain(
     else:
         registry = __controls.registry or registries.OperatorRegistry()
     from kopf._kits import explaining  # only for this command
-    found: list[explanations.Explanation] = []
 
-    async def fetch() -> None:
-        found.append(await explaining.explain(
+    async def show() -> None:
+        explanation = await explaining.explain(
             kind=kind, name=name, namespace=namespace, startup=startup, registry=registry,
-            settings=__controls.settings, vault=__controls.vault))
-
-    try:
-        running.run(
-            registry=registry, settings=__controls.settings, vault=__controls.vault,
-            loop=__controls.loop, clusterwide=True, _command=fetch())
-    except (credentials.LoginError, commanding.CommandError, activities.ActivityError) as e:
-        raise click.ClickException(str(e)) from e
-    for explanation in found:
+            settings=__controls.settings, vault=__controls.vault)
         click.echo(json.dumps(explanation.as_dict(), indent=2) if as_json
                    else '\n'.join(explanation.describe()))
+
+    _run_command(__controls, show())
 
 
 @main.command(short_help="Print a script for completion in a shell.")
@@ -516,8 +502,9 @@ def freeze(
         **where: Any,
 ) -> None:
     """Freeze the operators of a peering: they handle nothing until resumed."""
-    _command(__controls, commanding.freeze, identity=id, lifetime=lifetime, message=message,
-             priority=DEV_PRIORITY if dev else priority, **where)
+    _change_peering(
+        __controls, commanding.freeze, identity=id, lifetime=lifetime, message=message,
+        priority=DEV_PRIORITY if dev else priority, **where)
 
 
 @main.command(cls=helpscreens.SectionCommand, short_help="Resume the operators of a peering.")
@@ -530,10 +517,10 @@ def freeze(
 @click.make_pass_decorator(CLIControls, ensure=True)
 def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
-    _command(__controls, commanding.resume, identity=id, **where)
+    _change_peering(__controls, commanding.resume, identity=id, **where)
 
 
-def _command(
+def _change_peering(
         controls: CLIControls, fn: Callable[..., Coroutine[None, None, None]], **options: Any,
 ) -> None:
     if not options['clusterwide'] and not options['namespaces']:
@@ -541,14 +528,15 @@ def _command(
         logger.warning(
             "Neither --namespace nor --all-namespaces is given: the operators of the whole cluster "
             "are meant. In the future, one of them will be required.")
+    _run_command(controls, fn(
+        registry=controls.registry, settings=controls.settings, vault=controls.vault, **options))
+
+
+def _run_command(controls: CLIControls, command: Coroutine[None, None, None]) -> None:
     try:
-        running.run(
-            registry=controls.registry, settings=controls.settings, vault=controls.vault,
-            loop=controls.loop, clusterwide=options['clusterwide'],
-            namespaces=options['namespaces'], _command=fn(
-                registry=controls.registry, settings=controls.settings, vault=controls.vault,
-                **options))
-    except (credentials.LoginError, commanding.CommandError) as e:
+        running.run(settings=controls.settings, loop=controls.loop, clusterwide=True,
+                    _command=command)
+    except (credentials.LoginError, commanding.CommandError, activities.ActivityError) as e:
         raise click.ClickException(str(e)) from e
 
 
@@ -586,9 +574,9 @@ def _reload(
     folders |= {pathlib.Path.cwd()} if modules else set()
     args = ['run', *helpscreens.hand_over(
         click.get_current_context(), without={'reload', 'sandbox', *(sandboxing or ())})]
-    with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
-        if sandboxing is not None and is_alone:
-            args.insert(1, '--standalone')
+    if sandboxing is not None and is_alone:
+        args.insert(1, '--standalone')
+    with _accompany(sandboxing):
         code = reloading.run(args, folders=sorted(folder for folder in folders if folder.exists()))
     raise click.exceptions.Exit(code)
 
@@ -607,7 +595,7 @@ def _supervise(
     args += helpscreens.hand_over(click.get_current_context(), without={
         'processes', 'shards', 'liveness_endpoint', 'metrics_endpoint', 'debug_endpoint', 'sandbox',
         *(sandboxing or ())})
-    with _accompany(sandboxing) if sandboxing is not None else contextlib.nullcontext():
+    with _accompany(sandboxing):
         try:
             code = supervising.run(args, number=number, served={
                 option: url for option, url in served.items() if url is not None})
@@ -616,7 +604,12 @@ def _supervise(
     raise click.exceptions.Exit(code)
 
 
-def _accompany(options: dict[str, Any]) -> contextlib.AbstractContextManager[vaults.Vault | None]:
+def _accompany(
+        options: dict[str, Any] | None, vault: vaults.Vault | None = None,
+) -> contextlib.AbstractContextManager[vaults.Vault | None]:
+    """Serve a sandbox with these options, and yield its credentials; without it, yield others."""
+    if options is None:
+        return contextlib.nullcontext(vault)
     from kopf._kits import sandboxing
     return sandboxing.accompany(**options)
 

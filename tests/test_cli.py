@@ -103,10 +103,12 @@ def test_no_command_shows_the_help(invoke):
 
 
 def test_defaults_are_left_to_the_operator(run):
-    assert run('--all-namespaces') == {
+    options = run('--all-namespaces')
+    assert isinstance(options.pop('settings'), kopf.OperatorSettings)
+    assert options == {
         'standalone': None, 'namespaces': (), 'clusterwide': True, 'priority': None,
         'peering_name': None, 'liveness_endpoint': None, 'metrics_endpoint': None,
-        'registry': None, 'settings': None, 'stop_flag': None, 'ready_flag': None,
+        'registry': None, 'stop_flag': None, 'ready_flag': None,
         'vault': None, 'loop': None,
     }
 
