@@ -292,11 +292,7 @@ class MultiDiffBaseStorage(DiffBaseStorage):
         return result
 
     def fetch(self, *, body: bodies.Body) -> bodies.BodyEssence | None:
-        for storage in self.storages:
-            essence = storage.fetch(body=body)
-            if essence is not None:
-                return essence
-        return None
+        return conventions.find_first(storage.fetch(body=body) for storage in self.storages)
 
     def store(
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,

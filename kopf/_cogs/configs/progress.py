@@ -299,11 +299,8 @@ class MultiProgressStorage(ProgressStorage):
         self.storages = storages
 
     def fetch(self, *, key: ids.HandlerId, body: bodies.Body) -> ProgressRecord | None:
-        for storage in self.storages:
-            record = storage.fetch(key=key, body=body)
-            if record is not None:
-                return record
-        return None
+        return conventions.find_first(
+            storage.fetch(key=key, body=body) for storage in self.storages)
 
     def store(
             self,
@@ -325,22 +322,14 @@ class MultiProgressStorage(ProgressStorage):
             storage.touch(body=body, patch=patch, value=value)
 
     def touched(self, *, body: bodies.Body) -> str | None:
-        for storage in self.storages:
-            value = storage.touched(body=body)
-            if value is not None:
-                return value
-        return None
+        return conventions.find_first(storage.touched(body=body) for storage in self.storages)
 
     def store_cycle(self, *, body: bodies.Body, patch: patches.Patch, value: str | None) -> None:
         for storage in self.storages:
             storage.store_cycle(body=body, patch=patch, value=value)
 
     def fetch_cycle(self, *, body: bodies.Body) -> str | None:
-        for storage in self.storages:
-            value = storage.fetch_cycle(body=body)
-            if value is not None:
-                return value
-        return None
+        return conventions.find_first(storage.fetch_cycle(body=body) for storage in self.storages)
 
     def clear(self, *, essence: bodies.BodyEssence) -> bodies.BodyEssence:
         for storage in self.storages:
