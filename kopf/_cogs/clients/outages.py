@@ -8,7 +8,6 @@ Each resource has a limit of its own: e.g. if the webhook of one resource is bro
 for other resources go on.
 """
 import asyncio
-import contextlib
 import random
 import re
 
@@ -72,9 +71,7 @@ class _Outage:
             return
         async with self._turns:
             pause = self._bucket.get_wait(loop.time()) * random.uniform(1.0, 1.3)
-            with contextlib.suppress(TimeoutError):
-                async with timeouts.timeout(pause):
-                    await self.ended.wait()
+            await timeouts.wait(self.ended, pause)
             self._bucket.empty(loop.time())
 
 

@@ -164,14 +164,9 @@ class Kubeconfig:
         """
         Add the content of a file. The items of the previous files are not replaced.
 
-        :raises LoginError: if the content has a wrong structure, or a value of another type.
+        :raises LoginError: if a value is of another type.
+        :raises Exception: of any kind, if the content has a wrong structure.
         """
-        try:
-            self._add(content, path)
-        except (AttributeError, LookupError, TypeError, ValueError):
-            raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
-
-    def _add(self, content: Mapping[str, Any], path: str) -> None:
         folder = os.path.dirname(os.path.abspath(path))
         current = content.get('current-context') or None
         if current is not None and not isinstance(current, str):
@@ -267,7 +262,7 @@ def load_kubeconfigs() -> Kubeconfig | None:
         except RecursionError:
             raise credentials.LoginError(
                 f"The kubeconfig {path} is nested too deeply.") from None
-        except ValueError:  # it is not UTF-8
+        except (AttributeError, LookupError, TypeError, ValueError):  # also if it is not UTF-8
             raise credentials.LoginError(f"The kubeconfig {path} has a wrong structure.") from None
         found = True
     return config if found else None
