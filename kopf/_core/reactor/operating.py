@@ -6,6 +6,7 @@ any part ends or fails, the whole operator stops. A part is stopped before the p
 e.g. the reconciliations before the poster of events, and the poster before the API client.
 """
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
@@ -30,8 +31,8 @@ from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery
 
 if TYPE_CHECKING:
-    from kopf._core.engines.liveness import answering, healthserver
-    from kopf._core.reactor.views import debug, metrics
+    from kopf._core.engines.liveness import answering
+    from kopf._core.reactor.views import metrics
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -134,15 +135,14 @@ class Operator:
         self._switch = switches.Switch(confirm=lambda: self._role.confirm())
         self._watches: orchestration.Orchestration | None = None
         self._measures: metrics.Measures | None = None
-        self._debugger: debug.Debugger | None = None
         self._monitor = health.Monitor(underway=underway, clock=self._clock)
         self._monitor.add_vault(self._vault)
         self._endpoint = None if options.liveness_endpoint is None else (
             endpoints.Endpoint.parse(options.liveness_endpoint))
         self._answerer: answering.Answerer | None = None
-        self._server: healthserver.Server | None = None
+        self._serving = contextlib.AsyncExitStack()
 
-    def _look_inside(self) -> None:
+    async def _look_inside(self) -> None:
         """Trace the operator, and serve its health, its metrics, and its state, if so set."""
         settings = self._settings
         pages: list[endpoints.Page] = []
@@ -152,6 +152,7 @@ class Operator:
                 probe=self._probe, diagnose=self._monitor.diagnose, clock=self._clock)
             pages.append(endpoints.Page(
                 'health checks', '--liveness', self._endpoint, self._answerer.respond))
+            self._serving.push_async_callback(self._answerer.close)
         if settings.tracing.enabled:
             from kopf._core.engines import tracing  # only if it is used
             tracing.follow(self._client)
@@ -171,20 +172,24 @@ class Operator:
                     'metrics', '--metrics',
                     endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
                     self._measures.respond))
+                self._serving.push_async_callback(self._measures.close)
             if settings.debugging.endpoint is not None:
                 from kopf._core.reactor.views import debug  # only if it is used
-                self._debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
+                debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
                 pages.append(endpoints.Page(
                     'insides of the operator', '--debug-endpoint',
                     endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
-                    self._debugger.respond))
-        if pages:
-            from kopf._core.engines.liveness import healthserver  # only if it is used
-            self._server = healthserver.Server(
-                pages, watch=None if self._answerer is None else self._answerer.watch)
+                    debugger.respond))
+                self._serving.push_async_callback(debugger.close)
         if self._observers:
             self._env = dataclasses.replace(
                 self._env, observer=observers.Telling(self._observers))
+        if pages:
+            from kopf._core.engines.liveness import healthserver  # only if it is used
+            server = healthserver.Server(
+                pages, watch=None if self._answerer is None else self._answerer.watch)
+            self._serving.push_async_callback(server.stop)
+            await server.start()
 
     async def run(self) -> None:
         """
@@ -200,9 +205,7 @@ class Operator:
             with shutdown.remind(self._underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
-            self._look_inside()
-            if self._server is not None:
-                await self._server.start()
+            await self._look_inside()
             self._poster = asyncio.create_task(
                 posting.poster(client=self._unlimited, settings=self._settings, queue=self._events),
                 name="poster of events")
@@ -232,11 +235,7 @@ class Operator:
                 with shutdown.remind(self._underway):
                     await self._clean_up()
             finally:
-                if self._server is not None:
-                    await self._server.stop()
-                for page in (self._answerer, self._measures, self._debugger):
-                    if page is not None:
-                        await page.close()
+                await self._serving.aclose()
                 self._settings.execution.release_threads()
 
     async def _clean_up(self) -> None:
