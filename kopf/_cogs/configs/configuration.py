@@ -24,7 +24,6 @@ from kopf._cogs.helpers.deprecations import deprecated
 from kopf._cogs.structs import references, reviews
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class ProcessSettings(sections.Section):
     """The process of the operator as a whole."""
 
@@ -35,7 +34,6 @@ class ProcessSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class PostingSettings(sections.Section):
     """
     How Kubernetes events are posted: those that handlers ask for by `kopf.event()`, `kopf.info()`,
@@ -96,7 +94,6 @@ class PostingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class PeeringSettings(sections.Section):
     """How several operators for the same objects agree on which of them works."""
 
@@ -143,7 +140,6 @@ class PeeringSettings(sections.Section):
         self.clusterwide = not value
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class LeadershipSettings(sections.Section):
     """
     How the replicas of an operator elect the one that works: by a Lease of Kubernetes, as the
@@ -193,7 +189,6 @@ class LeadershipSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class ShardingSettings(sections.Section):
     """
     How the replicas of an operator share its objects: by Leases, in the namespace and with the
@@ -231,7 +226,6 @@ class SettingsError(Exception):
     """The settings contradict each other, or something that they need is missing."""
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class WatchingSettings(sections.Section):
     """How the objects are listed and watched."""
 
@@ -304,7 +298,6 @@ _BATCH_WINDOW_IS_DEPRECATED = (
     "settings.queueing.batch_window is deprecated: only objects that change all the time need it.")
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class QueueingSettings(sections.Section):
     """The work queue of objects."""
 
@@ -355,7 +348,6 @@ class QueueingSettings(sections.Section):
         self._batch_window = value
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class ScanningSettings(sections.Section):
     """How the resources and the namespaces of the cluster are discovered."""
 
@@ -366,7 +358,6 @@ class ScanningSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class AdmissionSettings(sections.Section):
     """How admission reviews get from the API server to the admission handlers."""
 
@@ -394,7 +385,6 @@ def _make_reserve() -> concurrent.futures.Executor:
     return threads.ThreadPerCall('kopf-reserve')
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class ExecutionSettings(sections.Section):
     """How handlers are called."""
 
@@ -459,7 +449,6 @@ class ExecutionSettings(sections.Section):
                 UserWarning, stacklevel=3)
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class BackgroundSettings(sections.Section):
     """How daemons and timers are stopped."""
 
@@ -481,7 +470,6 @@ class BackgroundSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class NetworkingSettings(sections.Section):
     """How requests to the API server are made, except for watch requests."""
 
@@ -516,7 +504,6 @@ class NetworkingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class PersistenceSettings(sections.Section):
     """What the operator keeps on the objects, and how."""
 
@@ -554,7 +541,6 @@ class PersistenceSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class ReconcilingSettings(sections.Section):
     """How the handlers of `kopf.reconcile` work."""
 
@@ -575,7 +561,6 @@ class ReconcilingSettings(sections.Section):
     """The limit of the growing delay between attempts after errors. Default: 1000."""
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class MetricsSettings(sections.Section):
     """Where the metrics of the operator are served for Prometheus."""
 
@@ -587,7 +572,6 @@ class MetricsSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class TracingSettings(sections.Section):
     """Whether the operator makes spans of OpenTelemetry."""
 
@@ -599,7 +583,6 @@ class TracingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class DebuggingSettings(sections.Section):
     """Where the present state of the operator is served for people, as JSON."""
 
@@ -617,7 +600,6 @@ class DebuggingSettings(sections.Section):
     """
 
 
-@dataclasses.dataclass(eq=False, repr=False)
 class OperatorSettings(sections.Section):
     """
     All settings of one operator, in sections.

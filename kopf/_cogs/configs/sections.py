@@ -15,12 +15,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 
+@typing.dataclass_transform(eq_default=False, field_specifiers=(dataclasses.field,))
 class Section:
     """
-    A group of settings, as a dataclass.
+    A group of settings. Its subclasses are dataclasses.
 
     :raises TypeError: if a value of a wrong type is assigned.
     """
+
+    def __init_subclass__(cls) -> None:
+        if Section in cls.__bases__:  # not those which authors derive from the sections
+            dataclasses.dataclass(eq=False, repr=False)(cls)
 
     # Here, and not by `dataclasses`, which compiles them again for each section at the import.
 
