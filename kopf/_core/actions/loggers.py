@@ -93,16 +93,23 @@ class ObjectLogger(logging.LoggerAdapter[logging.Logger]):
         if self.logger.isEnabledFor(logging.INFO):
             self._log_quickly(logging.INFO, msg, args, kwargs)
 
+    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
+        if self.logger.isEnabledFor(level):
+            self._log_quickly(level, msg, args, kwargs)
+
     def _log_quickly(
             self, level: int, msg: object, args: Any, kwargs: MutableMapping[str, Any],
     ) -> None:
-        """Log quickly: as `log` does, but without those steps that are not needed here."""
+        """Log quickly: as the parent does, but without those steps that are not needed here."""
         if kwargs or logging.getLogRecordFactory() is not logging.LogRecord:
             kwargs['stacklevel'] = kwargs.get('stacklevel', 1) + 2
-            self.log(level, msg, *args, **kwargs)
+            super().log(level, msg, *args, **kwargs)
             return
+        caller = sys._getframe(2)
+        if caller.f_globals is vars(logging) and caller.f_back is not None:
+            caller = caller.f_back  # e.g. `warning()` of the parent, which calls `log()`
         self.logger.handle(_make_record(
-            self.logger.name, level, msg, args, self.extra, caller=sys._getframe(2)))
+            self.logger.name, level, msg, args, self.extra, caller=caller))
 
 
 _templates: dict[tuple[str, int, int, int], tuple[types.CodeType, Mapping[str, Any]]] = {}
