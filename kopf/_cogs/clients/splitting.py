@@ -27,14 +27,14 @@ class LineSplitter:
 
         :raises LineTooLongError: if the incomplete line is longer than the limit.
         """
-        first, *others = chunk.split(b'\n')
-        self._parts.append(first)
-        self._size += len(first)
+        lines = chunk.split(b'\n')
+        self._parts.append(lines[0])
+        self._size += len(lines[0])
         if self._size > self._limit:
             raise LineTooLongError(f"A line of the stream is longer than {self._limit} bytes.")
-        if not others:
+        if len(lines) == 1:
             return []
-        lines = [b''.join(self._parts), *others]
+        lines[0] = b''.join(self._parts)
         last = lines.pop()
-        self._parts, self._size = [last], len(last)
-        return [line for line in lines if line and not line.isspace()]
+        self._parts, self._size = [last] if last else [], len(last)
+        return [*filter(bytes.strip, lines)]

@@ -394,7 +394,8 @@ class _Watcher:
             return False
         self._check_selected(body)
         self._note(body['metadata'].get('resourceVersion'))
-        self._note_success()
+        if not self._proven:
+            self._note_success()
         return True
 
     def _handle(self, line: bytes) -> None:
@@ -437,7 +438,8 @@ class _Watcher:
             else:
                 self.sink.changed(shown, body, line)
             self._note(version)
-        self._note_success()
+        if not self._proven:
+            self._note_success()
 
     def _get_shown(self, type: screening.EventType) -> screening.EventType | None:
         """Get the type to pass to the sink: None for the objects of a streaming list."""
@@ -449,9 +451,8 @@ class _Watcher:
             self.pulse.reached = version or self.pulse.reached
 
     def _note_success(self) -> None:
-        if not self._proven:
-            self._proven = True
-            self._streak.ease()
+        self._proven = True
+        self._streak.ease()
 
     def _skip(self, type: screening.EventType | None, body: bodies.RawBody, reason: str) -> None:
         """Skip an object that cannot be processed; log that once per object."""

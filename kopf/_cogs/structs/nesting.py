@@ -22,7 +22,7 @@ _OTHERS = bytes(set(range(256)) - set(_BRACKETS))
 _TOKEN = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\]]', re.DOTALL)
 
 _CONTAINERS = (dict, list, tuple)
-_decoder = json.JSONDecoder()
+_decoder: Any = json.JSONDecoder()
 
 
 class TooDeepError(ValueError):
@@ -41,21 +41,18 @@ def parse(raw: bytes | str) -> Any:
     """
     text = raw if isinstance(raw, str) else raw.decode()
     try:
-        value = _load(text)
+        try:
+            value, end = _decoder.scan_once(text, 0)
+            is_whole = end == len(text) or text[end:] == '\n'
+        except (ValueError, StopIteration):
+            is_whole = False
+        if not is_whole:  # there are spaces around the document; or it is not JSON
+            value = json.loads(text)  # this takes longer for short documents
     except RecursionError:
         raise TooDeepError from None
     if isinstance(raw, str) or len(raw.translate(None, _OTHERS)) > MAX_DEPTH:
         verify_encoded(text, value)  # it counts precisely, but takes twice as long
     return value
-
-
-def _load(text: str) -> Any:
-    """Parse as ``json.loads()``, which takes longer to find where short documents begin and end."""
-    try:
-        value, end = _decoder.raw_decode(text)
-    except ValueError:
-        return json.loads(text)  # there are spaces before the document; or it is not JSON
-    return value if end == len(text) or text[end:] == '\n' else json.loads(text)
 
 
 def parse_at(text: str, index: int) -> tuple[Any, int]:

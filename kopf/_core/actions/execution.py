@@ -183,11 +183,13 @@ def _make_kwargs(
         extras: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
     """Combine the kwargs of the cause and of the attempt. Indices replace kwargs of their names."""
-    kwargs = dict(cause.kwargs)
-    kwargs['param'] = handler.param
-    kwargs['retry'] = state.retries
-    kwargs['started'] = state.started
-    kwargs['runtime'] = datetime.timedelta(seconds=age)
+    kwargs = {
+        **cause.kwargs,
+        'param': handler.param,
+        'retry': state.retries,
+        'started': state.started,
+        'runtime': datetime.timedelta(seconds=age),
+    }
     if patch is not None:
         kwargs['patch'] = patch
     if isinstance(cause, causes.ChangingCause) and (

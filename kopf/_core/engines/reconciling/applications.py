@@ -70,7 +70,8 @@ class Applier:
 
     def enter(self) -> None:
         """Serve the handlers of this context."""
-        applier_var.set(self)
+        if applier_var.get(None) is not self:
+            applier_var.set(self)
 
     def start(self, manifest: Any, *, manager: str, force: bool) -> Application:
         """Begin to apply, from any thread."""
