@@ -201,7 +201,7 @@ class AnnotationsDiffBaseStorage(conventions.StorageKeyFormingConvention, DiffBa
             self, *, body: bodies.Body, patch: patches.Patch, essence: bodies.BodyEssence,
     ) -> None:
         keys = self.make_keys(self.key, body=body)
-        after = {**body.metadata.annotations, **patch.metadata.annotations}
+        after = {**conventions.get_annotations(body), **conventions.get_annotations(patch)}
         taken = capacity.count_annotations(after, without=keys)
         names = sum(capacity.count(key) + len('\n') for key in keys)
         room = (capacity.MAX_ANNOTATIONS - RESERVE - taken - names) // len(keys)

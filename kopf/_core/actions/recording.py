@@ -212,7 +212,8 @@ def make_progress(
         if scope == Scope.SIGHTINGS and len(encoded or '') > MAX_LENGTH:
             continue
         made = _make_progress(cycle, scope, encoded, body=body, storage=storage)
-        after = {**body.metadata.annotations, **made.patch.metadata.annotations}
+        after = {
+            **conventions.get_annotations(body), **conventions.get_annotations(made.patch)}
         if capacity.count_annotations(after) <= capacity.MAX_ANNOTATIONS:
             break
     storage.flush()
