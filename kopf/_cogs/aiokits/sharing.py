@@ -13,18 +13,12 @@ _T = TypeVar('_T')
 class Shared(Generic[_T]):
     """The latest result of a function, which runs only when somebody asks, and never twice."""
 
-    def __init__(
-            self,
-            run: Callable[[], Awaitable[tuple[_T, float]]],
-            *,
-            name: str,
-            now: Callable[[], float],
-    ) -> None:
-        """``run`` returns the result, and for how long (seconds by ``now``) it is used again."""
+    def __init__(self, run: Callable[[], Awaitable[tuple[_T, float]]], *, name: str) -> None:
+        """``run`` returns the result, and for how long (seconds) it is used again."""
         super().__init__()
         self._run = run
         self._name = name
-        self._now = now
+        self._now = asyncio.get_running_loop().time
         self._running: asyncio.Task[_T] | None = None
         self._cached: tuple[float, _T] | None = None
 

@@ -149,7 +149,7 @@ class Operator:
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used
             self._answerer = answering.Answerer(
-                probe=self._probe, diagnose=self._monitor.diagnose, clock=self._clock)
+                probe=self._probe, diagnose=self._monitor.diagnose)
             pages.append(endpoints.Page(
                 'health checks', '--liveness', self._endpoint, self._answerer.respond))
             self._serving.push_async_callback(self._answerer.close)

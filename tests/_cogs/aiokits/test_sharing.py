@@ -11,7 +11,7 @@ class Slow:
     def __init__(self):
         self.runs = 0
         self.error = None
-        self.shared = Shared(self.run, name="slow", now=asyncio.get_running_loop().time)
+        self.shared = Shared(self.run, name="slow")
 
     async def run(self):
         self.runs += 1

@@ -9,7 +9,6 @@ import time
 
 import pytest
 
-from kopf._cogs.aiokits import clocks
 from kopf._cogs.serving import exchanges, inbound
 from kopf._core.engines.liveness import answering, endpoints, healthserver
 
@@ -30,8 +29,7 @@ class Probes:
         return self.results, self.failed
 
     def make_answerer(self):
-        return answering.Answerer(
-            probe=self.run, diagnose=lambda: self.problems, clock=clocks.Clock())
+        return answering.Answerer(probe=self.run, diagnose=lambda: self.problems)
 
 
 @pytest.fixture()

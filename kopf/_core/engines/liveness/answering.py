@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
-from kopf._cogs.aiokits import clocks, sharing
+from kopf._cogs.aiokits import sharing
 from kopf._cogs.serving import exchanges
 from kopf._core.actions import tracebacks
 
@@ -54,12 +54,11 @@ class Answerer:
             *,
             probe: Callable[[], Awaitable[tuple[Any, Collection[str]]]],
             diagnose: Callable[[], Mapping[str, str]],
-            clock: clocks.Clock,
     ) -> None:
         super().__init__()
         self._probe = probe
         self._diagnose = diagnose
-        self._probed = sharing.Shared(self._run, name="probes", now=clock.mono)
+        self._probed = sharing.Shared(self._run, name="probes")
         self._reported: frozenset[str] = frozenset()
         self._loop = asyncio.get_running_loop()
         self._watched = threading.get_ident()

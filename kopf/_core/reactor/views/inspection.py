@@ -93,7 +93,7 @@ def share(read: Callable[[], Awaitable[_T]], *, name: str) -> sharing.Shared[_T]
         found = await read()
         return found, min(MAX_AGE, max(MIN_AGE, (now() - began) / MAX_SHARE))
 
-    return sharing.Shared(run, name=name, now=now)
+    return sharing.Shared(run, name=name)
 
 
 def find_reason(item: objects.Item) -> str | None:
