@@ -139,7 +139,7 @@ class WorkQueue:
                 self.defer(item)
             return
         item.enter(Phase.QUEUED)
-        self._tell(item, observers.Passage.QUEUED)
+        self._observer.passage(item.source.resource, item, observers.Passage.QUEUED)
         if self.gate.detain(item, urgent=urgent):
             item.postpone(packed)
             return
@@ -151,10 +151,7 @@ class WorkQueue:
 
     def drop(self, item: Item) -> None:
         """Note that the item, if it is queued, will not be processed for that."""
-        self._tell(item, observers.Passage.DROPPED)
-
-    def _tell(self, item: Item, passage: observers.Passage) -> None:
-        self._observer.passage(item.source.resource, item, passage)
+        self._observer.passage(item.source.resource, item, observers.Passage.DROPPED)
 
     def _release(self, item: Item, urgent: bool) -> None:
         """
@@ -224,27 +221,28 @@ class WorkQueue:
 
     def pump(self) -> None:
         """Start what is queued, as far as there is room for more workers."""
-        while self._start_next(priorities.Capacity.NONE) is not None:
-            pass
-        if self._waiting and self._may_start and (
-                self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle)):
-            if self._pumping is not None:
-                self._pumping.cancel()
-            self._pumping = asyncio.get_running_loop().call_soon(self._pump_patient)
+        while self._waiting and self._may_start:
+            if self._start_next(priorities.Capacity.NONE) is None:
+                if self._pumping is None or isinstance(self._pumping, asyncio.TimerHandle):
+                    if self._pumping is not None:
+                        self._pumping.cancel()
+                    self._pumping = asyncio.get_running_loop().call_soon(self._pump_patient)
+                return
 
     def _pump_patient(self) -> None:
         """Start what waits for capacity: some objects at once, until there is none."""
         self._pumping = None
         loop = asyncio.get_running_loop()
         started, until = 0, loop.time() + PATIENT_TIME
-        while started < PATIENT_STEP and loop.time() <= until:
+        while self._waiting and self._may_start:
+            if started >= PATIENT_STEP or loop.time() > until:
+                self._pumping = loop.call_soon(self._pump_patient)
+                return
             is_working = self._start_next(self._find_capacity())
             if is_working is None:
-                if self._waiting and self._may_start:
-                    self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
+                self._pumping = loop.call_later(PATIENT_PAUSE, self._pump_patient)
                 return
             started += is_working
-        self._pumping = loop.call_soon(self._pump_patient)
 
     @property
     def _may_start(self) -> bool:
@@ -259,24 +257,20 @@ class WorkQueue:
 
     def _start_next(self, capacity: priorities.Capacity) -> bool | None:
         """Start the next item; return whether it has a worker, or None if nothing is started."""
-        picked = self._waiting.pick(capacity) if self._may_start else None
+        picked = self._waiting.pick(capacity)
         if picked is None:
             return None
         item, rank = picked
-        self._start(item)
-        is_working = item in self._workers
-        if is_working and rank is not priorities.Rank.LIVE:
-            self._lenient.add(item)
-        return is_working
-
-    def _start(self, item: Item) -> None:
-        self._tell(item, observers.Passage.STARTED)
+        self._observer.passage(item.source.resource, item, observers.Passage.STARTED)
         item.enter(Phase.WORKING)
         work = self._processor.begin(item)
         if work is None:
             self._finish(item)
-        else:
-            self._workers[item] = asyncio.get_running_loop().create_task(self._run(item, work))
+            return False
+        self._workers[item] = asyncio.get_running_loop().create_task(self._run(item, work))
+        if rank is not priorities.Rank.LIVE:
+            self._lenient.add(item)
+        return True
 
     async def _run(self, item: Item, work: Work) -> None:
         try:
@@ -301,7 +295,7 @@ class WorkQueue:
             self._crew.note_end(self.settings.queueing.worker_limit)
 
     def _finish(self, item: Item) -> None:
-        self._tell(item, observers.Passage.ENDED)
+        self._observer.passage(item.source.resource, item, observers.Passage.ENDED)
         if item.gone:
             item.enter(Phase.ENDED)
             item.source.end_of(item)

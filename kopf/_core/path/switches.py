@@ -43,12 +43,12 @@ class Switch:
 
     def admits(self, *, is_gone: bool) -> bool:
         """
-        Whether an object can be processed now, by the clock and not by the timers.
+        Whether an object can be processed now, as far as the timers know: see `check_paused`.
 
         The end of an object that ``is_gone`` is also reported in a pause, unless another replica
         leads: then, that one reports the end.
         """
-        return not self.check_paused() or (is_gone and not self.is_standby)
+        return not self.is_paused or (is_gone and not self.is_standby)
 
     def check_paused_since(self, pauses: int) -> bool:
         """Whether there was a pause since then (see `pauses`), or is now; by the clock."""

@@ -7,7 +7,6 @@ throttles only the object that caused it; after the delay, the object is process
 has not changed.
 """
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -156,10 +155,12 @@ class Processor:
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.enter()
-        with contextlib.suppress(Exception):
+        try:
             await self.env.observer.follow(
                 observers.Observer.reconciliation, self._conclude(item, raw, found),
                 item.resource, raw)
+        except Exception:  # it is logged
+            pass
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
@@ -205,7 +206,8 @@ class Processor:
         """
         inbox, rounds = item.inbox, 0
         while True:
-            while inbox.has_events and self._switch.admits(is_gone=item.gone):
+            while inbox.has_events and (
+                    not self._switch.check_paused() or self._switch.admits(is_gone=item.gone)):
                 event = inbox.take_event()
                 assert event is not None
                 await self._watch(item, event)
@@ -225,10 +227,11 @@ class Processor:
                 item.keep(raw)  # the end is reported with the newest state
                 return
             self._alarms.cancel(item)
-            if item.handlers.reconciling and item.reconcilers is None:
-                item.engage(Reconcilers(self._hub, item, self.env.client))
-            if item.handlers.reconciling and (is_news or not item.inbox.is_keeping):
-                item.keep(raw)  # so that it is kept up to date by the own writes of this pass
+            if item.handlers.reconciling:
+                if item.reconcilers is None:
+                    item.engage(Reconcilers(self._hub, item, self.env.client))
+                if is_news or not inbox.is_keeping:
+                    item.keep(raw)  # so that it is kept up to date by the own writes of this pass
             if self._is_changing(item, raw):
                 if found is None or found.saver.raw is not raw:
                     if found is not None:
@@ -459,8 +462,9 @@ class Processor:
         )
         called: set[object] = set()
         for handler in item.handlers.watching:
-            if handler.key not in called and execution.is_matching(handler, cause):
-                called.add(handler.key)
+            key = handler.key
+            if key not in called and execution.is_matching(handler, cause):
+                called.add(key)
                 item.notice()
                 item.enter(objects.Phase.CALLING)
                 try:
