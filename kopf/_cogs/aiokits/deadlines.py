@@ -7,39 +7,70 @@ of them, which is expensive for thousands of requests.
 import asyncio
 import types
 
-from kopf._cogs.aiokits import wakeups
+
+class Deadlines:
+    """The time limits that share one timer. They belong to the event loop where they are used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._limits: dict[Limit, float] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit(self, timeout: float | None) -> 'Limit':
+        """
+        Make a context manager that limits the time of its block (seconds; None for no limit).
+
+        As with `asyncio.timeout`, the block is cancelled.
+
+        :raises TimeoutError: by the context manager, if the block takes longer.
+        """
+        return Limit(self, timeout)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def add(self, limit: 'Limit', deadline: float) -> None:
+        self._limits[limit] = deadline
+        if self._timer is None or deadline < self._timer.when():
+            self.close()
+            self._timer = asyncio.get_running_loop().call_at(deadline, self._check)
+
+    def remove(self, limit: 'Limit') -> bool:
+        """Return whether the time was not over."""
+        return self._limits.pop(limit, None) is not None
+
+    def _check(self) -> None:
+        assert self._timer is not None
+        now = self._timer.when()
+        self._timer = None
+        for limit in [limit for limit, deadline in self._limits.items() if deadline <= now]:
+            del self._limits[limit]
+            assert limit.task is not None
+            limit.task.cancel()
+        if self._limits:
+            self._timer = asyncio.get_running_loop().call_at(
+                min(self._limits.values()), self._check)
 
 
 class Limit:
-    """
-    Limits the time of its block (seconds; None for no limit).
+    """The context manager made by `Deadlines.limit`."""
+    __slots__ = ('_cancelling', '_deadlines', '_timeout', 'task')
 
-    As with `asyncio.timeout`, the block is cancelled.
-
-    :raises TimeoutError: by the context manager, if the block takes longer.
-    """
-    __slots__ = ('_alarms', '_cancelling', '_is_over', '_task', '_timeout', 'due')
-
-    def __init__(self, alarms: wakeups.Wakeups, timeout: float | None) -> None:
-        self._alarms = alarms
+    def __init__(self, deadlines: Deadlines, timeout: float | None) -> None:
+        super().__init__()
+        self._deadlines = deadlines
         self._timeout = timeout
-        self._is_over = False
-        self._task: asyncio.Task[object] | None = None
-        self.due: float | None = None
+        self.task: asyncio.Task[object] | None = None
 
     def __enter__(self) -> None:
         if self._timeout is not None:
-            self._task = asyncio.current_task()
-            if self._task is None:
+            self.task = asyncio.current_task()
+            if self.task is None:
                 raise RuntimeError("The time can be limited only in a task.")
-            self._cancelling = self._task.cancelling()
-            self._alarms.sleep(self, asyncio.get_running_loop().time() + self._timeout)
-
-    def wake_up(self) -> None:
-        """Interrupt the block, as its time is over."""
-        assert self._task is not None
-        self._is_over = True
-        self._task.cancel()
+            self._cancelling = self.task.cancelling()
+            self._deadlines.add(self, asyncio.get_running_loop().time() + self._timeout)
 
     def __exit__(
             self,
@@ -47,8 +78,6 @@ class Limit:
             exc: BaseException | None,
             tb: types.TracebackType | None,
     ) -> None:
-        self._alarms.cancel(self)
-        task, self._task = self._task, None  # the wake-ups can keep the limit for longer
-        if self._is_over and task is not None and (
-                task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError):
+        if self.task is not None and not self._deadlines.remove(self) and (
+                self.task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError):
             raise TimeoutError() from exc

@@ -13,7 +13,7 @@ import urllib.parse
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kopf._cogs.aiokits import deadlines, wakeups
+from kopf._cogs.aiokits import deadlines
 from kopf._cogs.clients import errors, outages, pausing, pools, transfers, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, nesting
@@ -125,7 +125,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
         """The open streams, with the times when they were opened."""
         self._traffic = _Traffic()
         self._outages = outages.Outages()
-        self._alarms = wakeups.Wakeups()
+        self._deadlines = deadlines.Deadlines()
         self._pool = pools.Pool(self.vault, settings, logger)
         self._warnings: set[str] = set()
 
@@ -134,7 +134,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
 
     async def close(self) -> None:
         """Close all connections, also those in use."""
-        self._alarms.close()
+        self._deadlines.close()
         self._outages.end_all()
         await self._pool.close()
         for _ in range(CLOSING_ITERATIONS):
@@ -374,7 +374,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
             if self._traffic.make_headers is not None:
                 headers = {**headers, **self._traffic.make_headers()}
             try:
-                with deadlines.Limit(self._alarms, timeout):
+                with self._deadlines.limit(timeout):
                     answer = await connection.exchange(
                         method, connection.root + path, headers=headers, body=body,
                         connect_timeout=networking.connect_timeout, permit=permit)

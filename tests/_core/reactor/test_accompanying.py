@@ -1005,9 +1005,6 @@ class Running:
         Running.looks += 1
         return self.is_limited
 
-    def limit_writing(self, until):
-        pass
-
     def stop(self, reason):
         pass
 
