@@ -1005,6 +1005,9 @@ class Running:
         Running.looks += 1
         return self.is_limited
 
+    def limit_writing(self, until):
+        pass
+
     def stop(self, reason):
         pass
 
