@@ -127,7 +127,7 @@ class _RunOptions(operating.Options):
 
 
 @_with_parameters_of(_RunOptions)
-def run(*, loop: asyncio.AbstractEventLoop | None = None, **parameters: Any) -> None:
+def run(**parameters: Any) -> None:
     """
     Run an operator from synchronous code, and return when it has stopped.
 
@@ -136,6 +136,7 @@ def run(*, loop: asyncio.AbstractEventLoop | None = None, **parameters: Any) -> 
     `kopf.operator` describes the other parameters, the reasons to stop, and the errors. See "Embed
     an operator in a program" in the documentation.
     """
+    loop: asyncio.AbstractEventLoop | None = parameters.pop('loop', None)
     coro = operator(**parameters)
     with contextlib.suppress(asyncio.CancelledError):
         if loop is None:
