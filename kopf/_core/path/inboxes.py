@@ -112,6 +112,11 @@ class Inbox:
         """Whether the event handlers have not been shown this state or a newer one."""
         return self._shown is None or bodies.is_newer(bodies.parse_version(raw), self._shown)
 
+    def is_outdated(self, raw: bodies.RawBody) -> bool:
+        """Whether a newer state is known; false if versions are not comparable."""
+        version = bodies.parse_version(raw)
+        return isinstance(version, int) and isinstance(self.version, int) and version < self.version
+
     def get_patience(self, now: float) -> float | None:
         """Return until when (monotonic time) to wait for the echo; None if no echo is expected."""
         return self._expected_until if self._expected is not None and (
@@ -172,6 +177,17 @@ class Inbox:
         if pending is None or not bodies.is_newer(
                 bodies.parse_version(pending), bodies.parse_version(raw)):
             self._pending = raw
+
+    def put_listed(self, raw: bodies.RawBody) -> None:
+        """
+        Set the state of a list as the next one to handle, unless a newer one is waiting or kept.
+
+        The response to an own write can arrive before a list that is older than the write.
+        """
+        kept = self.recall() if self.is_outdated(raw) else None
+        if kept is None or not bodies.is_newer(
+                bodies.parse_version(kept), bodies.parse_version(raw)):
+            self.put(raw)
 
     def remind(self) -> None:
         """Let the next reconciliation begin with the kept state, unless a newer one arrives."""

@@ -130,13 +130,14 @@ class Informer:
         item, new = self._ensure(body, initial=first)
         is_back = item.last_list < self._trusted_since
         item.see(self._lists)
-        if is_back:
+        if is_back and not item.inbox.is_outdated(body):
             self._reconsider(item, body)
         is_new_state = item.offer(body)
         if is_new_state:
             item.show(body)
-        elif is_back and item.inbox.is_due:
-            item.inbox.put(body)
+        is_due_again = is_back and item.inbox.is_due and not is_new_state
+        if is_due_again:
+            item.inbox.put_listed(body)
         is_unseen = self.handlers.watching and item.inbox.is_unseen(body)
         if is_unseen:
             self._record(item, None if first else 'ADDED' if new else 'MODIFIED', body)
@@ -146,7 +147,7 @@ class Informer:
             self._newcomers.append(item)
         elif is_new_state or is_unseen:
             self.schedule(item, urgent=not first, packed=packed if is_new_state else None)
-        elif item.inbox.pending is body:
+        elif is_due_again:
             self.schedule(item, urgent=False)
 
     def end(self) -> None:

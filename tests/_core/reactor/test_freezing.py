@@ -519,6 +519,29 @@ async def test_write_that_outlasts_the_freeze_is_followed_by_the_newest_state(re
 
 
 @testing.virtual_time
+async def test_a_list_that_is_older_than_the_own_write_before_it_hides_no_attempts(registry, calls):
+    @kopf.on.create('kopfexamples', registry=registry)
+    async def handle(retry, **_):
+        calls.append(retry)
+        await asyncio.sleep(1)
+        if retry == 0:
+            raise kopf.TemporaryError("not yet", delay=5)
+
+    api = Api()
+    operator = Operator(api, registry)
+    operator.start()
+    api.create()
+    await asyncio.sleep(0.5)
+    await operator.freeze()
+    operator.informers.resume()
+    operator.spawner.resume()
+    operator.start(behind=1)
+    await operator.rest()
+    assert calls == [0, 1]
+    await operator.stop()
+
+
+@testing.virtual_time
 async def test_nothing_is_handled_after_an_event_handler_during_which_the_operator_was_frozen(
         registry, calls):
     @kopf.on.event('kopfexamples', registry=registry)

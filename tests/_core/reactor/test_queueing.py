@@ -826,6 +826,24 @@ def test_an_item_that_is_indexed_again_while_it_is_queued_is_not_queued_twice(ca
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
+@pytest.mark.parametrize(('version', 'is_judged'), [(2, False), (3, True), (4, True)])
+async def test_a_list_after_a_pause_is_judged_unless_a_newer_state_is_known(
+        settings, passes, version, is_judged):
+    judged = []
+    queue = WorkQueue(settings=settings, switch=Switch(), alarms=Wakeups(), processor=passes)
+    informers = InformerFactory(queue, reconsider=lambda item, raw: judged.append(version_of(raw)))
+    informers.seal()
+    informer = informers.open(RESOURCE, None, CHANGING)
+    list_all(informer, make(1))
+    await calm()
+    informers.pause()
+    informer.find('uid1').accept(make(3))
+    informers.resume()
+    list_all(informer, make(version))
+    assert judged == ([str(version)] if is_judged else [])
+    await informers.stop(asyncio.get_running_loop().time() + 1)
+
+
 def test_an_operator_ends_in_order_if_an_object_changes_while_a_thread_indexes_it(caplog):
     indexed = []
 
