@@ -406,9 +406,12 @@ class Guarantees:
                 last.version < version <= call.version and writer is not call.process
                 for version, writer in self.written[call.uid]):
             return  # nor what was done when another operator had written newer records
-        if last.outcome == 'retry' and call.retry == last.retry + 1 and (
-                now < last.ended + last.delay - TOLERANCE):
-            raise Violation('delays', f"{call} begins {last.ended + last.delay - now:g}s early")
+        due = last.ended + last.delay
+        if last.process.killed and last.process.gone_at <= last.ended + self.period:
+            record = get_progress(body).get(call.id.replace('/', '.'), {})  # if it is stored at all
+            due = read_time(record['delayed']) if record.get('delayed') else 0.0
+        if last.outcome == 'retry' and call.retry == last.retry + 1 and now < due - TOLERANCE:
+            raise Violation('delays', f"{call} begins {due - now:g}s early")
         stored = self.objects.get(call.uid)
         has_returned = self.edited.get(call.uid, 0.0) > last.began and stored is not None and (
             without_own(get_essence(stored)) == without_own(call.new))
