@@ -512,7 +512,7 @@ class Guarantees:
         latest: dict[str, Call] = {}
         for call in self.calls[uid]:
             if call.ended is not None and (
-                    call.persisted or call.process is writer or not self.is_lost(call)):
+                    call.persisted or call.process is writer or not self.is_stale(call)):
                 latest[call.id] = call
         for id, call in latest.items():
             record = progress.get(id.replace('/', '.'), {})

@@ -93,6 +93,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (7106538, "a handler sees a change again if the object has had another state since the last"),
     (7400829, "a thread writes nothing for its timer in a later term than that of its call"),
     (8604372, "the delay of an attempt is lost if the process is killed before it is stored"),
+    (8601311, "what another process closes counts what a killed one has done for an older state"),
     (7100489, "the time of a handler counts from its record, which was written for an older state"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):
