@@ -193,6 +193,11 @@ class Guarantees:
                 if uid not in shown or int(shown[uid]['metadata']['resourceVersion']) < version:
                     self.missed[process][uid] = version
 
+    def take_over(self, process: Any) -> None:
+        """Note that the watches of the new leader can still show older states of all objects."""
+        self.missed[process] = {
+            uid: int(raw['metadata']['resourceVersion']) for uid, raw in self.objects.items()}
+
     def is_stale(self, call: Call) -> bool:
         """Whether the handler sees an older state than others are served."""
         return call.version < self.missed.get(call.process, {}).get(call.uid, 0)
@@ -455,7 +460,7 @@ class Guarantees:
             self.edited[uid] = now
         self.states[uid].append((now, get_essence(new)))
         for process, missed in self.missed.items():
-            if process is not writer and not process.lag.is_over:
+            if process is not writer and process.lag is not None and not process.lag.is_over:
                 missed[uid] = math.inf if type == 'DELETED' else int(meta['resourceVersion'])
         if old is not None and writer is None and _is_blocked(old) and not _is_blocked(new):
             self.stripped[uid] = now

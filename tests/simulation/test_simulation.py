@@ -72,6 +72,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (4002010, "what is done for older records is lost if another operator has written newer ones"),
     (7008438, "a daemon goes on without the finalizer while a write for its object is under way"),
     (4002387, "what is done while writes are refused is not written if the exit comes soon"),
+    (8504354, "a new leader whose watches are behind handles what the former one has just handled"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
     assert worlds.run(plans.make(seed)).violation is None, truth

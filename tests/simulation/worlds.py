@@ -486,6 +486,10 @@ class World:
     def hear(self, change: Any) -> None:
         if change.resource == elections.LEASES and self.elections.hold(change.new.decode()):
             self.note(f"{self.elections.leader} leads")
+            if self.plan.lag:  # its watches can be that far behind
+                for life in self.lives:
+                    if life is not None and life.name == self.elections.leader:
+                        self.guarantees.take_over(life)
         if change.resource not in (RESOURCE, CHILDREN, *CONFIGURATIONS) or self._is_over:
             return
         now = asyncio.get_running_loop().time()
