@@ -239,7 +239,7 @@ async def test_renewal_keeps_the_time_of_the_acquisition_and_the_transitions(is_
 @pytest.mark.parametrize(('outage', 'method'), [(5, 'PUT'), (12, 'PUT'), (20, 'GET')])
 @testing.virtual_time
 async def test_lease_is_renewed_without_reading_unless_it_has_expired(outage, method, monkeypatch):
-    monkeypatch.setattr(leadership.random, 'random', lambda: 0.0)  # an attempt in time after 12 seconds
+    monkeypatch.setattr(leadership.random, 'random', lambda: 0.0)  # so that 12 s are in time
     a = Replica(Api(), 'a').start()
     await asyncio.sleep(1)
     a.cut = True
