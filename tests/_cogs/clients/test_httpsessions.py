@@ -98,6 +98,11 @@ async def send(wire, body=b'{}', *, method='PATCH', **headers):
     return await wire.exchange(method, '/path?a=b', headers=headers, body=body)
 
 
+async def wait_requests(server, number):
+    while len(server.requests) < number:
+        await asyncio.sleep(0)
+
+
 async def test_requests_are_sent_as_http_has_it():
     async with serve() as (server, wire):
         response = await send(wire, b'{"a": 1}', Accept='application/json')
@@ -250,8 +255,7 @@ async def test_more_requests_than_connections_wait_for_their_turn():
     async with serve(limit=2) as (server, wire):
         server.gate.clear()
         tasks = [asyncio.create_task(send(wire)) for _ in range(6)]
-        await asyncio.sleep(0.05)
-        assert len(server.requests) == 2
+        await wait_requests(server, 2)
         server.gate.set()
         await asyncio.gather(*tasks)
     assert (len(server.requests), server.connections, server.peak) == (6, 2, 2)
@@ -261,7 +265,7 @@ async def test_a_cancelled_request_leaves_its_place_to_others():
     async with serve(limit=1) as (server, wire):
         server.gate.clear()
         tasks = [asyncio.create_task(send(wire)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+        await wait_requests(server, 1)
         for task in tasks[:2]:
             task.cancel()
         server.gate.set()
@@ -275,7 +279,7 @@ async def test_a_cancelled_request_does_not_leave_its_response_to_the_next_one()
     async with serve(late, OK, limit=1) as (server, wire):
         server.gate.clear()
         task = asyncio.create_task(send(wire))
-        await asyncio.sleep(0.05)
+        await wait_requests(server, 1)
         task.cancel()
         await asyncio.wait([task])
         server.gate.set()
