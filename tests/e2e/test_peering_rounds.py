@@ -216,5 +216,6 @@ async def test_who_comes_back_waits_for_the_handlers_of_the_others(
             _, taken, back = await pass_round(team, 'partition')
             await asyncio.sleep(3.5)
         # Who is cut off cannot stop what runs already: that is no matter of coming back.
-        result = count(team.journal.read(), load, 'partition', back, taken, back)
-    assert result.overlaps == result.repeats == 0
+        calls = team.journal.read()
+        result = count(calls, load, 'partition', back, taken, back)
+    assert result.overlaps == result.repeats == 0, f"Back at {back}: {calls}"
