@@ -290,8 +290,13 @@ class Guarantees:
         """Check that all outcomes are stored in time, while the API works."""
         for call in self.unstored.values() if self.is_calm and self.exclusive else ():
             assert call.ended is not None
-            if call.process.alive and now > call.ended + self.period:
+            if call.process.alive and now > call.ended + self.period and (
+                    not self._is_told_as_lost(call)):
                 raise Violation('stored in time', f"the end of {call} is not stored")
+
+    def _is_told_as_lost(self, call: Call) -> bool:
+        """Whether the call ended too late to be stored before the exit; the process says so."""
+        return call.ended is not None and call.ended + self.writing > call.process.left_work_at
 
     def _check_patch(self, call: Call) -> None:
         """Check that the patch of the previous call of the timer has not been lost."""
@@ -332,9 +337,7 @@ class Guarantees:
                 if self.is_calm and earlier.ended is not None and (
                         earlier.ended + self.period < earlier.process.gone_at):
                     raise Violation('not repeated', f"{call} begins again, it was not stored")
-                is_told = earlier.ended is not None and (
-                    earlier.ended + self.writing > earlier.process.left_work_at)
-                if not earlier.process.killed and not is_told:
+                if not earlier.process.killed and not self._is_told_as_lost(earlier):
                     raise Violation('not repeated', f"{call} begins again after a regular stop")
 
     def _is_shown(self, earlier: Call, call: Call) -> bool:
@@ -412,7 +415,8 @@ class Guarantees:
                 for version, writer in self.written[call.uid]):
             return  # nor what was done when another operator had written newer records
         due = last.ended + last.delay
-        if last.process.killed and last.process.gone_at <= last.ended + self.period:
+        if last.process.killed and (
+                last.process.gone_at <= last.ended + max(self.period, self.writing)):
             record = get_progress(body).get(call.id.replace('/', '.'), {})  # if it is stored at all
             due = read_time(record['delayed']) if record.get('delayed') else 0.0
         if last.outcome == 'retry' and call.retry == last.retry + 1 and now < due - TOLERANCE:
@@ -606,9 +610,7 @@ class Guarantees:
         """Find the calls that have finished, but for what was lost with a process."""
         return [call for call in self.calls[uid] if call.id == id and call.finished
                 and (call.persisted or not (
-                    call.process.killed or self.is_lost(call)
-                    or (call.process.left_work_at < math.inf and call.ended is not None
-                        and call.ended + self.writing > call.process.left_work_at)))]
+                    call.process.killed or self.is_lost(call) or self._is_told_as_lost(call)))]
 
     def _check_object(self, uid: str, raw: Any, working: Any) -> None:
         meta = raw['metadata']
