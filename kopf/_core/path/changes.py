@@ -68,7 +68,7 @@ class Handling:
         self.handlers = item.handlers
         self.saver = saving.Saver(
             item, raw, env=env, logger=logger,
-            is_shared=functools.partial(switch.check_paused_since, switch.pauses))
+            is_shared=functools.partial(switch.check_shared, switch.pauses))
         self._accompany = accompany
         self._switch = switch
         self._alarms = alarms
@@ -223,7 +223,7 @@ class Handling:
     @property
     def is_stopped(self) -> bool:
         """Whether the operator exits, or was paused since the start: no handler may be called."""
-        return self._switch.is_stopping or self._switch.pauses != self._pauses
+        return not self._switch.admits(since=self._pauses)
 
     @property
     def _is_interrupted(self) -> bool:
@@ -279,7 +279,7 @@ class Handling:
     async def _proceed(self) -> bodies.RawBody | None:
         """Carry out steps until the state changes; return the new state, or None at rest."""
         while not self.item.gone:
-            self._switch.check_paused()
+            self._switch.confirm()
             step, self._prepared = self._prepared, None
             if step is None or self._is_interrupted:
                 step = self.decide()
@@ -607,7 +607,7 @@ class Handling:
 
     def _check_interrupted(self) -> None:
         """Stop before the next sub-handler if the object has changed, or the operator stops."""
-        self._switch.check_paused()
+        self._switch.confirm()
         if self.item.gone or self._is_interrupted or self._has_moved():
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self._absorb()

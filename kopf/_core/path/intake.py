@@ -548,7 +548,7 @@ class InformerFactory:
         self._take()
 
     def _take(self) -> None:
-        if self._queue.switch.is_stopping or self._queue.switch.is_paused:
+        if not self._queue.switch.admits():
             return
         for _ in range(min(TAKING_STEP, len(self._taken))):
             informer, item = self._taken.popleft()

@@ -246,7 +246,7 @@ class WorkQueue:
 
     @property
     def _may_start(self) -> bool:
-        return not self.switch.is_paused and self._crew.has_room(
+        return self.switch.admits() and self._crew.has_room(
             self.settings.queueing.worker_limit)
 
     def _find_capacity(self) -> priorities.Capacity:

@@ -15,14 +15,14 @@ class Switch:
     What was decided before a pause must be decided again after it: another operator has changed the
     objects. Compare `pauses` with its earlier value to find out that there was a pause.
 
-    `is_paused` can be outdated: e.g. if the process was suspended, the timers of the peering are
-    late. Before a handler is called, use `check_paused`, which lets the peering look at the clock.
+    Whether work may begin, `admits` says, and nothing else. It can be outdated: e.g. if the process
+    was suspended, the timers of the peering are late. So, `confirm` it before a handler is called.
     """
 
     def __init__(self, confirm: Callable[[], None] = lambda: None) -> None:
-        """``confirm`` is called by `check_paused`; it pauses the operator if that is overdue."""
+        """``confirm`` looks at the clock, and pauses the operator if that is overdue."""
         super().__init__()
-        self._confirm = confirm
+        self.confirm = confirm
         self.is_paused = False
         self.is_standby = False
         """
@@ -34,26 +34,22 @@ class Switch:
         self.deadline: float | None = None
         """The time of the event loop when all writes must end, if the operator is exiting."""
 
-    def check_paused(self) -> bool:
+    def admits(self, *, is_gone: bool = False, since: int | None = None) -> bool:
         """
-        Whether the operator is paused, by the clock and not by the timers; pauses it if needed.
-        """
-        self._confirm()
-        return self.is_paused
-
-    def admits(self, *, is_gone: bool) -> bool:
-        """
-        Whether an object can be processed now, as far as the timers know: see `check_paused`.
+        Whether work may begin now; or, with ``since`` (see `pauses`), what began then may go on.
 
         The end of an object that ``is_gone`` is also reported in a pause, unless another replica
         leads: then, that one reports the end.
         """
-        return not self.is_paused or (is_gone and not self.is_standby)
+        return not self.is_stopping and since in (None, self.pauses) and (
+            not self.is_paused or (is_gone and not self.is_standby))
 
-    def check_paused_since(self, pauses: int) -> bool:
-        """Whether there was a pause since then (see `pauses`), or is now; by the clock."""
-        self._confirm()
-        return self.pauses != pauses
+    def check_shared(self, since: int) -> bool:
+        """
+        Whether other operators can have handled the objects since then (see `pauses`); confirmed.
+        """
+        self.confirm()
+        return self.is_paused or self.pauses != since
 
     def pause(self, *, standby: bool = False) -> None:
         self.is_paused, self.is_standby = True, standby

@@ -76,7 +76,7 @@ class Processor:
         self.spawner = Spawner(
             client=env.client, context=env,
             get_memo=functools.partial(changes.get_memo, env),
-            confirm=switch.check_paused)
+            confirm=switch.confirm)
         self._hub = hub
 
     def is_congested(self) -> bool:
@@ -174,7 +174,7 @@ class Processor:
         try:
             await self._process(item, raw, found)
         except apierrors.NotLeadingError as e:
-            self._switch.check_paused()
+            self._switch.confirm()
             item.inbox.remind()
             self._let_go(item)
             self._get_logger(raw).info(str(e))
@@ -206,11 +206,12 @@ class Processor:
         """
         inbox, rounds = item.inbox, 0
         while True:
-            while inbox.has_events and (
-                    not self._switch.check_paused() or self._switch.admits(is_gone=item.gone)):
+            self._switch.confirm()
+            while inbox.has_events and self._switch.admits(is_gone=item.gone):
                 event = inbox.take_event()
                 assert event is not None
                 await self._watch(item, event)
+                self._switch.confirm()
             if not self._switch.admits(is_gone=item.gone):
                 inbox.remind()
                 return
@@ -249,8 +250,7 @@ class Processor:
                 if rounds >= HOT_ROUNDS and not is_own and not finalizers.is_deleting(
                         inbox.pending):
                     await asyncio.sleep(self.env.settings.queueing._batch_window)
-            if self._switch.is_stopping or self._switch.is_paused or not (
-                    inbox.has_pending or inbox.has_events):
+            if not self._switch.admits() or not (inbox.has_pending or inbox.has_events):
                 return
 
     async def _run_reconcilers(
@@ -276,9 +276,10 @@ class Processor:
             member.note_change()
         elif newest is not raw and self._is_different(item, raw, newest):
             member.note_answer()
-        if self._switch.is_stopping or (item.inbox.has_pending and not is_hot):
+        if item.inbox.has_pending and not is_hot:
             return
-        if self._switch.check_paused() or not (item.is_indexed or is_hot):
+        self._switch.confirm()
+        if not self._switch.admits() or not (item.is_indexed or is_hot):
             item.inbox.remind()  # the item is released when it is resumed or indexed
             return
         item.notice()
@@ -399,7 +400,8 @@ class Processor:
         # This logger posts no Kubernetes events: most likely, the API server is unavailable.
         logger = loggers.LocalObjectLogger(body=bodies.Body(raw), settings=self.env.settings)
         saver = saving.Saver(
-            item, raw, env=self.env, logger=logger, is_shared=self._switch.check_paused)
+            item, raw, env=self.env, logger=logger,
+            is_shared=functools.partial(self._switch.check_shared, self._switch.pauses))
         try:
             async with timeouts.timeout_at(deadline):
                 try:

@@ -419,7 +419,7 @@ async def test_nothing_is_called_if_the_loss_is_known_only_by_the_clock(registry
     operator.start()
     await asyncio.sleep(5)
     assert calls == ['tick']
-    operator.switch._confirm = lambda: operator.switch.is_paused or operator.stand_by()
+    operator.switch.confirm = lambda: operator.switch.is_paused or operator.stand_by()
     api.edit({'spec': {'n': 1}})
     await asyncio.sleep(100)
     assert calls == ['tick']
