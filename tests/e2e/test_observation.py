@@ -13,9 +13,7 @@ from kopf._cogs.clients import api, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
-from kopf._core.reactor import orchestration
-from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.watches import discovery
+from kopf._core.reactor.watches import consumers, discovery, orchestration
 from tests._core.reactor.test_orchestration import make_hub
 from tests.e2e.kubes import NAMESPACES, Kind
 from tests.e2e.test_watching import State
@@ -72,10 +70,10 @@ def serve(info, settings, registry, lines):
     @contextlib.asynccontextmanager
     async def run(*namespaces, info=info):
         async with api.Client(credentials=info, settings=settings) as client:
-            role = coordination.Coordination()
-            role.informers = lines
+            consumer = consumers.Consumer()
+            consumer.informers = lines
             task = asyncio.create_task(orchestration.Orchestration(
-                client=client, settings=settings, registry=registry, role=role,
+                client=client, settings=settings, registry=registry, consumer=consumer,
                 hub=make_hub(client, settings), namespaces=namespaces,
                 clusterwide=not namespaces, insights=discovery.Insights(),
                 logger=logging.getLogger('test')).serve())

@@ -26,9 +26,9 @@ from kopf._core.engines.liveness import endpoints, health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
 from kopf._core.path import changes, saving, switches
-from kopf._core.reactor import admitting, authentication, orchestration, shutdown
+from kopf._core.reactor import admitting, authentication, shutdown
 from kopf._core.reactor.roles import coordination, works
-from kopf._core.reactor.watches import discovery
+from kopf._core.reactor.watches import discovery, orchestration
 
 if TYPE_CHECKING:
     from kopf._core.engines.liveness import answering
@@ -221,7 +221,7 @@ class Operator:
             self._role = self._take_role(admission, hub)
             watches = self._watches = orchestration.Orchestration(
                 client=self._client, settings=self._settings, registry=self._registry,
-                role=self._role, hub=hub, namespaces=self._options.namespaces,
+                consumer=self._role, hub=hub, namespaces=self._options.namespaces,
                 clusterwide=self._options.clusterwide, insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
             if self._options.ready_flag is not None:

@@ -15,9 +15,7 @@ from kopf._core.actions import execution
 from kopf._core.engines.reconciling.children import Shelf
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.path.intake import Informer
-from kopf._core.reactor import orchestration
-from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.watches import discovery, tracking
+from kopf._core.reactor.watches import consumers, discovery, orchestration, tracking
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
@@ -89,11 +87,11 @@ def watched(cluster):  # noqa: F811
 @pytest.fixture()
 def serve_all(client, settings, registry, lines):
     @contextlib.asynccontextmanager
-    async def run(*namespaces, role=None, hub=None):
-        role = coordination.Coordination() if role is None else role
-        role.informers = lines
+    async def run(*namespaces, consumer=None, hub=None):
+        consumer = consumers.Consumer() if consumer is None else consumer
+        consumer.informers = lines
         run.watches = orchestration.Orchestration(
-            client=client, settings=settings, registry=registry, role=role,
+            client=client, settings=settings, registry=registry, consumer=consumer,
             hub=make_hub(client, settings) if hub is None else hub, insights=discovery.Insights(),
             namespaces=namespaces, clusterwide=not namespaces, logger=logging.getLogger('test'))
         task = asyncio.create_task(run.watches.serve())
@@ -251,10 +249,10 @@ async def test_nothing_is_left_of_namespaces_that_come_and_go(
                  preferred=True, verbs=frozenset({'list', 'watch', 'patch', 'create', 'delete'}))
         for plural in ['things', 'parts', 'others']]
     informers = make_informers(settings, Passes())
-    hub, role = make_hub(client, settings), coordination.Coordination()
-    role.informers = informers
+    hub, consumer = make_hub(client, settings), consumers.Consumer()
+    consumer.informers = informers
     watches = orchestration.Orchestration(
-        client=client, settings=settings, registry=registry, role=role, hub=hub,
+        client=client, settings=settings, registry=registry, consumer=consumer, hub=hub,
         insights=discovery.Insights(), namespaces=names, clusterwide=False,
         logger=logging.getLogger('test'))
     things, parts, others = resources
@@ -385,7 +383,7 @@ async def test_a_watch_that_somebody_has_stopped_is_started_again(
         caplog.messages)
 
 
-class Relisting(coordination.Coordination):
+class Relisting(consumers.Consumer):
     keys = ()
     idle = ()
 
@@ -404,7 +402,7 @@ async def test_only_what_has_to_be_listed_anew_is_listed_anew(
         watched, serve_all, handle, lines, until):
     relisting = Relisting()
     handle('things')
-    async with serve_all('ns1', 'ns2', role=relisting):
+    async with serve_all('ns1', 'ns2', consumer=relisting):
         await until(lambda: all(
             lines.shows('obj', 'things', namespace) for namespace in ['ns1', 'ns2']))
         relisting.keys = [(Resource('g.test', 'v1', 'things'), 'ns1')]
@@ -421,7 +419,7 @@ async def test_idle_namespaces_are_not_watched_until_they_are_needed(
     relisting = Relisting()
     relisting.idle = ['ns2']
     handle('things')
-    async with serve_all('ns1', 'ns2', role=relisting):
+    async with serve_all('ns1', 'ns2', consumer=relisting):
         await until(lambda: lines.shows('obj', 'things', 'ns1'))
         assert len(find_watched()) == 1
         assert not lines.sinks['things', 'ns2'].seen

@@ -12,9 +12,8 @@ import pytest
 import kopf
 from kopf import testing
 from kopf._core.engines.peering import memberships
-from kopf._core.reactor import orchestration
 from kopf._core.reactor.roles import peering
-from kopf._core.reactor.watches import peers
+from kopf._core.reactor.watches import orchestration, peers
 from kopf.testing import Fault
 from tests.docs.snippets import DOCS
 

@@ -11,7 +11,7 @@ aspects, and how long a problem must last before it is reported:
 
 - ``loop``: the event loop is blocked. After 10 seconds (`answering.LOOP_TIMEOUT`).
 - ``watching``: a watch makes no progress. 30 seconds after all timeouts of the watch itself
-  (`kopf._core.reactor.orchestration.WATCHING_SLACK`).
+  (`kopf._core.reactor.watches.orchestration.WATCHING_SLACK`).
 - ``login``: requests wait for credentials. After 90 seconds (`health.LOGIN_TIMEOUT`).
 - ``threads``: synchronous handlers wait for a thread, and other handlers do not give back theirs.
   After 5 minutes (`health.FULL_TIMEOUT`); after 1 minute, the log names those handlers.

@@ -4,40 +4,15 @@ Coordination: which operator handles which objects, if several of them could.
 An operator has *works*: all that handles objects. There is one for all objects; or one for each
 shard, as long as the shard is held.
 """
-import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import watching
 from kopf._cogs.structs import references
-from kopf._core.intents import registries, stopping
+from kopf._core.intents import stopping
 from kopf._core.path import objects
 from kopf._core.reactor.roles.works import Works
-from kopf._core.reactor.watches import listings
-from kopf._core.reactor.watches.watchsets import Key
-
-
-class Feed(watching.Sink, listings.Listed, Protocol):
-    """What takes the objects of one resource in one namespace."""
-
-
-class Informers(Protocol):
-    """What takes the objects of all resources: see `intake.InformerFactory`."""
-
-    def open(
-            self, resource: references.Resource, namespace: references.Namespace,
-            handlers: registries.ResourceHandlers, /,
-    ) -> Feed: ...
-
-    def close(
-            self, resource: references.Resource, namespace: references.Namespace, /, *,
-            deleted: bool,
-    ) -> None: ...
-
-    def forget_except(self, namespaces: Collection[references.Namespace], /) -> None: ...
-
-    def seal(self) -> None: ...
+from kopf._core.reactor.watches import consumers
 
 
 class Standby(Protocol):
@@ -48,22 +23,15 @@ class Standby(Protocol):
     def take_over(self) -> None: ...
 
 
-class Coordination:
+class Coordination(consumers.Consumer):
     """
     The coordination of an operator with others.
 
     By default, there are no others: the operator handles all objects all the time.
     """
-    informers: Informers
-    """What takes the objects of all watches."""
-
-    groups: Collection[str] = ()
-    """The API groups whose resources have to be discovered for the coordination itself."""
 
     def __init__(self, *works: Works) -> None:
         super().__init__()
-        self.woken = asyncio.Event()
-        """Set whenever something else is to be watched, or to be listed anew."""
         self._works = works
         if works:
             self.informers = works[0].informers
@@ -96,34 +64,6 @@ class Coordination:
 
         :raises Exception: if that is impossible from now on.
         """
-
-    # Called by the orchestration.
-
-    async def settle(self) -> None:
-        """Wait until it is known what to watch at first."""
-
-    async def adjust(
-            self,
-            resources: Collection[references.Resource],
-            namespaces: Collection[references.Namespace],
-    ) -> None:
-        """Take note of the resources of the cluster, and of the served namespaces."""
-
-    def select(
-            self, namespaces: Sequence[references.Namespace],
-    ) -> Sequence[references.Namespace] | None:
-        """Select the namespaces that can be served now; None if the operator is paused."""
-        return namespaces
-
-    def take_relisting(self) -> Collection[Key]:
-        """What has to be listed anew now: once each time."""
-        return ()
-
-    def is_idle(self, key: Key) -> bool:
-        """Whether nobody here needs these objects now, so that they need not be watched."""
-        return False
-
-    # At the exit.
 
     async def stop(self, deadline: float) -> None:
         """End all works by the deadline, which is a time of the event loop."""

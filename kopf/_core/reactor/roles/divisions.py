@@ -77,7 +77,7 @@ class Division(coordination.Coordination):
             self._alarm.cancel()
             self._alarm = None
 
-    # Called by the orchestration.
+    # As the consumer of the watches.
 
     def take_relisting(self) -> Collection[Key]:
         self._cancel_alarm()

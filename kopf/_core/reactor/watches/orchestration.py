@@ -21,8 +21,7 @@ from kopf._cogs.structs import references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
-from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.watches import discovery, listings, owned, watchsets
+from kopf._core.reactor.watches import consumers, discovery, listings, owned, watchsets
 from kopf._core.reactor.watches.watchsets import Key
 
 WATCHING_SLACK = 30.0
@@ -74,7 +73,7 @@ class Orchestration:
             client: api.Client,
             settings: configuration.OperatorSettings,
             registry: registries.OperatorRegistry,
-            role: coordination.Coordination,
+            consumer: consumers.Consumer,
             hub: Hub,
             namespaces: Collection[references.NamespacePattern],
             clusterwide: bool,
@@ -85,18 +84,18 @@ class Orchestration:
         self._client = client
         self._settings = settings
         self._registry = registry
-        self._role = role
+        self._consumer = consumer
         self._patterns = namespaces
         self._clusterwide = clusterwide
         self._insights = insights
         self._logger = logger
-        self._woken = role.woken
+        self._woken = consumer.woken
         """Set when any task has ended, too."""
         self._observers: list[asyncio.Task[None]] = []
         self._watches = watchsets.WatchSet[Key](self._woken.set)
         self._owned = owned.OwnedWatches(hub, client=client, on_end=self._woken.set)
         self._sets: Sequence[watchsets.WatchSet[Any]] = [self._watches, self._owned.watches]
-        self._served: dict[Key, tuple[_Served, coordination.Feed]] = {}
+        self._served: dict[Key, tuple[_Served, consumers.Feed]] = {}
         """What is served now, and what takes the objects."""
         self._reported: set[references.Selector | references.Resource] = set()
         self._listings = listings.Listings(logger)
@@ -111,14 +110,15 @@ class Orchestration:
 
         :raises LoginError: if no credentials are left and the re-authentication has failed.
         """
-        await self._role.settle()
-        insights, role = self._insights, self._role
+        await self._consumer.settle()
+        insights, consumer = self._insights, self._consumer
         insights.subscribe(self._woken)
         groups = get_groups(self._registry)
         try:
             self._observe(discovery.observe_resources(
                 client=self._client, settings=self._settings, insights=insights,
-                groups=None if groups is None else {*groups, *role.groups}, logger=self._logger))
+                groups=None if groups is None else {*groups, *consumer.groups},
+                logger=self._logger))
             self._observe(discovery.observe_namespaces(
                 client=self._client, settings=self._settings, insights=insights,
                 clusterwide=self._clusterwide, patterns=self._patterns, logger=self._logger))
@@ -133,17 +133,17 @@ class Orchestration:
                         # to compare.
                         resources = sorted(insights.resources, key=repr)
                         known = sorted(insights.namespaces, key=lambda name: name or '')
-                        await role.adjust(resources, known)
-                    served = role.select(known)
+                        await consumer.adjust(resources, known)
+                    served = consumer.select(known)
                     if served is None:
                         await self._pause()
                     else:
                         await self.adjust(resources, served)
                         # Others than the served ones are there, too, if their peers are not known.
-                        role.informers.forget_except(insights.namespaces)
+                        consumer.informers.forget_except(insights.namespaces)
                         self._announce(served)
                         if served == known:
-                            role.informers.seal()
+                            consumer.informers.seal()
                 await self._woken.wait()
         finally:
             insights.unsubscribe(self._woken)
@@ -193,7 +193,7 @@ class Orchestration:
             resource: handlers for resource, handlers in binding.handlers.items()
             if handlers.are_watched
         }
-        await self._watches.stop(self._role.take_relisting())
+        await self._watches.stop(self._consumer.take_relisting())
         await self._owned.adjust(
             binding.owned, binding.watched, namespaces,
             uncertain=registries.find_uncertain(binding, self._insights.failing))
@@ -206,7 +206,7 @@ class Orchestration:
             self._logger.warning(f"Somebody has stopped watching of {resource}; starting it again.")
         outdated = dict.fromkeys(
             key for key, (served, _) in self._served.items() if served != needed.get(key))
-        idle = {key for key in needed if self._role.is_idle(key)}
+        idle = {key for key in needed if self._consumer.is_idle(key)}
         for key in (*outdated, *idle):
             self._listings.forget(key)
         await self._watches.stop([*outdated, *idle])
@@ -214,11 +214,11 @@ class Orchestration:
             del self._served[key]
             if key not in needed:
                 self._watches.forget([key])
-                self._role.informers.close(*key, deleted=key[0] in self._insights.deleted)
+                self._consumer.informers.close(*key, deleted=key[0] in self._insights.deleted)
         for key, served in needed.items():
             if key not in self._served:
                 self._served[key] = (
-                    served, self._role.informers.open(*key, served.handlers))
+                    served, self._consumer.informers.open(*key, served.handlers))
             if key not in self._watches and key not in idle:
                 self._watch(key)
 
