@@ -114,10 +114,10 @@ FAULTS = (
     Fault('objects are resumed again', '_core.path.objects:Item.resume',
           "self.initial = False", "pass", RESUME),
     Fault('a return to the handled state is no resuming',
-          '_core.path.changes:Handling._is_resumed', "return all(",
+          '_core.path.handling:Handling._is_resumed', "return all(",
           "return False and all(", RESUME),
     Fault('finished sub-handlers are called again',
-          '_core.path.changes:Handling._execute_children',
+          '_core.path.handling:Handling._execute_children',
           "selection.handlers, recall=self._recall,", "selection.handlers, "
           "recall=lambda _: None,", ONCE),
 
@@ -239,7 +239,7 @@ FAULTS = (
           '_core.path.objects:Item.attempting', "self.attempts = former",
           "self.is_confirmed = True", STALE, is_stale=True),
     Fault('what is prepared for an older state is taken for a newer one',
-          '_core.path.changes:Handling.discard', "self.item.proceed(None)", "pass",
+          '_core.path.handling:Handling.discard', "self.item.proceed(None)", "pass",
           STALE, is_stale=True),
     Fault('the response to a timer counts as the one to the cycle',
           '_core.path.objects:Item.accept', "if self.cycle is None:", "if True:", STALE,

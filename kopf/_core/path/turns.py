@@ -29,7 +29,7 @@ from kopf._core.engines.daemons.companions import Companions, Spawner
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import causes, handlers, stopping
-from kopf._core.path import changes, objects, saving, switches
+from kopf._core.path import handling, objects, saving, switches
 
 HOT_ROUNDS = 3
 """
@@ -75,7 +75,7 @@ class Processor:
         self._only_indexing = only_indexing
         self.spawner = Spawner(
             client=env.client, context=env,
-            get_memo=functools.partial(changes.get_memo, env),
+            get_memo=functools.partial(handling.get_memo, env),
             confirm=switch.confirm)
         self._hub = hub
 
@@ -105,7 +105,7 @@ class Processor:
                 item.inbox.remind()
             return None
         item.identify(first)
-        found: changes.Handling | None = None
+        found: handling.Handling | None = None
         served = item.handlers
         if not item.gone and not item.is_engaged and item.inbox.pending is first and not (
                 served.watching or served.spawning or served.reconciling):
@@ -125,8 +125,8 @@ class Processor:
                 return None
         return functools.partial(self._work, item, first, found)
 
-    def _make_handling(self, item: objects.Item, raw: bodies.RawBody) -> changes.Handling:
-        return changes.Handling(
+    def _make_handling(self, item: objects.Item, raw: bodies.RawBody) -> handling.Handling:
+        return handling.Handling(
             self.env, item, raw, self._get_logger(raw), switch=self._switch, alarms=self._alarms,
             accompany=self._accompany)
 
@@ -137,7 +137,7 @@ class Processor:
         try:
             due = await self._indexers.index(
                 filter(self._fills, item.handlers.indexing), uid=item.uid, resource=item.resource,
-                raw=raw, memo=changes.get_memo(self.env, item), context=self.env,
+                raw=raw, memo=handling.get_memo(self.env, item), context=self.env,
                 is_gone=lambda: item.gone)
         except Exception as e:
             self._get_logger(raw).error(f"Indexing has failed: {e!r}", exc_info=True)
@@ -151,7 +151,7 @@ class Processor:
 
     async def _work(
             self, item: objects.Item, raw: bodies.RawBody,
-            found: changes.Handling | None,
+            found: handling.Handling | None,
     ) -> None:
         """Process the object, and notify the observers, also of errors."""
         self.env.enter()
@@ -164,7 +164,7 @@ class Processor:
 
     async def _conclude(
             self, item: objects.Item, raw: bodies.RawBody,
-            found: changes.Handling | None,
+            found: handling.Handling | None,
     ) -> observers.Sequel:
         """
         Process the object, and find what follows. An error throttles this object only.
@@ -197,7 +197,7 @@ class Processor:
 
     async def _process(
             self, item: objects.Item, first: bodies.RawBody,
-            found: changes.Handling | None,
+            found: handling.Handling | None,
     ) -> None:
         """
         Call the event handlers, then reconcile the newest state; repeat if there is news.
@@ -305,7 +305,7 @@ class Processor:
             finalizers.is_present(raw, self.env.settings.persistence.finalizer))
 
     async def _reconcile(
-            self, item: objects.Item, found: changes.Handling,
+            self, item: objects.Item, found: handling.Handling,
     ) -> None:
         """Reconcile the object, and then keep only what is needed while it rests."""
         is_backlog = item.initial
@@ -454,7 +454,7 @@ class Processor:
         patch = patches.Patch(body=body)
         cause = causes.WatchingCause(
             logger=logger,
-            memo=changes.get_memo(self.env, item),
+            memo=handling.get_memo(self.env, item),
             indices=self.env.indices,
             resource=item.resource,
             body=body,

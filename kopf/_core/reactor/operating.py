@@ -25,7 +25,7 @@ from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import endpoints, health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
-from kopf._core.path import changes, saving, switches
+from kopf._core.path import handling, saving, switches
 from kopf._core.reactor import admitting, authentication, shutdown
 from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery, orchestration
@@ -217,7 +217,7 @@ class Operator:
                 measure=None if self._measures is None else self._measures.observe_reviews)
             admission.start()
             hub = Hub(
-                context=self._env, get_memo=functools.partial(changes.get_memo, self._env))
+                context=self._env, get_memo=functools.partial(handling.get_memo, self._env))
             self._role = self._take_role(admission, hub)
             watches = self._watches = orchestration.Orchestration(
                 client=self._client, settings=self._settings, registry=self._registry,

@@ -26,7 +26,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.path import changes, intake, queueing, saving, switches, turns
+from kopf._core.path import handling, intake, queueing, saving, switches, turns
 from kopf._kits.testing import virtual
 from kopf._kits.testing.virtual import run as run_virtually
 
@@ -254,7 +254,7 @@ class Operator:
         self.processor = turns.Processor(
             env, switch=self.switch, alarms=self.alarms, indexers=self.indexers,
             hub=Hub(
-                context=env, get_memo=lambda item: changes.get_memo(env, item)))
+                context=env, get_memo=lambda item: handling.get_memo(env, item)))
         self.spawner = self.processor.spawner
         self.queue = queueing.WorkQueue(
             settings=self.settings, switch=self.switch, alarms=self.alarms,
