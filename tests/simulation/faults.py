@@ -276,7 +276,7 @@ FAULTS = (
           '_core.engines.admission.webhooks:build_configuration',
           "'Ignore' if webhook.sample.ignore_failures else 'Fail'", "'Ignore'", ADMIT),
     Fault('refused configurations of webhooks are not written again',
-          '_core.engines.admission.managing:Manager.run',
+          '_core.engines.admission.configurations:Manager.run',
           "pause = streak.fail(e)", "streak.fail(e)", ADMIT),
     Fault('webhooks are left at exit', '_core.reactor.admitting:Admission.stop',
           "await self._manager.clean(self._describe(persistent=True) or {})", "pass", WEBHOOKS),

@@ -15,7 +15,7 @@ from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
-from kopf._core.engines.admission import managing, reviewing, webhooks
+from kopf._core.engines.admission import configurations, reviewing, webhooks
 from kopf._core.intents import registries
 from kopf._core.path import handling, objects, saving
 from kopf._core.reactor.watches import discovery
@@ -69,7 +69,7 @@ class Admission:
         self._client_config: reviews.WebhookClientConfig | None = None
         self._server: asyncio.Task[None] | None = None
         self._managing: asyncio.Task[None] | None = None
-        self._manager: managing.Manager | None = None
+        self._manager: configurations.Manager | None = None
         self._is_standby = True
 
     def start(self) -> None:
@@ -91,7 +91,7 @@ class Admission:
             self._server = asyncio.create_task(
                 self._serve(self._settings.server, fn), name="webhook server")
         if self._settings.managed is not None:
-            self._manager = managing.Manager(
+            self._manager = configurations.Manager(
                 client=self._env.client, settings=self._env.settings, name=self._settings.managed)
             self._managing = asyncio.create_task(
                 self._manager.run(
@@ -166,7 +166,7 @@ class Admission:
         raise activities.ActivityError(
             "The webhook server has ended, and so does the operator.", {})
 
-    def _describe(self, *, persistent: bool = False) -> managing.Records | None:
+    def _describe(self, *, persistent: bool = False) -> configurations.Records | None:
         """
         Make both configurations as they should be now; both are empty without admission handlers.
 
@@ -174,7 +174,7 @@ class Admission:
         """
         managed, config = self._settings.managed, self._client_config
         if not self._directory.webhooks:
-            return dict.fromkeys(managing.CONFIGURATIONS, ())
+            return dict.fromkeys(configurations.CONFIGURATIONS, ())
         if managed is None or config is None or self._insights.resources is None:
             return None
         self._refresh()
@@ -184,7 +184,7 @@ class Admission:
                  if webhook.sample.reason == reason and (
                      webhook.sample.persistent or not persistent)],
                 dict(self._served.values()), managed=managed, client_config=config)
-            for reason in managing.CONFIGURATIONS
+            for reason in configurations.CONFIGURATIONS
         }
 
     async def _review(self, request: reviews.Request, **kwargs: Any) -> reviews.Response:

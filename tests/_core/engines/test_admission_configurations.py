@@ -13,7 +13,7 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
-from kopf._core.engines.admission.managing import Manager
+from kopf._core.engines.admission.configurations import Manager
 from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
 from kopf._core.reactor.watches import discovery

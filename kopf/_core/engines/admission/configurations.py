@@ -1,5 +1,5 @@
 """
-Managing: keeps the webhook configurations in the cluster up to date.
+Webhook configurations: they are kept up to date in the cluster.
 
 The operator needs only the permissions to ``create`` and ``patch`` the configurations. It never
 reads them, so it overwrites whatever others have written under the same name. But it does not
