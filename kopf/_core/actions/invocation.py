@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.intents import handlers
 
 kwargs_var: contextvars.ContextVar[Mapping[str, Any]] = contextvars.ContextVar('kwargs_var')
@@ -27,8 +27,8 @@ async def invoke(
 ) -> Any:
     """Call the handler, with the context variables of the caller, and return the result."""
     token = kwargs_var.set(kwargs)
-    known = calls.calls_var.get()
-    call = calls.Call(handler, kwargs, None if handler.is_async else executor)
+    known = inflight.calls_var.get()
+    call = inflight.Call(handler, kwargs, None if handler.is_async else executor)
     if known is not None:
         known[call] = None
     try:
@@ -42,10 +42,11 @@ async def invoke(
 
 
 async def _invoke_in_thread(
-        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor, call: calls.Call,
+        handler: handlers.Handler, kwargs: Mapping[str, Any], executor: Executor,
+        call: inflight.Call,
 ) -> Any:
     context = contextvars.copy_context()
-    context.run(calls.call_var.set, call)
+    context.run(inflight.call_var.set, call)
     running = executor.submit(context.run, _call, functools.partial(handler.fn, **kwargs), call)
     future = asyncio.wrap_future(running)
     while not future.done():
@@ -59,7 +60,7 @@ async def _invoke_in_thread(
     return await result if inspect.isawaitable(result) else result
 
 
-def _call(fn: Callable[[], Any], call: calls.Call) -> Any:
+def _call(fn: Callable[[], Any], call: inflight.Call) -> Any:
     call.begin()
     try:
         return fn()

@@ -20,7 +20,7 @@ from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.structs import ids, memos, references
-from kopf._core.actions import calls, lifecycles, observers, reports
+from kopf._core.actions import inflight, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
 from kopf._core.engines.liveness import endpoints, health
 from kopf._core.engines.reconciling.hub import Hub
@@ -102,7 +102,7 @@ class Operator:
             options: Options,
             *,
             settings: configuration.OperatorSettings,
-            underway: calls.Calls,
+            underway: inflight.Calls,
             observer: observers.Observer | None = None,
     ) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Operator:
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._env.enter()
-        calls.calls_var.set(underway)
+        inflight.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
         self._admission: admitting.Admission | None = None
         self._role = coordination.Coordination()

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.reactor import operating, shutdown
 
 _P = ParamSpec('_P')
@@ -57,7 +57,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
         settings.metrics.endpoint = options.metrics_endpoint
 
     loop = asyncio.get_running_loop()
-    underway = calls.Calls()
+    underway = inflight.Calls()
     context = contextvars.copy_context()
     core = options._command
     if core is None:

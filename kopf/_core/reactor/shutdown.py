@@ -23,7 +23,7 @@ from typing import Any
 from kopf._cogs.aiokits import flags, forks
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
-from kopf._core.actions import calls, tracebacks
+from kopf._core.actions import inflight, tracebacks
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -67,7 +67,7 @@ class Shutdown:
     once, if the process runs nothing but the operator.
     """
 
-    def __init__(self, underway: calls.Calls, settings: configuration.OperatorSettings) -> None:
+    def __init__(self, underway: inflight.Calls, settings: configuration.OperatorSettings) -> None:
         super().__init__()
         self.signalled: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
         self.underway = underway
@@ -188,7 +188,7 @@ _shutdowns: weakref.WeakKeyDictionary[asyncio.Task[Any], Shutdown] = weakref.Wea
 
 
 def start(
-        core: asyncio.Task[Any], underway: calls.Calls, settings: configuration.OperatorSettings,
+        core: asyncio.Task[Any], underway: inflight.Calls, settings: configuration.OperatorSettings,
 ) -> Shutdown:
     """Listen to signals as long as the operator's core task runs."""
     shutdown = _shutdowns[core] = Shutdown(underway, settings)
@@ -199,7 +199,7 @@ def start(
 
 
 @contextlib.contextmanager
-def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[calls.Calls]:
+def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[inflight.Calls]:
     """
     Go on handling signals until the end of the block, even after the core task has ended.
 
@@ -209,11 +209,11 @@ def prolong(root_tasks: Collection[asyncio.Task[Any]]) -> Iterator[calls.Calls]:
     with contextlib.ExitStack() as stack:
         for shutdown in shutdowns:
             stack.enter_context(shutdown.held())
-        yield shutdowns[0].underway if shutdowns else calls.Calls()
+        yield shutdowns[0].underway if shutdowns else inflight.Calls()
 
 
 @contextlib.contextmanager
-def remind(underway: calls.Calls, what: str = "stopping") -> Iterator[None]:
+def remind(underway: inflight.Calls, what: str = "stopping") -> Iterator[None]:
     """Log what is waited for, every `REMINDER_INTERVAL` until the end of the block."""
     loop = asyncio.get_running_loop()
     timers: list[asyncio.TimerHandle] = []
@@ -231,14 +231,14 @@ def remind(underway: calls.Calls, what: str = "stopping") -> Iterator[None]:
 
 
 async def finish_tasks(
-        *, ignored: Collection[asyncio.Task[Any]], underway: calls.Calls | None = None,
+        *, ignored: Collection[asyncio.Task[Any]], underway: inflight.Calls | None = None,
 ) -> None:
     """
     Wait until all tasks of the event loop have ended, except for the ignored ones and the current.
 
     After `HUNG_TASKS_TIMEOUT`, the tasks are cancelled, and so are the tasks that they start then.
     """
-    underway = calls.Calls() if underway is None else underway
+    underway = inflight.Calls() if underway is None else underway
 
     def find() -> list[asyncio.Task[Any]]:
         current = asyncio.current_task()
@@ -263,7 +263,7 @@ async def finish_tasks(
 
 
 def describe_waiting(
-        underway: calls.Calls, loop: asyncio.AbstractEventLoop, *, everything: bool = False,
+        underway: inflight.Calls, loop: asyncio.AbstractEventLoop, *, everything: bool = False,
 ) -> str:
     """
     Describe what still runs in the operator: the handlers, and the tasks and threads they started.
@@ -273,7 +273,7 @@ def describe_waiting(
     """
     parts: list[str] = []
     if underway:
-        parts.append(f"Handlers: {calls.describe(underway, loop.time())}.")
+        parts.append(f"Handlers: {inflight.describe(underway, loop.time())}.")
     with contextlib.suppress(RuntimeError):  # from another thread: the set of tasks can change
         others = asyncio.all_tasks(loop) - {call.task for call in underway}
         if tasks := _describe_tasks(others, underway, everything=everything):
@@ -293,7 +293,7 @@ def describe_waiting(
 
 
 def _describe_tasks(
-        tasks: Iterable[asyncio.Task[Any]], underway: calls.Calls, *, everything: bool = True,
+        tasks: Iterable[asyncio.Task[Any]], underway: inflight.Calls, *, everything: bool = True,
 ) -> str:
     called = {call.task: call for call in underway}
     items: list[tuple[str, str | None]] = []

@@ -10,7 +10,7 @@ import pytest
 SIGNALS = '''
 import asyncio, json, os, signal, threading, time
 import kopf
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.reactor import shutdown
 
 def fork():
@@ -22,7 +22,7 @@ def fork():
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 async def main():
-    exiting = shutdown.Shutdown(calls.Calls(), kopf.OperatorSettings())
+    exiting = shutdown.Shutdown(inflight.Calls(), kopf.OperatorSettings())
     with exiting.held():
         exiting.handle_signals()
         codes = [await WHERE(fork) for _ in range(20)]

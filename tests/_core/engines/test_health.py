@@ -8,16 +8,16 @@ import kopf
 from kopf._cogs.aiokits import clocks, pulses
 from kopf._cogs.clients import vaults
 from kopf._cogs.structs import credentials
-from kopf._core.actions import calls, invocation
+from kopf._core.actions import inflight, invocation
 from kopf._core.engines.liveness import health
 
 
 @pytest.fixture()
 def known():
-    known = calls.Calls()
-    token = calls.calls_var.set(known)
+    known = inflight.Calls()
+    token = inflight.calls_var.set(known)
     yield known
-    calls.calls_var.reset(token)
+    inflight.calls_var.reset(token)
 
 
 @pytest.fixture()

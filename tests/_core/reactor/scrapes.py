@@ -5,7 +5,7 @@ from prometheus_client import exposition
 
 import kopf
 from kopf._cogs.aiokits import pulses
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.engines import indexing
 from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
@@ -35,8 +35,8 @@ class Measured:
         self.api = Api()
         settings = kopf.OperatorSettings()
         settings.leadership.name = None if role is None else 'my-lease'
-        self.underway = calls.Calls()
-        calls.calls_var.set(self.underway)
+        self.underway = inflight.Calls()
+        inflight.calls_var.set(self.underway)
         self.inspector = inspection.Inspector(
             get_role=lambda: Role(self.operator, described=role), switch=switches.Switch(),
             indices=indexing.OperatorIndexers(), underway=self.underway,

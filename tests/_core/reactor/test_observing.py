@@ -8,7 +8,7 @@ import pytest
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import vaults
-from kopf._core.actions import calls, observers
+from kopf._core.actions import inflight, observers
 from kopf._core.actions.execution import Context
 from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, webhooks
@@ -133,7 +133,7 @@ async def test_observers_of_operators_are_told_by_all_their_parts():
         registry=registry, clusterwide=True, ready_flag=ready,
         vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}))
     operator = operating.Operator(
-        options, settings=kopf.OperatorSettings(), underway=calls.Calls(), observer=observer)
+        options, settings=kopf.OperatorSettings(), underway=inflight.Calls(), observer=observer)
     task = asyncio.create_task(operator.run())
     await ready.wait()
     works, = operator._role.works

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import kopf
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.reactor import shutdown
 
 
@@ -105,7 +105,7 @@ async def test_errors_of_tasks_left_behind_are_nobodys():
 @pytest.mark.parametrize('args, what', [([], "stopping"), (["starting"], "starting")])
 async def test_it_is_said_again_and_again_what_is_waited_for(caplog, args, what):
     caplog.set_level('INFO')
-    with shutdown.remind(calls.Calls(), *args):
+    with shutdown.remind(inflight.Calls(), *args):
         await asyncio.sleep(shutdown.REMINDER_INTERVAL * 2.5)
     await asyncio.sleep(100)
     assert len(caplog.messages) == 2
@@ -114,7 +114,7 @@ async def test_it_is_said_again_and_again_what_is_waited_for(caplog, args, what)
 
 async def test_signals_are_handled_as_long_as_somebody_holds_it(settings):
     before = signal.getsignal(signal.SIGTERM)
-    exiting = shutdown.Shutdown(calls.Calls(), settings)
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
     with exiting.held():
         exiting.handle_signals()
         with exiting.held():
@@ -132,7 +132,7 @@ async def test_signal_handlers_of_the_program_are_put_back(settings):
 
     before = signal.signal(signal.SIGTERM, handle)
     try:
-        exiting = shutdown.Shutdown(calls.Calls(), settings)
+        exiting = shutdown.Shutdown(inflight.Calls(), settings)
         with exiting.held():
             exiting.handle_signals()
             assert signal.getsignal(signal.SIGTERM) != handle
@@ -198,7 +198,7 @@ async def test_the_limit_is_void_when_nobody_holds_it(settings, monkeypatch):
     exits = []
     monkeypatch.setattr(
         shutdown.Shutdown, '_exit_hard', lambda self, timeout: exits.append(timeout))
-    exiting = shutdown.Shutdown(calls.Calls(), settings)
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
     with exiting.held():
         exiting.handle_signals()
         signal.raise_signal(signal.SIGTERM)
@@ -212,7 +212,7 @@ async def test_the_limit_counts_from_the_first_signal(settings, monkeypatch):
     exits = []
     monkeypatch.setattr(
         shutdown.Shutdown, '_exit_hard', lambda self, timeout: exits.append(timeout))
-    exiting = shutdown.Shutdown(calls.Calls(), settings)
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
     with exiting.held():
         exiting.handle_signals()
         signal.raise_signal(signal.SIGTERM)
@@ -223,7 +223,7 @@ async def test_the_limit_counts_from_the_first_signal(settings, monkeypatch):
 
 async def test_signals_are_not_handled_in_other_threads(settings, caplog):
     async def run():
-        exiting = shutdown.Shutdown(calls.Calls(), settings)
+        exiting = shutdown.Shutdown(inflight.Calls(), settings)
         with exiting.held():
             exiting.handle_signals()
 
@@ -238,7 +238,7 @@ async def test_signals_are_not_handled_in_other_threads(settings, caplog):
 @pytest.mark.looptime
 async def test_the_reason_to_stop_is_told(settings, caplog):
     caplog.set_level('INFO')
-    exiting = shutdown.Shutdown(calls.Calls(), settings)
+    exiting = shutdown.Shutdown(inflight.Calls(), settings)
     flag = asyncio.Event()
     asyncio.get_running_loop().call_later(5, flag.set)
     await exiting.wait(flag)
@@ -251,9 +251,9 @@ async def test_the_reason_to_stop_is_told(settings, caplog):
 async def test_it_is_told_that_a_second_interruption_leaves_the_handlers(
         settings, caplog, number, owns, is_busy, is_told):
     caplog.set_level('INFO')
-    underway = calls.Calls()
+    underway = inflight.Calls()
     if is_busy:
-        underway[calls.Call(None, {}, None)] = None
+        underway[inflight.Call(None, {}, None)] = None
     shutdown.owns_process_var.set(owns)
     exiting = shutdown.Shutdown(underway, settings)
     exiting.signalled.set_result(number)

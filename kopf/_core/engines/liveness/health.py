@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import vaults
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Monitor:
     A check gets the time of the event loop. It returns a description of the problem, or None.
     """
 
-    def __init__(self, *, underway: calls.Calls, clock: clocks.Clock) -> None:
+    def __init__(self, *, underway: inflight.Calls, clock: clocks.Clock) -> None:
         super().__init__()
         self._underway = underway
         self._clock = clock
@@ -81,10 +81,10 @@ class Monitor:
             if stuck and not self._warned:
                 logger.warning(
                     f"Synchronous handlers wait for a thread, but all threads have been busy for "
-                    f"more than {FULL_WARNING:.0f} seconds: {calls.describe(stuck, now)}. Make "
+                    f"more than {FULL_WARNING:.0f} seconds: {inflight.describe(stuck, now)}. Make "
                     f"them quicker, or async, or raise settings.execution.max_workers.")
             self._warned = bool(stuck)
 
     def _check_threads(self, now: float) -> str | None:
         stuck = self._underway.find_stuck(now, FULL_TIMEOUT)
-        return f"all are busy: {calls.describe(stuck, now)}." if stuck else None
+        return f"all are busy: {inflight.describe(stuck, now)}." if stuck else None

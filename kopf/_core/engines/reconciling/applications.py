@@ -10,7 +10,7 @@ from typing import Any
 
 from kopf._cogs.clients import api, applying, errors, scanning
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.engines.reconciling import desired
 
 applier_var: contextvars.ContextVar['Applier'] = contextvars.ContextVar('applier_var')
@@ -44,7 +44,7 @@ class Application(Awaitable[bodies.Body]):
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            call = calls.call_var.get()
+            call = inflight.call_var.get()
             with contextlib.nullcontext() if call is None else call.awaiting(self._work):
                 return self._wait(timeout)
         raise RuntimeError("This would block the event loop: use `await kopf.apply(…)`.")

@@ -15,7 +15,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.serving import exchanges
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.path import objects
 from kopf._core.reactor.views import inspection
 from kopf._core.reactor.watches import watchsets
@@ -141,8 +141,8 @@ async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Map
     }
 
 
-def _group_calls(underway: calls.Calls) -> Mapping[object, list[calls.Call]]:
-    by_uids: dict[object, list[calls.Call]] = {}
+def _group_calls(underway: inflight.Calls) -> Mapping[object, list[inflight.Call]]:
+    by_uids: dict[object, list[inflight.Call]] = {}
     for call in underway:
         by_uids.setdefault(call.kwargs.get('uid'), []).append(call)
     return by_uids
@@ -158,7 +158,7 @@ def _describe_object(item: objects.Item) -> Mapping[str, Any]:
 
 
 def _describe_work(
-        item: objects.Item, underway: Iterable[calls.Call], moment: clocks.Moment,
+        item: objects.Item, underway: Iterable[inflight.Call], moment: clocks.Moment,
 ) -> Mapping[str, Any]:
     return {
         **_describe_object(item),

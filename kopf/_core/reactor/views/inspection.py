@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from typing import TypeVar
 
 from kopf._cogs.aiokits import sharing
-from kopf._core.actions import calls
+from kopf._core.actions import inflight
 from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
 from kopf._core.path import intake, objects, switches
@@ -44,7 +44,7 @@ class Inspector:
             get_role: Callable[[], coordination.Coordination],
             switch: switches.Switch,
             indices: indexing.OperatorIndexers,
-            underway: calls.Calls,
+            underway: inflight.Calls,
             list_watches: Callable[[], Collection[watchsets.WatchState]],
     ) -> None:
         super().__init__()

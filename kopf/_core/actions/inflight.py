@@ -1,5 +1,5 @@
 """
-Calls: which handlers are running now, where in the code, and for how long.
+Calls in flight: which handlers are running now, where in the code, and for how long.
 
 With these, hanging handlers are named: in the log, in the health checks, and in the shutdown.
 """

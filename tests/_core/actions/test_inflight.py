@@ -5,15 +5,15 @@ import threading
 import pytest
 
 import kopf
-from kopf._core.actions import calls, invocation
+from kopf._core.actions import inflight, invocation
 
 
 @pytest.fixture()
 def known():
-    known = calls.Calls()
-    token = calls.calls_var.set(known)
+    known = inflight.Calls()
+    token = inflight.calls_var.set(known)
     yield known
-    calls.calls_var.reset(token)
+    inflight.calls_var.reset(token)
 
 
 @pytest.fixture()
@@ -132,8 +132,8 @@ async def test_not_too_many_are_named(known, gate):
         handler = declare(lambda **_: gate.wait(), id='fn')
         tasks = [asyncio.create_task(invocation.invoke(handler, {}, executor)) for _ in range(8)]
         await until(lambda: sum(call.began is not None for call in known) == 8)
-        text = calls.describe(known, asyncio.get_running_loop().time())
-        assert text.count("'fn'") == calls.MAX_NAMED
+        text = inflight.describe(known, asyncio.get_running_loop().time())
+        assert text.count("'fn'") == inflight.MAX_NAMED
         assert text.endswith("; and 3 more")
         gate.set()
         await asyncio.gather(*tasks)
