@@ -12,7 +12,7 @@ import random
 import re
 
 from kopf._cogs.aiokits import timeouts
-from kopf._cogs.helpers import quotas
+from kopf._cogs.helpers import ratelimits
 
 BURST = 10
 """How many requests are made without this limit, so that a few requests keep their own backoffs."""
@@ -62,7 +62,7 @@ class _Outage:
         super().__init__()
         self.ended = asyncio.Event()
         self._turns = asyncio.Lock()  # the waiting requests come in turn; cancelled ones leave
-        self._bucket = quotas.Bucket(
+        self._bucket = ratelimits.TokenBucket(
             burst=BURST, period=INTERVAL, now=asyncio.get_running_loop().time())
 
     async def wait(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 from aiohttp import EMPTY_PAYLOAD, web
 
 from kopf._cogs.aiokits import forks, tasks, transports
-from kopf._cogs.helpers import quotas
+from kopf._cogs.helpers import ratelimits
 from kopf._cogs.serving import exchanges
 
 logger = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Listener:
         """Those that answer requests."""
         self._guests: dict[Connection, None] = {}
         self._memory = 0
-        self._warnings = quotas.Quotas(burst=1, period=WARNING_PERIOD)
+        self._warnings = ratelimits.KeyedBuckets(burst=1, period=WARNING_PERIOD)
 
     @property
     def port(self) -> int:

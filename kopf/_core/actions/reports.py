@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple, Protocol
 
 from kopf._cogs.configs import configuration
-from kopf._cogs.helpers import quotas
+from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies
 from kopf._core.actions import loggers
 
@@ -63,7 +63,7 @@ class EventQueue:
         self.dropped = 0
         self._explicit: collections.deque[K8sEvent] = collections.deque()
         self._logged: collections.deque[K8sEvent] = collections.deque()
-        self._quotas = quotas.Quotas(burst=25, period=5 * 60)
+        self._rates = ratelimits.KeyedBuckets(burst=25, period=5 * 60)
         self._notify: Callable[[], None] | None = None
 
     def __len__(self) -> int:
@@ -95,7 +95,7 @@ class EventQueue:
         if len(self._logged) >= LOGGING_LIMIT:
             self._drop("Too many lines are waiting to be posted as events: some are dropped.")
             return
-        refused = self._quotas.take(ref.get('uid') or ref.get('name') or '', time.monotonic())
+        refused = self._rates.take(ref.get('uid') or ref.get('name') or '', time.monotonic())
         if refused is None:
             self._drop("Some lines are not posted as events: there are too many for one object.")
             return

@@ -11,7 +11,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api
-from kopf._cogs.helpers import quotas
+from kopf._cogs.helpers import ratelimits
 from kopf._cogs.structs import bodies, ids, patches
 from kopf._core.actions import application, execution, finalizers, loggers, progression
 from kopf._core.engines.reconciling import children, conditions, desired
@@ -49,7 +49,7 @@ class Reconcilers(Member):
         """Whether the object cannot have children yet."""
         self.has_written = False
         """Whether the last run has changed the object itself."""
-        self._restorations: quotas.Bucket | None = None
+        self._restorations: ratelimits.TokenBucket | None = None
         """How often the children can still be restored, if they were lately."""
         self._states = progression.State()
         """The failed attempts in a row, and when the handlers are called again."""
@@ -120,7 +120,7 @@ class Reconcilers(Member):
 
     def _count_repetition(self) -> None:
         now = self._hub.context.clock.mono()
-        bucket = self._restorations = self._restorations or quotas.Bucket(
+        bucket = self._restorations = self._restorations or ratelimits.TokenBucket(
             burst=RESTORATIONS, period=RESTORATION_PERIOD, now=now)
         if not bucket.take(now):  # it came by another reason, or was rounded
             bucket.empty(now)

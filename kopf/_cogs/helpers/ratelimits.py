@@ -1,5 +1,5 @@
 """
-Token buckets: they allow a burst at first, then a slow constant rate.
+Rate limits by token buckets: they allow a burst at first, then a slow constant rate.
 
 client-go limits the rates of events and requests in the same way. The time is an argument
 everywhere: monotonic, in seconds.
@@ -8,7 +8,7 @@ import collections
 import threading
 
 
-class Bucket:
+class TokenBucket:
     """
     A token bucket: it holds at most ``burst`` tokens, and gets one more every ``period`` seconds.
     """
@@ -49,7 +49,7 @@ class Bucket:
         self._time = max(self._time, now)  # several threads can come in the wrong order
 
 
-class Quotas:
+class KeyedBuckets:
     """
     A token bucket for each key.
 
@@ -62,7 +62,7 @@ class Quotas:
         self.burst = burst
         self.period = period
         self.capacity = capacity
-        self._buckets: collections.OrderedDict[str, Bucket] = collections.OrderedDict()
+        self._buckets: collections.OrderedDict[str, TokenBucket] = collections.OrderedDict()
         self._lock = threading.Lock()
 
     def take(self, key: str, now: float) -> int | None:
@@ -74,7 +74,7 @@ class Quotas:
         with self._lock:
             bucket = self._buckets.get(key)
             if bucket is None:
-                bucket = self._buckets[key] = Bucket(
+                bucket = self._buckets[key] = TokenBucket(
                     burst=self.burst, period=self.period, now=now)
                 if len(self._buckets) > self.capacity:
                     self._buckets.popitem(last=False)
