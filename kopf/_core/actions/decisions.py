@@ -15,7 +15,7 @@ from typing import NamedTuple, cast
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
 from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import brakes, cycles, essences, finalizers, progression
+from kopf._core.actions import cycles, essences, feedbackloops, finalizers, progression
 from kopf._core.intents import causes, filters, handlers
 
 
@@ -124,7 +124,7 @@ class Situation(NamedTuple):
     """
     is_status_essential: bool = False
     """Whether some handlers handle changes of the status."""
-    brake: brakes.Brake | None = None
+    brake: feedbackloops.Brake | None = None
     """What slows down the cycles that the handlers cause by their own patches."""
     flush_delay: float = 1.0
     """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""

@@ -18,12 +18,12 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, dicts, diffs, ids, memos, patches
 from kopf._core.actions import (
     application,
-    brakes,
     claims,
     cycles,
     decisions,
     essences,
     execution,
+    feedbackloops,
     lifecycles,
     progression,
     recording,
@@ -406,20 +406,20 @@ class Handling:
     ) -> None:
         """Slow down the next cycle if only the last patches of this one have caused it."""
         essence = self.saver.ledger.build_essence(newest)
-        fields = brakes.find_own(
+        fields = feedbackloops.find_own(
             diffs.diff(base, essence), [item.patch for item in contributions])
-        brake = brakes.press(
+        brake = feedbackloops.press(
             self.item.brake, essence, now=self.env.clock.mono()) if fields else None
         self.item.slow_down(brake)
         if brake is not None and brake.is_new:
             names = ', '.join(sorted({repr(item.handler_id) for item in contributions if any(
-                brakes.makes(item.patch, field) for field in fields)}))
+                feedbackloops.makes(item.patch, field) for field in fields)}))
             what = ', '.join('.'.join(field) for field in fields)
             self.logger.warning(
                 f"{brake.cycles} times in a row, the handlers were called only because {names} had "
                 f"changed {what}. From now on, such calls are delayed by up to "
-                f"{brakes.MAX_DELAY:g} seconds. Change the object only if it is not as it should "
-                f"be, or let the handlers select other fields by field=.")
+                f"{feedbackloops.MAX_DELAY:g} seconds. Change the object only if it is not as it "
+                f"should be, or let the handlers select other fields by field=.")
 
     def _is_resumed(self, cycle: cycles.Cycle) -> bool:
         """Whether no resuming handler is left to be called, though the cause is not handled."""

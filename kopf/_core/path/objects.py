@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
-from kopf._core.actions import brakes, cycles, throttlers
+from kopf._core.actions import cycles, feedbackloops, throttlers
 from kopf._core.engines.daemons.companions import Companions
 from kopf._core.engines.reconciling.reconcilers import Reconcilers
 from kopf._core.intents import registries
@@ -137,7 +137,7 @@ class Item:
         """The namespace and the name, if `identify` has set them."""
         self.cycle: cycles.Cycle | None = None
         """The current handling cycle; None if no cycle is known in this process."""
-        self.brake: brakes.Brake | None = None
+        self.brake: feedbackloops.Brake | None = None
         """What slows the handlers down, if they change the object by themselves."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
@@ -341,7 +341,7 @@ class Item:
         """Replace the cycle with its next value, or with None when the cycle has ended."""
         self.cycle = cycle
 
-    def slow_down(self, brake: brakes.Brake | None) -> None:
+    def slow_down(self, brake: feedbackloops.Brake | None) -> None:
         """Set what slows the handlers down, or None if nothing does."""
         self.brake = brake
 

@@ -5,7 +5,7 @@ import pytest
 
 from kopf._cogs.structs.diffs import diff
 from kopf._cogs.structs.patches import Patch
-from kopf._core.actions.brakes import Brake, find_own, press
+from kopf._core.actions.feedbackloops import Brake, find_own, press
 
 ESSENCE = {'spec': {'n': 1}}
 

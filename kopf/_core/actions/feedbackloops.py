@@ -1,7 +1,7 @@
 """
-Brakes: slow down handlers that change their own object, and are called for that, again and again.
+Feedback loops: handlers that change their own object are called for that, again and again.
 
-All functions are pure: the time is an argument (monotonic, in seconds).
+They are slowed down. All functions are pure: the time is an argument (monotonic, in seconds).
 """
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
