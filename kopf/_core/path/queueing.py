@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from kopf._cogs.aiokits import wakeups
 from kopf._cogs.configs import configuration
 from kopf._core.actions import observers
-from kopf._core.path import gates, inboxes, priorities, switches, turns
+from kopf._core.path import inboxes, indexgates, priorities, switches, turns
 from kopf._core.path.objects import Item, Phase
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class WorkQueue:
         self._crew = crew if crew is not None else Crew()
         self._crew.join(self)
         self._observer = observer
-        self.gate = gates.Gate(
+        self.gate = indexgates.Gate(
             switch=switch, index=processor.index, discard=processor.discard, release=self._release)
         self._waiting = priorities.PriorityQueue()
         self._lenient: set[Item] = set()
