@@ -8,11 +8,11 @@ from typing import Protocol
 from kopf._cogs.clients import watching
 from kopf._cogs.structs import references
 from kopf._core.intents import registries
-from kopf._core.reactor.watches import listings
+from kopf._core.reactor.watches import listprogress
 from kopf._core.reactor.watches.watchsets import Key
 
 
-class Feed(watching.Sink, listings.Listed, Protocol):
+class Feed(watching.Sink, listprogress.Listed, Protocol):
     """What takes the objects of one resource in one namespace."""
 
 

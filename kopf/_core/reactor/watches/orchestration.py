@@ -21,7 +21,7 @@ from kopf._cogs.structs import references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
-from kopf._core.reactor.watches import consumers, discovery, listings, owned, watchsets
+from kopf._core.reactor.watches import consumers, discovery, listprogress, owned, watchsets
 from kopf._core.reactor.watches.watchsets import Key
 
 WATCHING_SLACK = 30.0
@@ -98,7 +98,7 @@ class Orchestration:
         self._served: dict[Key, tuple[_Served, consumers.Feed]] = {}
         """What is served now, and what takes the objects."""
         self._reported: set[references.Selector | references.Resource] = set()
-        self._listings = listings.Listings(logger)
+        self._progress = listprogress.ListProgress(logger)
         self._is_announced = False
 
     async def serve(self) -> None:
@@ -208,7 +208,7 @@ class Orchestration:
             key for key, (served, _) in self._served.items() if served != needed.get(key))
         idle = {key for key in needed if self._consumer.is_idle(key)}
         for key in (*outdated, *idle):
-            self._listings.forget(key)
+            self._progress.forget(key)
         await self._watches.stop([*outdated, *idle])
         for key in outdated:
             del self._served[key]
@@ -241,13 +241,13 @@ class Orchestration:
     async def _pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""
         for key in self._served:
-            self._listings.forget(key)
+            self._progress.forget(key)
         await asyncio.gather(*(each.stop_all() for each in self._sets))
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
         _, sink = self._served[key]
-        self._listings.observe(key, str(resource), sink)
+        self._progress.observe(key, str(resource), sink)
         self._watches.start(key, functools.partial(
             watching.watch, self._client, settings=self._settings, resource=resource,
             namespace=namespace, sink=sink),
@@ -266,6 +266,6 @@ class Orchestration:
 
     async def close(self) -> None:
         """Cancel all tasks, and wait until they end."""
-        self._listings.close()
+        self._progress.close()
         await asyncio.gather(
             tasks.cancel(self._observers), *(each.stop_all() for each in self._sets))

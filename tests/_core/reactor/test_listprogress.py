@@ -10,7 +10,7 @@ import termios
 import pytest
 
 from kopf._core.actions import loggers
-from kopf._core.reactor.watches import listings
+from kopf._core.reactor.watches import listprogress
 
 pytestmark = pytest.mark.looptime
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.looptime
 @pytest.fixture()
 def observer(caplog):
     caplog.set_level('INFO')
-    observer = listings.Listings(logging.getLogger('test'))
+    observer = listprogress.ListProgress(logging.getLogger('test'))
     yield observer
     observer.close()
 
@@ -140,7 +140,7 @@ async def test_lines_on_a_terminal_are_never_broken(observer, terminal):
 async def test_nothing_is_shown_on_a_terminal_for_quick_lists(observer, terminal):
     listed = Listed(1)
     observer.observe('key', 'things', listed)
-    await asyncio.sleep(listings.PATIENCE / 2)
+    await asyncio.sleep(listprogress.PATIENCE / 2)
     listed.listing = None
     await asyncio.sleep(100)
     assert terminal.read().replace('\r\x1b[K', '') == ''

@@ -41,8 +41,8 @@ class Listed(Protocol):
         """How many objects are indexed, and of how many; None if the indices are filled."""
 
 
-class Listings:
-    """The first lists of all watches. Lists shorter than the first delay are not reported."""
+class ListProgress:
+    """The progress of all first lists. Lists shorter than the first delay are not reported."""
 
     def __init__(self, logger: logging.Logger) -> None:
         super().__init__()
