@@ -18,7 +18,7 @@ from kopf._core.engines.sharding import partitions
 from kopf._core.engines.sharding.holdings import Grant, Holdings
 from kopf._core.intents import registries
 from kopf._core.path import handling, queueing, saving
-from kopf._core.reactor.roles import divisions, shards
+from kopf._core.reactor.roles import divisions, shardworks
 from tests._core.reactor import worlds
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', namespaced=True)
@@ -128,7 +128,7 @@ class Replica:
 
     def begin(self, grant):
         self.division.include(contextvars.copy_context().run(
-            shards.Shard, self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
+            shardworks.Shard, self.env, grant, own=self.own, hub=self.hub, crew=self.crew,
             indexers=self.indexers, await_indexing=self.division.indices.wait_indexed))
 
     async def release(self, shard):

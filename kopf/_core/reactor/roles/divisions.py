@@ -15,7 +15,7 @@ from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings, partitions
 from kopf._core.intents import registries
 from kopf._core.path import intake, saving, switches
-from kopf._core.reactor.roles import coordination, shards, works
+from kopf._core.reactor.roles import coordination, shardworks, works
 from kopf._core.reactor.watches.watchsets import Key
 
 GATHERING_TIME = 1.0
@@ -42,7 +42,7 @@ class Division(coordination.Coordination):
         super().__init__()
         self.informers = self
         self.partition = partition
-        self.held: dict[int, shards.Shard] = {}
+        self.held: dict[int, shardworks.Shard] = {}
         """The works of the shards that are held and not being released."""
         self._distributors: dict[Key, Distributor] = {}
         self._alarm: asyncio.TimerHandle | None = None
@@ -50,10 +50,10 @@ class Division(coordination.Coordination):
             env, switch=switches.Switch(), hub=hub, indexers=indexers, only_indexing=True).informers
 
     @property
-    def works(self) -> Collection[shards.Shard]:
+    def works(self) -> Collection[shardworks.Shard]:
         return self.held.values()
 
-    def include(self, shard: shards.Shard) -> None:
+    def include(self, shard: shardworks.Shard) -> None:
         """Let these works take part from the next lists on, which begin soon."""
         self.held[shard.grant.shard] = shard
         for distributor in self._distributors.values():
@@ -62,7 +62,7 @@ class Division(coordination.Coordination):
         self.indices.call_when_filled(shard.informers.seal)
         self.woken.set()
 
-    def exclude(self, grant: holdings.Grant) -> shards.Shard:
+    def exclude(self, grant: holdings.Grant) -> shardworks.Shard:
         """Pass no more objects to the works of this shard; return them."""
         self.woken.set()  # its namespaces can be idle now
         return self.held.pop(grant.shard)
@@ -131,7 +131,7 @@ class Division(coordination.Coordination):
     def seal(self) -> None:
         self.indices.seal()
 
-    def _is_for(self, distributor: 'Distributor', shard: shards.Shard) -> bool:
+    def _is_for(self, distributor: 'Distributor', shard: shardworks.Shard) -> bool:
         """Whether there can be objects of the shard which are for more than complete indices."""
         return _are_for_shards(distributor.served) and (
             self.partition.find_only(distributor.key[1]) in (None, shard.grant.shard))
@@ -159,9 +159,9 @@ class Distributor:
         self.key = key
         self.served = served
         self._division = division
-        self._selected: frozenset[shards.Shard] = frozenset()
+        self._selected: frozenset[shardworks.Shard] = frozenset()
         """The shards that the last list was requested for, as far as they are held since then."""
-        self._fed: dict[shards.Shard, intake.Informer] = {}
+        self._fed: dict[shardworks.Shard, intake.Informer] = {}
         """The informers of the shards whose objects the last list has brought, or will bring."""
         self.is_unlisted = False
         """Whether any shards have begun since the last list was requested."""
@@ -176,7 +176,7 @@ class Distributor:
         """Switch to other handlers or other details of the resource. A new list must follow."""
         self.key, self.served = key, served
 
-    def open_for(self, shard: shards.Shard) -> None:
+    def open_for(self, shard: shardworks.Shard) -> None:
         """Pass objects to the works of this shard from the next list on, which must follow."""
         shard.informers.open(*self.key, self.served)
         self.is_unlisted = True

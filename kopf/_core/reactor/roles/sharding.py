@@ -20,7 +20,7 @@ from kopf._core.engines.peering import records
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.engines.sharding import holdings, participations, partitions, rosters
 from kopf._core.path import queueing, saving
-from kopf._core.reactor.roles import coordination, divisions, leadership, shards
+from kopf._core.reactor.roles import coordination, divisions, leadership, shardworks
 
 logger = logging.getLogger('kopf._core.engines.sharding')
 
@@ -60,11 +60,11 @@ class Sharding(divisions.Division):
         self._crew = queueing.Crew()
         self._changed = asyncio.Event()
         self._settled = asyncio.Event()
-        self._ending: dict[holdings.Grant, tuple[shards.Shard, asyncio.Task[None]]] = {}
+        self._ending: dict[holdings.Grant, tuple[shardworks.Shard, asyncio.Task[None]]] = {}
         """The works that are being ended, or whose shards are not given away yet."""
         self._own = holdings.Holdings(tenures.Tenure())
         self._parts = parts
-        self._first: shards.Shard | None = None
+        self._first: shardworks.Shard | None = None
         """The works of the first shard, if it is held: the parts have taken over for it."""
         self._outpost = outposts.Outpost(
             name='kopf-sharding', settings=settings, vault=vault,
@@ -79,7 +79,7 @@ class Sharding(divisions.Division):
             shard for shard, item in list(self.held.items()) if item.is_busy)
 
     @property
-    def ending(self) -> Collection[shards.Shard]:
+    def ending(self) -> Collection[shardworks.Shard]:
         return [item for item, _ in self._ending.values()]
 
     def describe(self) -> Mapping[str, str]:
@@ -128,7 +128,7 @@ class Sharding(divisions.Division):
             else:
                 gained.append(shard)
                 self.include(contextvars.copy_context().run(
-                    shards.Shard, self._env, grant, own=self._own, hub=self._hub,
+                    shardworks.Shard, self._env, grant, own=self._own, hub=self._hub,
                     crew=self._crew, indexers=self._indexers,
                     await_indexing=self.indices.wait_indexed))
         self._lead()
@@ -152,13 +152,13 @@ class Sharding(divisions.Division):
                 else:
                     part.take_over()
 
-    def _end(self, item: shards.Shard, work: Coroutine[None, None, None]) -> None:
+    def _end(self, item: shardworks.Shard, work: Coroutine[None, None, None]) -> None:
         self.exclude(item.grant)
         task = asyncio.get_running_loop().create_task(work)
         task.add_done_callback(lambda _: self._changed.set())
         self._ending[item.grant] = item, task
 
-    async def _release(self, item: shards.Shard) -> None:
+    async def _release(self, item: shardworks.Shard) -> None:
         await item.release(self._env.settings.sharding.handover_timeout)
         self._surrender(item.grant)
 
@@ -178,7 +178,7 @@ class Sharding(divisions.Division):
         await tasks.cancel([task for _, task in self._ending.values()])
 
 
-async def _hurry(item: shards.Shard, ending: asyncio.Task[None], patience: float) -> None:
+async def _hurry(item: shardworks.Shard, ending: asyncio.Task[None], patience: float) -> None:
     """Wait for works that are being ended already, but not longer than this (seconds)."""
     await asyncio.wait([ending], timeout=patience)
     if not ending.done():
