@@ -180,7 +180,7 @@ class Companions:
     everything that can be made on demand is made on demand.
     """
     __slots__ = (
-        '_done', '_identity', '_live', 'changed', 'host', 'members', 'resource', 'spawner')
+        '_done', '_identity', '_live', 'host', 'idle_since', 'members', 'resource', 'spawner')
 
     def __init__(
             self,
@@ -194,7 +194,7 @@ class Companions:
         self._identity = meta.get('uid'), meta['name'], meta.get('namespace')
         self.host = host
         self.resource = resource
-        self.changed = spawner.clock.mono()
+        self.idle_since = spawner.clock.mono()
         """The monotonic time of the latest change of the object, or of its first sight."""
         self.members: tuple[Companion, ...] = ()
         """The companions that run, sleep, or are being stopped."""
@@ -246,7 +246,7 @@ class Companions:
 
     def show(self, raw: bodies.RawBody) -> None:
         """Take a new state of the object."""
-        self.changed = self.spawner.clock.mono()
+        self.idle_since = self.spawner.clock.mono()
         if self._live is not None:
             self._live._replace_with(raw)
         for companion in self.members:

@@ -53,16 +53,16 @@ class Timer(Companion):
             return
         if self.handler.idle and self.state is None and self.task is None and (
                 not self.stopper.is_set()):
-            quiet = get_quiet(self.handler, changed=self.companions.changed)
-            if quiet > self.spawner.clock.mono() + clocks.PRECISION:
-                self._sleep(quiet)
+            due = get_idle_due(self.handler, idle_since=self.companions.idle_since)
+            if due > self.spawner.clock.mono() + clocks.PRECISION:
+                self._sleep(due)
                 return
         super().begin()
 
     def note_change(self) -> None:
         if self._is_waiting and self.task is None:
             self._is_waiting = False
-            self._sleep(get_quiet(self.handler, changed=self.companions.changed))
+            self._sleep(get_idle_due(self.handler, idle_since=self.companions.idle_since))
 
     def _repeat(self, *, invoked: float) -> float | None:
         self.state = None
@@ -72,8 +72,8 @@ class Timer(Companion):
             return until
         if not self.handler.idle:
             return None
-        if self.companions.changed > invoked:
-            return get_quiet(self.handler, changed=self.companions.changed)
+        if self.companions.idle_since > invoked:
+            return get_idle_due(self.handler, idle_since=self.companions.idle_since)
         self._is_waiting = True
         return until
 
@@ -97,6 +97,6 @@ def get_next(handler: handlers.TimerHandler, *, invoked: float, ended: float) ->
     return invoked + handler.interval * (missed + 1)
 
 
-def get_quiet(handler: handlers.TimerHandler, *, changed: float) -> float:
-    """Calculate since when the object is idle, unless it changes before."""
-    return changed + (handler.idle or 0)
+def get_idle_due(handler: handlers.TimerHandler, *, idle_since: float) -> float:
+    """Calculate when the object has been idle for ``idle`` seconds, unless it changes before."""
+    return idle_since + (handler.idle or 0)
