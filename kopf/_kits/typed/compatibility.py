@@ -1,0 +1,293 @@
+"""
+Whether a definition of a kind can follow another one, with clients and objects as they are.
+"""
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kopf._kits.typed.findings import Definition, Finding, Schema, add_key, find
+
+ANYTHING: Schema = {'x-kubernetes-preserve-unknown-fields': True}
+INT_OR_STRING = [{'type': 'integer'}, {'type': 'string'}]
+"""The combination that belongs to ``x-kubernetes-int-or-string``, and changes nothing."""
+IMPLIED: Mapping[str, Schema] = {
+    'apiVersion': {'type': 'string'},
+    'kind': {'type': 'string'},
+    'metadata': {'type': 'object', 'x-kubernetes-preserve-unknown-fields': True, 'properties': {
+        'name': {'type': 'string'}, 'generateName': {'type': 'string'}}},
+}
+"""The fields that each object has, whether or not its schema mentions them."""
+
+LOWER_BOUNDS = {'minimum': -math.inf, 'minLength': 0, 'minItems': 0, 'minProperties': 0}
+UPPER_BOUNDS = dict.fromkeys(('maximum', 'maxLength', 'maxItems', 'maxProperties'), math.inf)
+
+
+def compare(old: Definition, new: Definition, *, ratcheting: bool = False) -> list[Finding]:
+    """
+    Find what of a definition is incompatible with an older one of the same name.
+
+    An error is a change after which the API server can refuse an unchanged object, or removes
+    fields from it, or after which clients must change. Schemas are compared if both definitions
+    serve or store the version.
+
+    With ``ratcheting``, as in Kubernetes 1.30 and newer, the API server accepts values that have
+    become invalid, as long as they do not change (KEP-4008). It makes new rules in CEL to warnings;
+    all else stays an error, since new objects can be refused that were accepted before.
+    """
+    name, was, now = new['metadata']['name'], old['spec'], new['spec']
+    versions = {version['name']: version for version in now['versions']}
+    found = [*_compare_specs(name, was, now), *_compare_stored(name, old, versions)]
+    for version in was['versions']:
+        path, after = f'{name}/{version["name"]}', versions.get(version['name'])
+        if version['served'] and not (after and after['served']):
+            found.append(find('version-gone', path, "The version was served, and is not any more."))
+        if after and _is_used(version) and _is_used(after):
+            found += _compare_versions(path, version, after)
+            found += _compare_schemas(path, _get_root(version), _get_root(after))
+    return sorted(
+        _soften(finding) if ratcheting and finding.rule == 'rule-added' else finding
+        for finding in found)
+
+
+def _soften(finding: Finding) -> Finding:
+    return find(finding.rule, finding.path, finding.text, level='warning')
+
+
+def _is_used(version: Mapping[str, Any]) -> bool:
+    return bool(version['served'] or version['storage'])
+
+
+def _get_root(version: Mapping[str, Any]) -> Schema:
+    return {**version['schema']['openAPIV3Schema'], 'x-kubernetes-embedded-resource': True}
+
+
+def _compare_specs(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
+    if old['scope'] != new['scope']:
+        yield find('scope-changed', path,
+                   f"The scope was {old['scope']}, and is {new['scope']}.")
+    before, after = old['names'], new['names']
+    for key in ('kind', 'listKind'):
+        was, now = (names.get(key) or f"{names['kind']}List" for names in (before, after))
+        if was != now:
+            yield find('kind-changed', path, f"The {key} was {was}, and is {now}.")
+    was, now = (names.get('singular') or names['kind'].lower() for names in (before, after))
+    gone = {was} - {now}
+    for key in ('shortNames', 'categories'):
+        gone |= {*(before.get(key) or ())} - {*(after.get(key) or ())}
+    for each in sorted(gone):
+        yield find('name-removed', path, f"The name {each!r} is gone.")
+    if _get_strategy(old) == 'Webhook' != _get_strategy(new):
+        yield find('conversion-removed', path, "No webhook converts the versions any more.")
+    if old.get('preserveUnknownFields') and not new.get('preserveUnknownFields'):
+        yield find('unknown-fields-removed', path,
+                   "Fields that the schema does not mention were kept, and are removed now.")
+
+
+def _get_strategy(spec: Mapping[str, Any]) -> str:
+    return str((spec.get('conversion') or {}).get('strategy', 'None'))
+
+
+def _compare_stored(
+        path: str, old: Definition, versions: Mapping[str, Mapping[str, Any]],
+) -> Iterator[Finding]:
+    stored = [version['name'] for version in old['spec']['versions'] if version['storage']]
+    for name in stored:
+        if name in versions and not versions[name]['storage']:
+            yield find('storage-version-changed', f'{path}/{name}',
+                       "Objects were stored in this version, and are in another one now. Migrate "
+                       "the stored objects before this version is removed.")
+    for name in sorted({*stored, *(old.get('status', {}).get('storedVersions') or ())}):
+        if name not in versions:
+            yield find('stored-version-removed', f'{path}/{name}',
+                       "Objects can be stored in this version, and it is removed. Keep it, with "
+                       "`served: false`, until the objects are migrated.")
+
+
+def _compare_versions(
+        path: str, old: Mapping[str, Any], new: Mapping[str, Any],
+) -> Iterator[Finding]:
+    was, now = old.get('subresources') or {}, new.get('subresources') or {}
+    for name in sorted(was.keys() - now.keys()):
+        yield find('subresource-removed', path, f"The subresource {name!r} is gone.")
+    if 'status' in now and 'status' not in was:
+        yield find('status-subresource-added', path,
+                   "The status becomes a subresource: clients that write it together with the "
+                   "rest of the object write it to nowhere now.")
+    if 'scale' in was and 'scale' in now:
+        for key in sorted({**was['scale'], **now['scale']}):
+            if was['scale'].get(key) != now['scale'].get(key):
+                yield find('scale-changed', path,
+                           f"The {key} of the subresource 'scale' was {was['scale'].get(key)}, "
+                           f"and is {now['scale'].get(key)}.")
+    selectable = {field['jsonPath'] for field in new.get('selectableFields') or ()}
+    for field in old.get('selectableFields') or ():
+        if field['jsonPath'] not in selectable:
+            yield find('selectable-field-removed', f'{path}{field["jsonPath"]}',
+                       "Objects could be selected by this field, and cannot any more.")
+
+
+def _compare_schemas(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    """Compare the schemas of the same value: the values themselves, and what is in them."""
+    if (was := _get_type(old)) != (now := _get_type(new)):
+        yield find('type-changed', path, f"The type was {was}, and is {now}.")
+        return
+    yield from _compare_values(path, old, new)
+    yield from _compare_bounds(path, old, new)
+    yield from _compare_rules(path, old, new)
+    yield from _compare_structure(path, old, new)
+    yield from _compare_fields(path, old, new)
+    yield from _compare_required(path, old, new)
+    if 'items' in old and 'items' in new:
+        yield from _compare_schemas(f'{path}[*]', old['items'], new['items'])
+
+
+def _get_type(schema: Schema) -> str:
+    if schema.get('x-kubernetes-int-or-string'):
+        return 'integer or string'
+    return schema.get('type') or 'anything'
+
+
+def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    if old.get('format') != new.get('format'):
+        yield find('format-changed', path,
+                   f"The format was {_show(old, 'format')}, and is {_show(new, 'format')}.")
+    if 'enum' in new:
+        was, now = ({json.dumps(value, sort_keys=True) for value in schema.get('enum', ())}
+                    for schema in (old, new))
+        if 'enum' not in old:
+            yield find('enum-narrowed', path,
+                       f"Any value was allowed, and only {', '.join(sorted(now))} is now.")
+        elif was - now:
+            yield find('enum-narrowed', path,
+                       f"{', '.join(sorted(was - now))} was allowed, and is not any more.")
+        if 'enum' in old and now - was:
+            yield find('enum-widened', path, f"{', '.join(sorted(now - was))} is new.")
+    if new.get('pattern') and old.get('pattern') != new['pattern']:
+        yield find('pattern-changed', path,
+                   f"The pattern was {_show(old, 'pattern')}, and is {_show(new, 'pattern')}.")
+    if old.get('nullable') and not new.get('nullable'):
+        yield find('nullable-removed', path, "null was allowed, and is not any more.")
+    if _show(old, 'default') != _show(new, 'default'):
+        yield find('default-changed', path,
+                   f"The default was {_show(old, 'default')}, and is {_show(new, 'default')}.")
+    for key in ('allOf', 'anyOf', 'oneOf', 'not'):
+        if new.get(key) and old.get(key) != new[key] and not (
+                new[key] == INT_OR_STRING and new.get('x-kubernetes-int-or-string')):
+            yield find('combination-changed', path,
+                       f"{key} was {_show(old, key)}, and is {_show(new, key)}.")
+
+
+def _show(schema: Schema, key: str) -> str:
+    return json.dumps(schema[key], sort_keys=True) if key in schema else "none"
+
+
+def _compare_bounds(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    tightened = [key for key, none in LOWER_BOUNDS.items()
+                 if _get_bound(new, key, none) > _get_bound(old, key, none)]
+    tightened += [key for key, none in UPPER_BOUNDS.items()
+                  if _get_bound(new, key, none, sign=-1) > _get_bound(old, key, none, sign=-1)]
+    if 'multipleOf' in new and old.get('multipleOf', math.nan) % new['multipleOf'] != 0:
+        tightened.append('multipleOf')
+    for key in tightened:
+        yield find('bounds-tightened', path,
+                   f"{key} was {_show_bound(old, key)}, and is {_show_bound(new, key)}.")
+
+
+def _get_bound(schema: Schema, key: str, none: float, *, sign: int = 1) -> tuple[float, bool]:
+    """Get a bound, so that stricter ones are greater. Upper bounds have a negative sign."""
+    return sign * schema.get(key, none), _is_exclusive(schema, key)
+
+
+def _show_bound(schema: Schema, key: str) -> str:
+    return f"{_show(schema, key)}{' (exclusive)' if _is_exclusive(schema, key) else ''}"
+
+
+def _is_exclusive(schema: Schema, key: str) -> bool:
+    return key in schema and bool(schema.get(f'exclusive{key.capitalize()}'))
+
+
+def _compare_rules(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    known = {rule['rule'] for rule in old.get('x-kubernetes-validations') or ()}
+    for rule in new.get('x-kubernetes-validations') or ():
+        if rule['rule'] not in known:
+            transitional = re.search(r'\boldSelf\b', rule['rule'])
+            yield find('rule-added', path, f"The rule is new: {rule['rule']}",
+                       level='warning' if transitional else None)
+
+
+def _compare_structure(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    was, now = (_describe_list(schema) for schema in (old, new))
+    if was != now:
+        yield find('list-type-changed', path, f"The list was {was}, and is {now}.")
+    was, now = (schema.get('x-kubernetes-map-type', 'granular') for schema in (old, new))
+    if was != now:
+        yield find('map-type-changed', path, f"The map was {was}, and is {now}.")
+    was, now = (schema.get('x-kubernetes-embedded-resource', False) for schema in (old, new))
+    if was != now:
+        yield find('embedding-changed', path,
+                   "The value becomes an embedded resource." if now else
+                   "The value was an embedded resource, and is not any more.")
+
+
+def _describe_list(schema: Schema) -> str:
+    keys = schema.get('x-kubernetes-list-map-keys') or ()
+    by = f" by {', '.join(sorted(keys))}" if keys else ''
+    return f"{schema.get('x-kubernetes-list-type', 'atomic')}{by}"
+
+
+def _compare_fields(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    """
+    Compare the fields of objects, and the values of maps.
+
+    Of the values without a schema, the API keeps any (``x-kubernetes-preserve-unknown-fields``), or
+    none.
+    """
+    olds, news = _get_properties(old), _get_properties(new)
+    old_rest, new_rest = _get_rest(old), _get_rest(new)
+    for key in {**olds, **news}:
+        before, after = olds.get(key, old_rest), news.get(key, new_rest)
+        place = add_key(path, key)
+        if before is not None and after is None:
+            yield find('field-removed', place, "The field is gone.")
+        elif before is not None and after is not None and after is not ANYTHING:
+            yield from _compare_schemas(place, before, after)
+    if old_rest is ANYTHING and new_rest is None:
+        yield find('unknown-fields-removed', path,
+                   "Fields that the schema does not mention were kept, and are removed now.")
+    elif old_rest is not None and new_rest is None:
+        yield find('field-removed', f'{path}[*]', "The values of the map are gone.")
+    elif old_rest is not None and new_rest is not None and new_rest is not ANYTHING:
+        yield from _compare_schemas(f'{path}[*]', old_rest, new_rest)
+
+
+def _get_properties(schema: Schema) -> Mapping[str, Schema]:
+    declared: Mapping[str, Schema] = schema.get('properties') or {}
+    if not schema.get('x-kubernetes-embedded-resource'):
+        return declared
+    meta: Any = IMPLIED['metadata']
+    fields = {**meta['properties'], **(declared.get('metadata', {}).get('properties') or {})}
+    return {**IMPLIED, **declared, 'metadata': {
+        **declared.get('metadata', {}), **meta, 'properties': fields}}
+
+
+def _get_rest(schema: Schema) -> Schema | None:
+    """Get the schema of the fields that are not declared, if they are kept at all."""
+    if schema.get('additionalProperties'):
+        rest: Any = schema['additionalProperties']
+        return ANYTHING if rest is True else rest
+    return ANYTHING if schema.get('x-kubernetes-preserve-unknown-fields') else None
+
+
+def _compare_required(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+    for key in sorted(_get_required(new) - _get_required(old)):
+        yield find('required-added', add_key(path, key),
+                   "The field was optional, and is required now.")
+
+
+def _get_required(schema: Schema) -> set[str]:
+    """Get the fields that must be given; the API itself fills in those with defaults."""
+    properties = _get_properties(schema)
+    return {key for key in schema.get('required') or ()
+            if 'default' not in properties.get(key, {})}
