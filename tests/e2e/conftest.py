@@ -19,6 +19,7 @@ import pytest
 import kopf
 from tests.e2e.clusters import run_cluster
 from tests.e2e.journals import Journal
+from tests.e2e.judges import Judge
 from tests.e2e.kubes import Kind, Kube
 from tests.e2e.operators import EmbeddedOperator, Operator
 from tests.e2e.replicas import Replicas, delete_lease
@@ -91,6 +92,19 @@ async def make_kind(kube: Kube) -> AsyncIterator[Callable[..., Awaitable[Kind]]]
     yield make
     for kind in kinds:
         await kube.delete_kind(kind)
+
+
+@pytest.fixture()
+async def minor(kube: Kube) -> int:
+    """The minor version of Kubernetes."""
+    version = await kube.request('GET', '/version')
+    return int(version['minor'].rstrip('+'))
+
+
+@pytest.fixture()
+async def judge(kube: Kube, make_kind: Callable[..., Awaitable[Kind]]) -> Judge:
+    """A kind whose schema the test can change."""
+    return Judge(kube, await make_kind())
 
 
 @pytest.fixture(scope='session')

@@ -45,7 +45,7 @@ def compare(old: Definition, new: Definition, *, ratcheting: bool = False) -> li
             found.append(find('version-gone', path, "The version was served, and is not any more."))
         if after and _is_used(version) and _is_used(after):
             found += _compare_versions(path, version, after)
-            found += _compare_schemas(path, _get_root(version), _get_root(after))
+            found += compare_schemas(path, get_root(version), get_root(after))
     return sorted(
         _soften(finding) if ratcheting and finding.rule == 'rule-added' else finding
         for finding in found)
@@ -59,7 +59,8 @@ def _is_used(version: Mapping[str, Any]) -> bool:
     return bool(version['served'] or version['storage'])
 
 
-def _get_root(version: Mapping[str, Any]) -> Schema:
+def get_root(version: Mapping[str, Any]) -> Schema:
+    """Get the schema of the whole object: it is as that of an embedded one, also if not said."""
     return {**version['schema']['openAPIV3Schema'], 'x-kubernetes-embedded-resource': True}
 
 
@@ -78,14 +79,15 @@ def _compare_specs(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
         gone |= {*(before.get(key) or ())} - {*(after.get(key) or ())}
     for each in sorted(gone):
         yield find('name-removed', path, f"The name {each!r} is gone.")
-    if _get_strategy(old) == 'Webhook' != _get_strategy(new):
+    if get_strategy(old) == 'Webhook' != get_strategy(new):
         yield find('conversion-removed', path, "No webhook converts the versions any more.")
     if old.get('preserveUnknownFields') and not new.get('preserveUnknownFields'):
         yield find('unknown-fields-removed', path,
                    "Fields that the schema does not mention were kept, and are removed now.")
 
 
-def _get_strategy(spec: Mapping[str, Any]) -> str:
+def get_strategy(spec: Mapping[str, Any]) -> str:
+    """Get the strategy by which objects are converted between versions."""
     return str((spec.get('conversion') or {}).get('strategy', 'None'))
 
 
@@ -128,7 +130,7 @@ def _compare_versions(
                        "Objects could be selected by this field, and cannot any more.")
 
 
-def _compare_schemas(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
+def compare_schemas(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     """Compare the schemas of the same value: the values themselves, and what is in them."""
     if (was := _get_type(old)) != (now := _get_type(new)):
         yield find('type-changed', path, f"The type was {was}, and is {now}.")
@@ -140,7 +142,7 @@ def _compare_schemas(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     yield from _compare_fields(path, old, new)
     yield from _compare_required(path, old, new)
     if 'items' in old and 'items' in new:
-        yield from _compare_schemas(f'{path}[*]', old['items'], new['items'])
+        yield from compare_schemas(f'{path}[*]', old['items'], new['items'])
 
 
 def _get_type(schema: Schema) -> str:
@@ -252,14 +254,14 @@ def _compare_fields(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
         if before is not None and after is None:
             yield find('field-removed', place, "The field is gone.")
         elif before is not None and after is not None and after is not ANYTHING:
-            yield from _compare_schemas(place, before, after)
+            yield from compare_schemas(place, before, after)
     if old_rest is ANYTHING and new_rest is None:
         yield find('unknown-fields-removed', path,
                    "Fields that the schema does not mention were kept, and are removed now.")
     elif old_rest is not None and new_rest is None:
         yield find('field-removed', f'{path}[*]', "The values of the map are gone.")
     elif old_rest is not None and new_rest is not None and new_rest is not ANYTHING:
-        yield from _compare_schemas(f'{path}[*]', old_rest, new_rest)
+        yield from compare_schemas(f'{path}[*]', old_rest, new_rest)
 
 
 def _get_properties(schema: Schema) -> Mapping[str, Schema]:

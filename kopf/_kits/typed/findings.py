@@ -3,7 +3,7 @@ The rules for custom resource definitions, and what is found by them.
 """
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 Level = Literal['error', 'warning']
@@ -108,10 +108,42 @@ COMPATIBILITY: Sequence[Rule] = (
 )
 """What is incompatible with what was there before: see `compatibility.compare`."""
 
-LINT: Sequence[Rule] = ()
+LINT: Sequence[Rule] = (
+    Rule('description-missing', 'warning', "`kubectl explain` has nothing to say about a field",
+         ['conventions']),
+    Rule('name-not-camel-case', 'warning', "fields are named like `maxReplicas`", ['conventions']),
+    Rule('boolean-field', 'warning', "a boolean has no room for a third value: an enum has",
+         ['conventions']),
+    Rule('float-field', 'warning',
+         "floating-point numbers do not survive round trips: use an integer or a quantity",
+         ['conventions']),
+    Rule('map-of-objects', 'warning',
+         "a list with `x-kubernetes-list-type: map` says what the keys are", ['conventions']),
+    Rule('phase-field', 'warning', "phases cannot be extended: use conditions", ['conventions']),
+    Rule('conditions-not-by-type', 'warning',
+         "`status.conditions` is a list with `x-kubernetes-list-type: map`, by `type`",
+         ['conventions']),
+    Rule('list-without-type', 'warning',
+         "server-side apply replaces a list as a whole, unless its type is declared", ['apply']),
+    Rule('status-without-subresource', 'warning',
+         "without the subresource, users and the operator overwrite each other", ['conventions']),
+    Rule('rule-without-bounds', 'warning',
+         "the API can refuse a rule in CEL on a list, a map, or a string of any length",
+         ['KEP-2876']),
+    Rule('versions-differ', 'warning',
+         "without a conversion, a field of one version is lost or refused in another one",
+         ['crdify', 'versioning']),
+)
 """What the conventions of the API advise against: see `linting.lint`."""
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in (*COMPATIBILITY, *LINT)}
+ENFORCEMENT: Sequence[Rule] = (
+    Rule('not-enforced', 'warning', "the API server of `--kubernetes` ignores a part of the schema",
+         ['API', 'KEP-2876', 'KEP-4358']),
+)
+"""What older versions of Kubernetes ignore: see `enforcement.find_unenforced`."""
+
+RULES: Mapping[str, Rule] = {
+    rule.name: rule for rule in (*COMPATIBILITY, *LINT, *ENFORCEMENT)}
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -135,6 +167,22 @@ class Finding:
 def find(rule: str, path: str, text: str, *, level: Level | None = None) -> Finding:
     """Make a finding, of the level of its rule unless another one is given."""
     return Finding(path, rule, level or RULES[rule].level, text)
+
+
+def iter_schemas(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Iterate over a schema and all schemas in it, with their paths."""
+    yield path, schema
+    for place, sub in iter_children(path, schema):
+        yield from iter_schemas(place, sub)
+
+
+def iter_children(path: str, schema: Schema) -> Iterator[tuple[str, Schema]]:
+    """Iterate over the schemas of the fields, the items, and the values of a map."""
+    for key, sub in (schema.get('properties') or {}).items():
+        yield add_key(path, key), sub
+    for key in ('items', 'additionalProperties'):
+        if isinstance(schema.get(key), Mapping):
+            yield f'{path}[*]', schema[key]
 
 
 def add_key(path: str, key: str) -> str:

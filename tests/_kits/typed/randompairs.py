@@ -57,7 +57,7 @@ def make_value(rng: random.Random, schema: Any) -> Any:
 def _make_fields(rng: random.Random, schema: Any) -> Any:
     fields = {key: make_value(rng, sub) for key, sub in schema.get('properties', {}).items()
               if key in schema.get('required', ()) or rng.random() < 0.7}
-    for key in 'xyz':
+    for key in sorted({*'xyz'} - {*schema.get('properties', {})}):
         if rng.random() < 0.5 and 'additionalProperties' in schema:
             fields[key] = make_value(rng, schema['additionalProperties'])
         elif rng.random() < 0.5 and schema.get('x-kubernetes-preserve-unknown-fields'):
