@@ -160,6 +160,11 @@ class Finding:
     level: Level
     text: str
 
+    @property
+    def key(self) -> str:
+        """The rule and the path, as ``--allow`` has them."""
+        return f'{self.rule}:{self.path}'
+
     def __str__(self) -> str:
         return f"{self.level}: {self.path}: {self.text} [{self.rule}]"
 

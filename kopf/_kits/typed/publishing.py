@@ -1,0 +1,240 @@
+"""
+What ``kopf crd`` does with definitions: compare them with others, check them, apply them.
+"""
+import contextlib
+import dataclasses
+import difflib
+import pathlib
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import yaml
+
+from kopf._cogs.clients import api, applying, errors, vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import references
+from kopf._core.intents import registries
+from kopf._kits import commanding
+from kopf._kits.typed import compatibility, enforcement, linting
+from kopf._kits.typed.findings import LINT, RULES, Definition, Finding, find
+
+CLUSTER = 'cluster'
+"""What to compare with, instead of a file."""
+
+MANAGER = 'kopf'
+"""The field manager of the applied definitions, as of all that Kopf writes."""
+
+LINTED, DRIFTED, INCOMPATIBLE = 1, 3, 4
+"""The exit codes."""
+
+DEFINITIONS = references.Resource(
+    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', kind='CustomResourceDefinition',
+    namespaced=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """
+    The options of ``kopf crd`` for what is more than printing.
+
+    ``against`` is a file, a folder, or ``cluster``; ``drift`` is a file or a folder; ``allow`` has
+    items such as ``RULE:PATH``; ``kubernetes`` is a minor version.
+    """
+
+    against: str | None = None
+    allow: Collection[str] = ()
+    drift: pathlib.Path | None = None
+    lint: bool = False
+    kubernetes: int | None = None
+    apply: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What to print, and the exit code: 0 if nothing is wrong."""
+
+    lines: Sequence[str]
+    code: int
+
+
+def check(
+        definitions: Sequence[Definition],
+        options: Options,
+        *,
+        existing: Sequence[Definition] | None = None,
+        minor: int | None = None,
+) -> Report:
+    """
+    Check definitions as the options say.
+
+    ``existing`` are the definitions of the cluster, if it is the cluster to compare with; ``minor``
+    is its minor version of Kubernetes, unless the options have one.
+
+    :raises CommandError: if a file cannot be read, or there is no such rule as is to be allowed.
+    """
+    if unknown := sorted(each for each in options.allow if each.partition(':')[0] not in RULES):
+        raise commanding.CommandError(
+            f"There is no such rule as in --allow={unknown[0]}. Write RULE:PATH, with one of the "
+            f"rules {', '.join(RULES)}")
+    if options.against not in (None, CLUSTER):
+        existing = read(pathlib.Path(options.against))
+    minor = minor if options.kubernetes is None else options.kubernetes
+    found = [*_compare_all(existing or (), definitions, options, minor)]
+    for definition in definitions:
+        found += linting.lint(definition) if options.lint else ()
+        if options.kubernetes is not None:
+            found += enforcement.find_unenforced(definition, options.kubernetes)
+    lines = [f"allowed: {finding}" if finding.key in options.allow else str(finding)
+             for finding in found]
+    lines += [f"note: --allow={key} is not needed: there is no such finding."
+              for key in options.allow if key not in {finding.key for finding in found}]
+    codes = {finding.key: _get_code(finding) for finding in found
+             if finding.key not in options.allow}
+    if example := next((key for key, code in codes.items() if code == INCOMPATIBLE), None):
+        lines.append(f"Make incompatible changes in a new version. To accept one nevertheless: "
+                     f"--allow='{example}'")
+    drift = [*_find_drift(definitions, options.drift)] if options.drift is not None else []
+    return Report([*lines, *drift], max([*codes.values(), DRIFTED if drift else 0]))
+
+
+def _get_code(finding: Finding) -> int:
+    if finding.level == 'error':
+        return INCOMPATIBLE
+    return LINTED if RULES[finding.rule] in LINT else 0
+
+
+def _compare_all(
+        existing: Sequence[Definition],
+        definitions: Sequence[Definition],
+        options: Options,
+        minor: int | None,
+) -> Iterator[Finding]:
+    known = _by_name(definitions)
+    for name, old in _by_name(existing).items():
+        if name in known:
+            yield from compatibility.compare(
+                old, known[name],
+                ratcheting=minor is not None and minor >= enforcement.RATCHETING_SINCE)
+        else:
+            yield find('definition-removed', name, "The kind is not declared any more.")
+
+
+def _find_drift(definitions: Sequence[Definition], path: pathlib.Path) -> Iterator[str]:
+    """Find what the file has in another way than the code, as a diff."""
+    declared, written = _by_name(definitions), _by_name(read(path))
+    for name in sorted({*declared, *written}):
+        before, after = (_dump(there[name]).splitlines() if name in there else []
+                         for there in (written, declared))
+        yield from difflib.unified_diff(
+            before, after, f'{path}: {name}', f'declared: {name}', lineterm='')
+
+
+def _dump(definition: Definition) -> str:
+    """Get the text of a definition without what the cluster adds."""
+    metadata = {**definition['metadata']}
+    metadata.pop('creationTimestamp', None)
+    content = {key: value for key, value in definition.items() if key != 'status'}
+    return yaml.safe_dump({**content, 'metadata': metadata})
+
+
+def _by_name(definitions: Sequence[Definition]) -> dict[str, Definition]:
+    return {definition['metadata']['name']: definition for definition in definitions}
+
+
+def read(path: pathlib.Path) -> list[Definition]:
+    """
+    Read the definitions of a YAML file, or of those of a folder. Other objects are ignored.
+
+    :raises CommandError: if there are none, or they are not of ``apiextensions.k8s.io/v1``.
+    """
+    try:
+        paths = sorted(path.glob('*.y*ml')) if path.is_dir() else [path]
+        documents = [document for each in paths
+                     for document in yaml.safe_load_all(each.read_text('utf-8'))]
+    except (OSError, ValueError, yaml.YAMLError) as e:
+        raise commanding.CommandError(f"{path} cannot be read as YAML: {e}") from e
+    definitions = [obj for document in documents for obj in _iter_definitions(document)]
+    if not definitions:
+        raise commanding.CommandError(f"{path} has no CustomResourceDefinition in it.")
+    for definition in definitions:
+        if not _is_complete(definition):
+            raise commanding.CommandError(
+                f"{path} has a CustomResourceDefinition that is incomplete, or not of "
+                f"apiextensions.k8s.io/v1. Write it anew: kopf crd FILE... -o {path}")
+    return definitions
+
+
+def _iter_definitions(obj: Any) -> Iterator[Any]:
+    match obj:
+        case {'kind': 'CustomResourceDefinition'}:
+            yield obj
+        case {'kind': 'List', 'items': list(items)}:
+            for item in items:
+                yield from _iter_definitions(item)
+
+
+def _is_complete(obj: Any) -> bool:
+    match obj:
+        case {'apiVersion': 'apiextensions.k8s.io/v1', 'metadata': {'name': str()}, 'spec': {
+                'names': {'kind': str()}, 'scope': str(), 'versions': list(versions)}}:
+            for version in versions:
+                match version:
+                    case {'name': str(), 'served': bool(), 'storage': bool(),
+                          'schema': {'openAPIV3Schema': dict()}}:
+                        continue
+                return False
+            return True
+    return False
+
+
+async def publish(
+        definitions: Sequence[Definition],
+        options: Options,
+        *,
+        registry: registries.OperatorRegistry | None = None,
+        settings: configuration.OperatorSettings | None = None,
+        vault: vaults.Vault | None = None,
+) -> Report:
+    """
+    Check definitions as `check` does, also against those of the cluster; then apply them, if they
+    are to be applied, and nothing is wrong.
+
+    :raises CommandError: as `check` does, or if the API server refuses something.
+    :raises LoginError: if there are no credentials.
+    """
+    settings = settings if settings is not None else configuration.OperatorSettings()
+    try:
+        async with commanding.connect(
+                registry=registry, settings=settings, vault=vault) as (client, _):
+            version = await client.request('GET', '/version')
+            existing = [await _fetch(client, name) for name in _by_name(definitions)
+                        if options.against == CLUSTER]
+            report = check(
+                definitions, options, existing=[each for each in existing if each is not None],
+                minor=enforcement.parse_version(version['gitVersion']))
+            if not options.apply or report.code:
+                return report
+            lines = [await _apply(client, definition) for definition in definitions]
+            return Report([*report.lines, *lines], 0)
+    except errors.APIError as e:
+        raise commanding.CommandError(f"The definitions cannot be read or applied: {e}") from e
+
+
+async def _fetch(client: api.Client, name: str) -> Definition | None:
+    with contextlib.suppress(errors.APINotFoundError):
+        found: Definition = await client.request('GET', f'{DEFINITIONS.get_url()}/{name}')
+        return found
+    return None
+
+
+async def _apply(client: api.Client, definition: Definition) -> str:
+    name = definition['metadata']['name']
+    try:
+        await applying.apply(
+            client, resource=DEFINITIONS, manifest=definition, manager=MANAGER, force=False)
+    except errors.APIConflictError as e:
+        raise commanding.CommandError(
+            f"{name} cannot be applied, as others manage the same fields: {e} To take the fields "
+            f"over: kopf crd FILE... | kubectl apply --server-side --force-conflicts "
+            f"--field-manager={MANAGER} -f -") from e
+    return f"Applied {name}."
