@@ -1,6 +1,7 @@
 """
 Whether a definition of a kind can follow another one, with clients and objects as they are.
 """
+import dataclasses
 import json
 import math
 import re
@@ -22,6 +23,9 @@ IMPLIED: Mapping[str, Schema] = {
 
 LOWER_BOUNDS = {'minimum': -math.inf, 'minLength': 0, 'minItems': 0, 'minProperties': 0}
 UPPER_BOUNDS = dict.fromkeys(('maximum', 'maxLength', 'maxItems', 'maxProperties'), math.inf)
+
+
+UNKNOWN_REMOVED = "Fields that the schema does not mention were kept, and are removed now."
 
 
 def compare(old: Definition, new: Definition, *, ratcheting: bool = False) -> list[Finding]:
@@ -47,12 +51,8 @@ def compare(old: Definition, new: Definition, *, ratcheting: bool = False) -> li
             found += _compare_versions(path, version, after)
             found += compare_schemas(path, get_root(version), get_root(after))
     return sorted(
-        _soften(finding) if ratcheting and finding.rule == 'rule-added' else finding
-        for finding in found)
-
-
-def _soften(finding: Finding) -> Finding:
-    return find(finding.rule, finding.path, finding.text, level='warning')
+        dataclasses.replace(each, level='warning') if ratcheting and each.rule == 'rule-added'
+        else each for each in found)
 
 
 def _is_used(version: Mapping[str, Any]) -> bool:
@@ -65,25 +65,27 @@ def get_root(version: Mapping[str, Any]) -> Schema:
 
 
 def _compare_specs(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Finding]:
-    if old['scope'] != new['scope']:
-        yield find('scope-changed', path,
-                   f"The scope was {old['scope']}, and is {new['scope']}.")
     before, after = old['names'], new['names']
-    for key in ('kind', 'listKind'):
-        was, now = (names.get(key) or f"{names['kind']}List" for names in (before, after))
-        if was != now:
-            yield find('kind-changed', path, f"The {key} was {was}, and is {now}.")
-    was, now = (names.get('singular') or names['kind'].lower() for names in (before, after))
-    gone = {was} - {now}
-    for key in ('shortNames', 'categories'):
-        gone |= {*(before.get(key) or ())} - {*(after.get(key) or ())}
-    for each in sorted(gone):
-        yield find('name-removed', path, f"The name {each!r} is gone.")
+    yield from _find_change('scope-changed', path, "The scope", old['scope'], new['scope'])
+    yield from _find_change('kind-changed', path, "The kind", before['kind'], after['kind'])
+    lists = [names.get('listKind') or f"{names['kind']}List" for names in (before, after)]
+    yield from _find_change('kind-changed', path, "The kind of lists", *lists)
+    for name in sorted(_get_names(before) - _get_names(after)):
+        yield find('name-removed', path, f"The name {name!r} is gone.")
     if get_strategy(old) == 'Webhook' != get_strategy(new):
         yield find('conversion-removed', path, "No webhook converts the versions any more.")
     if old.get('preserveUnknownFields') and not new.get('preserveUnknownFields'):
-        yield find('unknown-fields-removed', path,
-                   "Fields that the schema does not mention were kept, and are removed now.")
+        yield find('unknown-fields-removed', path, UNKNOWN_REMOVED)
+
+
+def _get_names(names: Mapping[str, Any]) -> set[str]:
+    return {names.get('singular') or names['kind'].lower(), *(names.get('shortNames') or ()),
+            *(names.get('categories') or ())}
+
+
+def _find_change(rule: str, path: str, what: str, was: Any, now: Any) -> Iterator[Finding]:
+    if was != now:
+        yield find(rule, path, f"{what} was {was}, and is {now}.")
 
 
 def get_strategy(spec: Mapping[str, Any]) -> str:
@@ -119,10 +121,8 @@ def _compare_versions(
                    "rest of the object write it to nowhere now.")
     if 'scale' in was and 'scale' in now:
         for key in sorted({**was['scale'], **now['scale']}):
-            if was['scale'].get(key) != now['scale'].get(key):
-                yield find('scale-changed', path,
-                           f"The {key} of the subresource 'scale' was {was['scale'].get(key)}, "
-                           f"and is {now['scale'].get(key)}.")
+            yield from _find_change('scale-changed', path, f"The {key} of the subresource 'scale'",
+                                    was['scale'].get(key), now['scale'].get(key))
     selectable = {field['jsonPath'] for field in new.get('selectableFields') or ()}
     for field in old.get('selectableFields') or ():
         if field['jsonPath'] not in selectable:
@@ -132,17 +132,15 @@ def _compare_versions(
 
 def compare_schemas(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     """Compare the schemas of the same value: the values themselves, and what is in them."""
-    if (was := _get_type(old)) != (now := _get_type(new)):
-        yield find('type-changed', path, f"The type was {was}, and is {now}.")
-        return
-    yield from _compare_values(path, old, new)
-    yield from _compare_bounds(path, old, new)
-    yield from _compare_rules(path, old, new)
-    yield from _compare_structure(path, old, new)
-    yield from _compare_fields(path, old, new)
-    yield from _compare_required(path, old, new)
-    if 'items' in old and 'items' in new:
-        yield from compare_schemas(f'{path}[*]', old['items'], new['items'])
+    yield from _find_change('type-changed', path, "The type", _get_type(old), _get_type(new))
+    if _get_type(old) == _get_type(new):
+        yield from _compare_values(path, old, new)
+        yield from _compare_bounds(path, old, new)
+        yield from _compare_rules(path, old, new)
+        yield from _compare_structure(path, old, new)
+        yield from _compare_fields(path, old, new)
+        if 'items' in old and 'items' in new:
+            yield from compare_schemas(f'{path}[*]', old['items'], new['items'])
 
 
 def _get_type(schema: Schema) -> str:
@@ -152,9 +150,8 @@ def _get_type(schema: Schema) -> str:
 
 
 def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
-    if old.get('format') != new.get('format'):
-        yield find('format-changed', path,
-                   f"The format was {_show(old, 'format')}, and is {_show(new, 'format')}.")
+    for rule, key in (('format-changed', 'format'), ('default-changed', 'default')):
+        yield from _find_change(rule, path, f"The {key}", _show(old, key), _show(new, key))
     if 'enum' in new:
         was, now = ({json.dumps(value, sort_keys=True) for value in schema.get('enum', ())}
                     for schema in (old, new))
@@ -166,19 +163,13 @@ def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
                        f"{', '.join(sorted(was - now))} was allowed, and is not any more.")
         if 'enum' in old and now - was:
             yield find('enum-widened', path, f"{', '.join(sorted(now - was))} is new.")
-    if new.get('pattern') and old.get('pattern') != new['pattern']:
-        yield find('pattern-changed', path,
-                   f"The pattern was {_show(old, 'pattern')}, and is {_show(new, 'pattern')}.")
     if old.get('nullable') and not new.get('nullable'):
         yield find('nullable-removed', path, "null was allowed, and is not any more.")
-    if _show(old, 'default') != _show(new, 'default'):
-        yield find('default-changed', path,
-                   f"The default was {_show(old, 'default')}, and is {_show(new, 'default')}.")
-    for key in ('allOf', 'anyOf', 'oneOf', 'not'):
-        if new.get(key) and old.get(key) != new[key] and not (
+    for key in ('pattern', 'allOf', 'anyOf', 'oneOf', 'not'):
+        if new.get(key) and not (
                 new[key] == INT_OR_STRING and new.get('x-kubernetes-int-or-string')):
-            yield find('combination-changed', path,
-                       f"{key} was {_show(old, key)}, and is {_show(new, key)}.")
+            rule = 'pattern-changed' if key == 'pattern' else 'combination-changed'
+            yield from _find_change(rule, path, key, _show(old, key), _show(new, key))
 
 
 def _show(schema: Schema, key: str) -> str:
@@ -220,17 +211,14 @@ def _compare_rules(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
 
 
 def _compare_structure(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
-    was, now = (_describe_list(schema) for schema in (old, new))
-    if was != now:
-        yield find('list-type-changed', path, f"The list was {was}, and is {now}.")
-    was, now = (schema.get('x-kubernetes-map-type', 'granular') for schema in (old, new))
-    if was != now:
-        yield find('map-type-changed', path, f"The map was {was}, and is {now}.")
-    was, now = (schema.get('x-kubernetes-embedded-resource', False) for schema in (old, new))
-    if was != now:
-        yield find('embedding-changed', path,
-                   "The value becomes an embedded resource." if now else
-                   "The value was an embedded resource, and is not any more.")
+    yield from _find_change(
+        'list-type-changed', path, "The list", _describe_list(old), _describe_list(new))
+    key = 'x-kubernetes-map-type'
+    yield from _find_change('map-type-changed', path, "The map", *(
+        schema.get(key, 'granular') for schema in (old, new)))
+    key = 'x-kubernetes-embedded-resource'
+    yield from _find_change('embedding-changed', path, key, *(
+        bool(schema.get(key)) for schema in (old, new)))
 
 
 def _describe_list(schema: Schema) -> str:
@@ -248,6 +236,9 @@ def _compare_fields(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     """
     olds, news = _get_properties(old), _get_properties(new)
     old_rest, new_rest = _get_rest(old), _get_rest(new)
+    for key in sorted(_get_required(new) - _get_required(old)):
+        yield find('required-added', add_key(path, key),
+                   "The field was optional, and is required now.")
     for key in {**olds, **news}:
         before, after = olds.get(key, old_rest), news.get(key, new_rest)
         place = add_key(path, key)
@@ -256,8 +247,7 @@ def _compare_fields(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
         elif before is not None and after is not None and after is not ANYTHING:
             yield from compare_schemas(place, before, after)
     if old_rest is ANYTHING and new_rest is None:
-        yield find('unknown-fields-removed', path,
-                   "Fields that the schema does not mention were kept, and are removed now.")
+        yield find('unknown-fields-removed', path, UNKNOWN_REMOVED)
     elif old_rest is not None and new_rest is None:
         yield find('field-removed', f'{path}[*]', "The values of the map are gone.")
     elif old_rest is not None and new_rest is not None and new_rest is not ANYTHING:
@@ -280,12 +270,6 @@ def _get_rest(schema: Schema) -> Schema | None:
         rest: Any = schema['additionalProperties']
         return ANYTHING if rest is True else rest
     return ANYTHING if schema.get('x-kubernetes-preserve-unknown-fields') else None
-
-
-def _compare_required(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
-    for key in sorted(_get_required(new) - _get_required(old)):
-        yield find('required-added', add_key(path, key),
-                   "The field was optional, and is required now.")
 
 
 def _get_required(schema: Schema) -> set[str]:

@@ -12,133 +12,96 @@ Definition = Mapping[str, Any]
 Schema = Mapping[str, Any]
 """A node of an ``openAPIV3Schema``."""
 
+_DOCS = 'https://kubernetes.io/docs'
+_CRDS = f'{_DOCS}/tasks/extend-kubernetes/custom-resources'
+_DEVEL = 'https://github.com/kubernetes/community/blob/main/contributors/devel/sig-architecture'
+_KEPS = 'https://github.com/kubernetes/enhancements/tree/master/keps/sig-api-machinery'
 SOURCES: Mapping[str, str] = {
     'crdify': 'https://github.com/kubernetes-sigs/crdify/blob/main/docs/validations.md',
-    'API': 'https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/'
-           'custom-resource-definitions/',
-    'versioning': 'https://kubernetes.io/docs/tasks/extend-kubernetes/custom-resources/'
-                  'custom-resource-definition-versioning/',
-    'changes': 'https://github.com/kubernetes/community/blob/main/contributors/devel/'
-               'sig-architecture/api_changes.md',
-    'conventions': 'https://github.com/kubernetes/community/blob/main/contributors/devel/'
-                   'sig-architecture/api-conventions.md',
-    'deprecation': 'https://kubernetes.io/docs/reference/using-api/deprecation-policy/',
-    'apply': 'https://kubernetes.io/docs/reference/using-api/server-side-apply/',
-    'KEP-2876': 'https://github.com/kubernetes/enhancements/tree/master/keps/'
-                'sig-api-machinery/2876-crd-validation-expression-language',
-    'KEP-4008': 'https://github.com/kubernetes/enhancements/tree/master/keps/'
-                'sig-api-machinery/4008-crd-ratcheting',
-    'KEP-4358': 'https://github.com/kubernetes/enhancements/tree/master/keps/'
-                'sig-api-machinery/4358-custom-resource-field-selectors',
+    'API': f'{_CRDS}/custom-resource-definitions/',
+    'versioning': f'{_CRDS}/custom-resource-definition-versioning/',
+    'changes': f'{_DEVEL}/api_changes.md',
+    'conventions': f'{_DEVEL}/api-conventions.md',
+    'deprecation': f'{_DOCS}/reference/using-api/deprecation-policy/',
+    'apply': f'{_DOCS}/reference/using-api/server-side-apply/',
+    'KEP-2876': f'{_KEPS}/2876-crd-validation-expression-language',
+    'KEP-4008': f'{_KEPS}/4008-crd-ratcheting',
+    'KEP-4358': f'{_KEPS}/4358-custom-resource-field-selectors',
 }
 """Where the rules are from: the names of the documents, and where these are."""
 
 
-@dataclasses.dataclass(frozen=True)
 class Rule:
     """
-    What is to be found. ``level`` is the level of most of what it finds; ``sources`` are the names
-    of documents in `SOURCES`.
+    What is to be found, and why. The level is that of most of its findings; the sources are names
+    in `SOURCES`.
     """
 
-    name: str
-    level: Level
-    meaning: str
-    sources: Sequence[str]
+    def __init__(self, name: str, level: Level, meaning: str, *sources: str) -> None:
+        self.name, self.level, self.meaning, self.sources = name, level, meaning, sources
 
 
 COMPATIBILITY: Sequence[Rule] = (
-    Rule('definition-removed', 'error', "the whole kind is not declared any more",
-         ['deprecation']),
-    Rule('scope-changed', 'error', "another scope: the API refuses the definition",
-         ['crdify', 'API']),
-    Rule('kind-changed', 'error', "another kind, or kind of lists: the API refuses the definition",
-         ['API']),
-    Rule('name-removed', 'warning', "the singular, a short name, or a category is gone",
-         ['API']),
+    Rule('definition-removed', 'error', "a kind is not declared any more", 'deprecation'),
+    Rule('scope-changed', 'error', "the API refuses the definition", 'crdify', 'API'),
+    Rule('kind-changed', 'error', "the API refuses the definition", 'API'),
+    Rule('name-removed', 'warning', "the singular, a short name, or a category is gone", 'API'),
     Rule('version-gone', 'error', "a served version is removed, or not served any more",
-         ['deprecation', 'versioning']),
-    Rule('storage-version-changed', 'error', "objects are stored in another version",
-         ['versioning']),
+         'deprecation', 'versioning'),
+    Rule('storage-version-changed', 'error', "objects must be migrated", 'versioning'),
     Rule('stored-version-removed', 'error',
-         "a version is removed in which objects are stored: the API refuses the definition",
-         ['crdify', 'versioning']),
-    Rule('conversion-removed', 'error', "a webhook does not convert the versions any more",
-         ['versioning']),
-    Rule('subresource-removed', 'error', "the subresource `status` or `scale` is gone", ['API']),
-    Rule('status-subresource-added', 'error',
-         "the status is ignored in requests for the object itself", ['API']),
-    Rule('scale-changed', 'error', "the subresource `scale` reads or writes other fields",
-         ['API']),
-    Rule('selectable-field-removed', 'error', "objects cannot be selected by a field any more",
-         ['KEP-4358']),
-    Rule('field-removed', 'error',
-         "the API removes a field, or the values of a map, from the objects",
-         ['crdify', 'changes']),
-    Rule('unknown-fields-removed', 'error',
-         "the API removes the fields that the schema does not mention", ['API']),
-    Rule('type-changed', 'error',
-         "another type; also, if a field is declared that could have any value before",
-         ['crdify', 'changes']),
-    Rule('format-changed', 'error', "another format", ['crdify', 'changes']),
+         "the API refuses the definition, as there can be objects", 'crdify', 'versioning'),
+    Rule('conversion-removed', 'error', "no webhook converts the objects", 'versioning'),
+    Rule('subresource-removed', 'error', "`status` or `scale` is gone", 'API'),
+    Rule('status-subresource-added', 'error', "other requests ignore the status", 'API'),
+    Rule('scale-changed', 'error', "`scale` reads or writes other fields", 'API'),
+    Rule('selectable-field-removed', 'error', "clients cannot select by a field", 'KEP-4358'),
+    Rule('field-removed', 'error', "the API removes the field, or the values of a map",
+         'crdify', 'changes'),
+    Rule('unknown-fields-removed', 'error', "the API removes what the schema lacks", 'API'),
+    Rule('type-changed', 'error', "also if the field could have any value", 'crdify', 'changes'),
+    Rule('format-changed', 'error', "the format is another one", 'crdify', 'changes'),
     Rule('required-added', 'error',
-         "a field is newly required, without a default; new fields in new optional parents can be",
-         ['crdify', 'changes']),
-    Rule('enum-narrowed', 'error', "a value is not allowed any more", ['crdify', 'changes']),
-    Rule('enum-widened', 'warning', "clients can meet a value that they do not know",
-         ['crdify', 'changes']),
+         "a field becomes required, unless it has a default, or its parent is new and optional",
+         'crdify', 'changes'),
+    Rule('enum-narrowed', 'error', "a value is not allowed any more", 'crdify', 'changes'),
+    Rule('enum-widened', 'warning', "clients can meet unknown values", 'crdify', 'changes'),
     Rule('bounds-tightened', 'error',
-         "less is allowed by a minimum, a maximum, a length, a number of items or of properties, "
-         "or `multipleOf`", ['crdify', 'changes']),
-    Rule('pattern-changed', 'error', "another pattern, or a new one", ['crdify', 'changes']),
-    Rule('nullable-removed', 'error', "the API removes or refuses `null`", ['crdify', 'API']),
+         "a minimum rises, a maximum falls (of values, lengths, items, or properties), or "
+         "`multipleOf` changes", 'crdify', 'changes'),
+    Rule('pattern-changed', 'error', "a pattern is new or another one", 'crdify', 'changes'),
+    Rule('nullable-removed', 'error', "the API removes or refuses `null`", 'crdify', 'API'),
     Rule('combination-changed', 'error',
-         "another `allOf`, `anyOf`, `oneOf`, or `not`, or a new one", ['crdify', 'changes']),
-    Rule('embedding-changed', 'error',
-         "the value becomes an object with `apiVersion` and `kind`, or is none any more", ['API']),
-    Rule('list-type-changed', 'error', "another type of a list, or other keys of its items",
-         ['apply']),
-    Rule('map-type-changed', 'error', "another type of a map", ['apply']),
+         "`allOf`, `anyOf`, `oneOf`, or `not` is new or another one", 'crdify', 'changes'),
+    Rule('embedding-changed', 'error', "an object becomes an embedded one, or ceases to be", 'API'),
+    Rule('list-type-changed', 'error', "a list gets another type, or other keys", 'apply'),
+    Rule('map-type-changed', 'error', "a map gets another type", 'apply'),
     Rule('rule-added', 'error',
-         "a new or changed rule in CEL; only a warning if it uses `oldSelf`, or if Kubernetes 1.30 "
-         "or newer accepts what was there before", ['KEP-2876', 'KEP-4008']),
-    Rule('default-changed', 'warning',
-         "another default, a new one, or none any more: objects without the field change",
-         ['crdify', 'changes']),
+         "a rule in CEL is new or another one; a warning with `oldSelf`, or if Kubernetes 1.30 or "
+         "newer accepts what does not change", 'KEP-2876', 'KEP-4008'),
+    Rule('default-changed', 'warning', "objects without the field change", 'crdify', 'changes'),
 )
 """What is incompatible with what was there before: see `compatibility.compare`."""
 
 LINT: Sequence[Rule] = (
-    Rule('description-missing', 'warning', "`kubectl explain` has nothing to say about a field",
-         ['conventions']),
-    Rule('name-not-camel-case', 'warning', "fields are named like `maxReplicas`", ['conventions']),
-    Rule('boolean-field', 'warning', "a boolean has no room for a third value: an enum has",
-         ['conventions']),
-    Rule('float-field', 'warning',
-         "floating-point numbers do not survive round trips: use an integer or a quantity",
-         ['conventions']),
-    Rule('map-of-objects', 'warning',
-         "a list with `x-kubernetes-list-type: map` says what the keys are", ['conventions']),
-    Rule('phase-field', 'warning', "phases cannot be extended: use conditions", ['conventions']),
-    Rule('conditions-not-by-type', 'warning',
-         "`status.conditions` is a list with `x-kubernetes-list-type: map`, by `type`",
-         ['conventions']),
-    Rule('list-without-type', 'warning',
-         "server-side apply replaces a list as a whole, unless its type is declared", ['apply']),
+    Rule('description-missing', 'warning', "`kubectl explain` says nothing", 'conventions'),
+    Rule('name-not-camel-case', 'warning', "names are like `maxReplicas`", 'conventions'),
+    Rule('boolean-field', 'warning', "an enum has room for more values", 'conventions'),
+    Rule('float-field', 'warning', "integers and quantities are exact", 'conventions'),
+    Rule('phase-field', 'warning', "phases cannot be extended; conditions can", 'conventions'),
+    Rule('conditions-not-by-type', 'warning', "conditions are a list by `type`", 'conventions'),
+    Rule('list-without-type', 'warning', "server-side apply replaces the whole list", 'apply'),
     Rule('status-without-subresource', 'warning',
-         "without the subresource, users and the operator overwrite each other", ['conventions']),
+         "users and the operator overwrite each other", 'conventions'),
     Rule('rule-without-bounds', 'warning',
-         "the API can refuse a rule in CEL on a list, a map, or a string of any length",
-         ['KEP-2876']),
+         "the API can refuse a rule in CEL on a value of any size", 'KEP-2876'),
     Rule('versions-differ', 'warning',
-         "without a conversion, a field of one version is lost or refused in another one",
-         ['crdify', 'versioning']),
+         "a field of one version is lost or refused in another one", 'crdify', 'versioning'),
 )
 """What the conventions of the API advise against: see `linting.lint`."""
 
 ENFORCEMENT: Sequence[Rule] = (
-    Rule('not-enforced', 'warning', "the API server of `--kubernetes` ignores a part of the schema",
-         ['API', 'KEP-2876', 'KEP-4358']),
+    Rule('not-enforced', 'warning', "the version of Kubernetes ignores it", 'KEP-2876', 'KEP-4358'),
 )
 """What older versions of Kubernetes ignore: see `enforcement.find_unenforced`."""
 

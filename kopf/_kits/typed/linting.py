@@ -73,10 +73,6 @@ def _lint_schema(path: str, schema: Schema, *, is_root: bool) -> Iterator[Findin
     if type_ == 'array' and 'x-kubernetes-list-type' not in schema:
         yield find('list-without-type', path,
                    "The list has no type. Say atomic, set, or map, with the keys of a map.")
-    values = schema.get('additionalProperties')
-    if isinstance(values, Mapping) and values.get('type') == 'object':
-        yield find('map-of-objects', path,
-                   "The map has objects as its values. Use a list with a key in its items.")
     for key, sub in (schema.get('properties') or {}).items():
         place = add_key(path, key)
         if not re.fullmatch(r'[a-z][A-Za-z0-9]*', key):

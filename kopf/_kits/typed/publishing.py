@@ -61,7 +61,7 @@ def check(
         definitions: Sequence[Definition],
         options: Options,
         *,
-        existing: Sequence[Definition] | None = None,
+        existing: Sequence[Definition] = (),
         minor: int | None = None,
 ) -> Report:
     """
@@ -79,7 +79,13 @@ def check(
     if options.against not in (None, CLUSTER):
         existing = read(pathlib.Path(options.against))
     minor = minor if options.kubernetes is None else options.kubernetes
-    found = [*_compare_all(existing or (), definitions, options, minor)]
+    ratcheting = minor is not None and minor >= enforcement.RATCHETING_SINCE
+    declared, found = _by_name(definitions), []
+    for name, old in _by_name(existing).items():
+        if name in declared:
+            found += compatibility.compare(old, declared[name], ratcheting=ratcheting)
+        else:
+            found.append(find('definition-removed', name, "The kind is not declared any more."))
     for definition in definitions:
         found += linting.lint(definition) if options.lint else ()
         if options.kubernetes is not None:
@@ -101,22 +107,6 @@ def _get_code(finding: Finding) -> int:
     if finding.level == 'error':
         return INCOMPATIBLE
     return LINTED if RULES[finding.rule] in LINT else 0
-
-
-def _compare_all(
-        existing: Sequence[Definition],
-        definitions: Sequence[Definition],
-        options: Options,
-        minor: int | None,
-) -> Iterator[Finding]:
-    known = _by_name(definitions)
-    for name, old in _by_name(existing).items():
-        if name in known:
-            yield from compatibility.compare(
-                old, known[name],
-                ratcheting=minor is not None and minor >= enforcement.RATCHETING_SINCE)
-        else:
-            yield find('definition-removed', name, "The kind is not declared any more.")
 
 
 def _find_drift(definitions: Sequence[Definition], path: pathlib.Path) -> Iterator[str]:
@@ -177,13 +167,8 @@ def _is_complete(obj: Any) -> bool:
     match obj:
         case {'apiVersion': 'apiextensions.k8s.io/v1', 'metadata': {'name': str()}, 'spec': {
                 'names': {'kind': str()}, 'scope': str(), 'versions': list(versions)}}:
-            for version in versions:
-                match version:
-                    case {'name': str(), 'served': bool(), 'storage': bool(),
-                          'schema': {'openAPIV3Schema': dict()}}:
-                        continue
-                return False
-            return True
+            return all({'name', 'served', 'storage'} <= {*version} and (
+                'openAPIV3Schema' in version.get('schema', ())) for version in versions)
     return False
 
 
