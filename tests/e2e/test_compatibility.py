@@ -5,10 +5,12 @@ import os
 import random
 from typing import Any
 
+import pytest
+
 from kopf._kits.typed.compatibility import compare
 from tests._kits.typed.pairs import PAIRS, define
 from tests._kits.typed.randompairs import make_pair
-from tests.e2e.kubes import KubeError
+from tests.e2e.kubes import CRDS, KubeError
 
 SEEDS = range(int(os.environ.get('KOPF_E2E_PAIRS', '60')))
 """The seeds of random pairs of definitions."""
@@ -52,3 +54,59 @@ async def test_harm_by_random_changes_is_always_an_error(judge, minor):
     print(f"Of {len(SEEDS)} pairs, {harmed} are harmful, and {compatible} are compatible.")
     assert harmed > len(SEEDS) / 5
     assert compatible > len(SEEDS) / 20
+
+
+def change_scope(spec):
+    spec['scope'] = 'Cluster'
+
+
+def change_kind(spec):
+    spec['names'] = {**spec['names'], 'kind': 'Other'}
+
+
+def change_kind_of_lists(spec):
+    spec['names'] = {**spec['names'], 'listKind': 'Others'}
+
+
+def change_names(spec):
+    spec['names'] = {**spec['names'], 'singular': 'other', 'shortNames': ['ot']}
+
+
+def remove_stored_version(spec):
+    spec['versions'] = [{**spec['versions'][0], 'name': 'v2'}]
+
+
+def store_other_version(spec):
+    [version] = spec['versions']
+    spec['versions'] = [{**version, 'storage': False}, {**version, 'name': 'v2'}]
+
+
+def add_status(spec):
+    [version] = spec['versions']
+    spec['versions'] = [{**version, 'subresources': {'status': {}}}]
+
+
+@pytest.mark.parametrize(('change', 'is_refused', 'rules'), [
+    (change_scope, True, {'scope-changed'}),
+    (change_kind, True, {'kind-changed'}),
+    (change_kind_of_lists, False, {'kind-changed'}),
+    (change_names, False, {'name-removed'}),
+    (remove_stored_version, True, {'stored-version-removed', 'version-gone'}),
+    (store_other_version, False, {'storage-version-changed'}),
+    (add_status, False, {'status-subresource-added'}),
+])
+async def test_the_api_refuses_some_incompatible_definitions(
+        kube, make_kind, change, is_refused, rules):
+    kind = await make_kind()
+    path = f'{CRDS}/{kind.plural}.{kind.group}'
+    old = await kube.request('GET', path)
+    new = {**old, 'spec': {**old['spec']}}
+    change(new['spec'])
+    assert {finding.rule for finding in compare(old, new)} == rules
+    refused = False
+    try:
+        await kube.request('PUT', path, body=new, params={'dryRun': 'All'})
+    except KubeError as e:
+        assert e.status == 422, e
+        refused = True
+    assert refused == is_refused

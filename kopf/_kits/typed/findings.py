@@ -44,7 +44,7 @@ class Rule:
 COMPATIBILITY: Sequence[Rule] = (
     Rule('definition-removed', 'error', "a kind is not declared any more", 'deprecation'),
     Rule('scope-changed', 'error', "the API refuses the definition", 'crdify', 'API'),
-    Rule('kind-changed', 'error', "the API refuses the definition", 'API'),
+    Rule('kind-changed', 'error', "the API refuses it, unless it is the kind of lists", 'API'),
     Rule('name-removed', 'warning', "the singular, a short name, or a category is gone", 'API'),
     Rule('version-gone', 'error', "a served version is removed, or not served any more",
          'deprecation', 'versioning'),
@@ -86,7 +86,7 @@ COMPATIBILITY: Sequence[Rule] = (
 LINT: Sequence[Rule] = (
     Rule('description-missing', 'warning', "`kubectl explain` says nothing", 'conventions'),
     Rule('name-not-camel-case', 'warning', "names are like `maxReplicas`", 'conventions'),
-    Rule('boolean-field', 'warning', "an enum has room for more values", 'conventions'),
+    Rule('boolean-field', 'warning', "an enum can have more values", 'conventions'),
     Rule('float-field', 'warning', "integers and quantities are exact", 'conventions'),
     Rule('phase-field', 'warning', "phases cannot be extended; conditions can", 'conventions'),
     Rule('conditions-not-by-type', 'warning', "conditions are a list by `type`", 'conventions'),

@@ -150,7 +150,7 @@ def read(path: pathlib.Path) -> list[Definition]:
         if not _is_complete(definition):
             raise commanding.CommandError(
                 f"{path} has a CustomResourceDefinition that is incomplete, or not of "
-                f"apiextensions.k8s.io/v1. Write it anew: kopf crd FILE... -o {path}")
+                f"apiextensions.k8s.io/v1. Write it again: kopf crd FILE... -o {path}")
     return definitions
 
 
