@@ -90,7 +90,7 @@ def add_status(spec):
     (change_scope, True, {'scope-changed'}),
     (change_kind, True, {'kind-changed'}),
     (change_kind_of_lists, False, {'kind-changed'}),
-    (change_names, False, {'name-removed'}),
+    (change_names, False, set()),
     (remove_stored_version, True, {'stored-version-removed', 'version-gone'}),
     (store_other_version, False, {'storage-version-changed'}),
     (add_status, False, {'status-subresource-added'}),

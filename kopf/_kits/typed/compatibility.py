@@ -24,7 +24,6 @@ IMPLIED: Mapping[str, Schema] = {
 LOWER_BOUNDS = {'minimum': -math.inf, 'minLength': 0, 'minItems': 0, 'minProperties': 0}
 UPPER_BOUNDS = dict.fromkeys(('maximum', 'maxLength', 'maxItems', 'maxProperties'), math.inf)
 
-
 UNKNOWN_REMOVED = "Fields that the schema does not mention were kept, and are removed now."
 
 
@@ -70,17 +69,10 @@ def _compare_specs(path: str, old: Mapping[str, Any], new: Mapping[str, Any]) ->
     yield from _find_change('kind-changed', path, "The kind", before['kind'], after['kind'])
     lists = [names.get('listKind') or f"{names['kind']}List" for names in (before, after)]
     yield from _find_change('kind-changed', path, "The kind of lists", *lists)
-    for name in sorted(_get_names(before) - _get_names(after)):
-        yield find('name-removed', path, f"The name {name!r} is gone.")
     if get_strategy(old) == 'Webhook' != get_strategy(new):
         yield find('conversion-removed', path, "No webhook converts the versions any more.")
     if old.get('preserveUnknownFields') and not new.get('preserveUnknownFields'):
         yield find('unknown-fields-removed', path, UNKNOWN_REMOVED)
-
-
-def _get_names(names: Mapping[str, Any]) -> set[str]:
-    return {names.get('singular') or names['kind'].lower(), *(names.get('shortNames') or ()),
-            *(names.get('categories') or ())}
 
 
 def _find_change(rule: str, path: str, what: str, was: Any, now: Any) -> Iterator[Finding]:
@@ -100,13 +92,11 @@ def _compare_stored(
     for name in stored:
         if name in versions and not versions[name]['storage']:
             yield find('storage-version-changed', f'{path}/{name}',
-                       "Objects were stored in this version, and are in another one now. Migrate "
-                       "the stored objects before this version is removed.")
+                       "Objects are stored in another version now. Migrate those of this one.")
     for name in sorted({*stored, *(old.get('status', {}).get('storedVersions') or ())}):
         if name not in versions:
             yield find('stored-version-removed', f'{path}/{name}',
-                       "Objects can be stored in this version, and it is removed. Keep it, with "
-                       "`served: false`, until the objects are migrated.")
+                       "There can be objects in this version. Keep it until they are migrated.")
 
 
 def _compare_versions(
@@ -117,8 +107,7 @@ def _compare_versions(
         yield find('subresource-removed', path, f"The subresource {name!r} is gone.")
     if 'status' in now and 'status' not in was:
         yield find('status-subresource-added', path,
-                   "The status becomes a subresource: clients that write it together with the "
-                   "rest of the object write it to nowhere now.")
+                   "Clients that write the status with the rest of the object are ignored now.")
     if 'scale' in was and 'scale' in now:
         for key in sorted({**was['scale'], **now['scale']}):
             yield from _find_change('scale-changed', path, f"The {key} of the subresource 'scale'",
@@ -152,16 +141,16 @@ def _get_type(schema: Schema) -> str:
 def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     for rule, key in (('format-changed', 'format'), ('default-changed', 'default')):
         yield from _find_change(rule, path, f"The {key}", _show(old, key), _show(new, key))
-    if 'enum' in new:
-        was, now = ({json.dumps(value, sort_keys=True) for value in schema.get('enum', ())}
+    if new.get('enum'):
+        was, now = ({json.dumps(value, sort_keys=True) for value in schema.get('enum') or ()}
                     for schema in (old, new))
-        if 'enum' not in old:
+        if not was:
             yield find('enum-narrowed', path,
                        f"Any value was allowed, and only {', '.join(sorted(now))} is now.")
         elif was - now:
             yield find('enum-narrowed', path,
                        f"{', '.join(sorted(was - now))} was allowed, and is not any more.")
-        if 'enum' in old and now - was:
+        if was and now - was:
             yield find('enum-widened', path, f"{', '.join(sorted(now - was))} is new.")
     if old.get('nullable') and not new.get('nullable'):
         yield find('nullable-removed', path, "null was allowed, and is not any more.")
@@ -202,12 +191,13 @@ def _is_exclusive(schema: Schema, key: str) -> bool:
 
 
 def _compare_rules(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
-    known = {rule['rule'] for rule in old.get('x-kubernetes-validations') or ()}
-    for rule in new.get('x-kubernetes-validations') or ():
-        if rule['rule'] not in known:
-            transitional = re.search(r'\boldSelf\b', rule['rule'])
-            yield find('rule-added', path, f"The rule is new: {rule['rule']}",
-                       level='warning' if transitional else None)
+    known, rules = ({(rule['rule'], rule.get('optionalOldSelf', False)): None
+                     for rule in schema.get('x-kubernetes-validations') or ()}
+                    for schema in (old, new))
+    for text, is_for_new in rules.keys() - known.keys():
+        is_for_changes = re.search(r'\boldSelf\b', text) and not is_for_new
+        yield find('rule-added', path, f"The rule is new: {text}",
+                   level='warning' if is_for_changes else None)
 
 
 def _compare_structure(path: str, old: Schema, new: Schema) -> Iterator[Finding]:

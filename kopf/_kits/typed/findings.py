@@ -45,7 +45,6 @@ COMPATIBILITY: Sequence[Rule] = (
     Rule('definition-removed', 'error', "a kind is not declared any more", 'deprecation'),
     Rule('scope-changed', 'error', "the API refuses the definition", 'crdify', 'API'),
     Rule('kind-changed', 'error', "the API refuses it, unless it is the kind of lists", 'API'),
-    Rule('name-removed', 'warning', "the singular, a short name, or a category is gone", 'API'),
     Rule('version-gone', 'error', "a served version is removed, or not served any more",
          'deprecation', 'versioning'),
     Rule('storage-version-changed', 'error', "objects must be migrated", 'versioning'),

@@ -91,8 +91,8 @@ def _lint_bounds(path: str, schema: Schema, outer: str = '') -> Iterator[Finding
     key = re.escape(path.rpartition('.')[2])
     own = ' '.join(rule['rule'] for rule in schema.get('x-kubernetes-validations') or ())
     bound = _get_missing_bound(schema)
-    if bound and (own or re.search(rf'\b{key}\b', outer) or (
-            bound != 'maxLength' and 'x-kubernetes-validations' in repr(schema))):
+    if bound and (re.search(rf'\b{key}\b', outer) or any(
+            'x-kubernetes-validations' in each for _, each in iter_schemas(path, schema))):
         yield find('rule-without-bounds', path,
                    f"A rule in CEL depends on the value, which can be of any size. Set {bound}.")
     for place, sub in iter_children(path, schema):

@@ -1,4 +1,5 @@
 import copy
+import random
 
 import pytest
 
@@ -6,6 +7,7 @@ from kopf._kits.typed.compatibility import compare
 from kopf._kits.typed.findings import COMPATIBILITY, RULES, SOURCES
 from tests._kits.typed import pairs
 from tests._kits.typed.pairs import INTEGER, PAIRS, ROOT, define, holding, rules
+from tests._kits.typed.randompairs import make_pair
 
 NAME = 'things.example.com'
 V1 = {'name': 'v1', 'served': True, 'storage': True}
@@ -37,14 +39,10 @@ def with_meta(**schema):
 DEFINITIONS = [
     ('another scope', define(), define(scope='Cluster'), [('scope-changed', NAME)]),
     ('another kind', define(), with_names(kind='Stuff'), [
-        ('kind-changed', NAME), ('kind-changed', NAME), ('name-removed', NAME)]),
+        ('kind-changed', NAME), ('kind-changed', NAME)]),
     ('another kind of lists', define(), with_names(listKind='Things'), [('kind-changed', NAME)]),
     ('the kind of lists, named as it is', define(), with_names(listKind='ThingList'), []),
-    ('a short name is gone', with_names(shortNames=['th', 'ti']), with_names(shortNames=['ti']),
-     [('name-removed', NAME)]),
-    ('a category is gone', with_names(categories=['all']), define(), [('name-removed', NAME)]),
-    ('another singular', with_names(singular='thingy'), define(), [('name-removed', NAME)]),
-    ('names are new', define(), with_names(shortNames=['th'], singular='thing'), []),
+    ('other names for people', with_names(shortNames=['th']), with_names(singular='thingy'), []),
     ('a version is removed', make_versions(V1, V2), make_versions(V1),
      [('version-gone', f'{NAME}/v2')]),
     ('a version is not served', make_versions(V1, V2), make_versions(V1, {**V2, 'served': False}),
@@ -116,17 +114,33 @@ def test_the_level_is_that_of_the_rule():
 
 
 @pytest.mark.parametrize(('rule', 'ratcheting', 'level'), [
-    ('self < 5', False, 'error'),
-    ('self < 5', True, 'warning'),
-    ('self == oldSelf', False, 'warning'),
-    ('self == oldSelf', True, 'warning'),
-    ('self != 7 && self.oldSelfish', False, 'error'),
+    (rules('self < 5'), False, 'error'),
+    (rules('self < 5'), True, 'warning'),
+    (rules('self == oldSelf'), False, 'warning'),
+    (rules('self == oldSelf'), True, 'warning'),
+    (rules('self < 5 || oldSelf.hasValue()', optionalOldSelf=True), False, 'error'),
+    (rules('self < 5 || oldSelf.hasValue()', optionalOldSelf=True), True, 'warning'),
+    (rules('self != 7 && self.oldSelfish'), False, 'error'),
 ])
 def test_a_new_rule_is_an_error_only_if_it_concerns_unchanged_objects(rule, ratcheting, level):
     [finding] = compare(
-        define(holding(x=INTEGER)), define(holding(x={**INTEGER, **rules(rule)})),
-        ratcheting=ratcheting)
+        define(holding(x=INTEGER)), define(holding(x={**INTEGER, **rule})), ratcheting=ratcheting)
     assert finding.level == level
+
+
+def test_a_rule_that_becomes_one_for_new_objects_is_a_new_one():
+    before, after = ({**INTEGER, **rules('oldSelf == self', optionalOldSelf=flag)}
+                     for flag in (False, True))
+    [finding] = compare(define(holding(x=before)), define(holding(x=after)))
+    assert (finding.rule, finding.level) == ('rule-added', 'error')
+
+
+@pytest.mark.parametrize('seed', range(200))
+def test_random_definitions_are_compatible_with_themselves(seed):
+    old, new, _ = make_pair(random.Random(seed))
+    assert compare(define(old), define(old)) == []
+    compare(define(old), define(new))
+    compare(define(new), define(old))
 
 
 def test_ratcheting_makes_nothing_else_a_warning():
