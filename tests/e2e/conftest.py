@@ -102,6 +102,12 @@ async def minor(kube: Kube) -> int:
 
 
 @pytest.fixture()
+async def is_sandbox(kube: Kube) -> bool:
+    version = await kube.request('GET', '/version')
+    return 'sandbox' in version['gitVersion']
+
+
+@pytest.fixture()
 async def judge(kube: Kube, make_kind: Callable[..., Awaitable[Kind]]) -> Judge:
     """A kind whose schema the test can change."""
     return Judge(kube, await make_kind())

@@ -82,21 +82,24 @@ def _lint_schema(path: str, schema: Schema, *, is_root: bool) -> Iterator[Findin
             yield find('description-missing', place, "The field has no description.")
 
 
-def _lint_bounds(path: str, schema: Schema, outer: str = '') -> Iterator[Finding]:
+def _lint_bounds(
+        path: str, schema: Schema, rules: str = '', is_visited: bool = False,
+) -> Iterator[Finding]:
     """
-    Find values of any size that a rule is for, or names, or that contain what it is for.
+    Find values of any size that a rule is for, names, or visits, or that contain what it is for.
 
-    ``outer`` are the rules for what contains this schema.
+    ``rules`` are those for what contains this schema.
     """
     key = re.escape(path.rpartition('.')[2])
-    own = ' '.join(rule['rule'] for rule in schema.get('x-kubernetes-validations') or ())
-    bound = _get_missing_bound(schema)
-    if bound and (re.search(rf'\b{key}\b', outer) or any(
-            'x-kubernetes-validations' in each for _, each in iter_schemas(path, schema))):
+    is_concerned = is_visited or re.search(rf'\b{key}\b', rules) or any(
+        'x-kubernetes-validations' in each for _, each in iter_schemas(path, schema))
+    if is_concerned and (bound := _get_missing_bound(schema)):
         yield find('rule-without-bounds', path,
                    f"A rule in CEL depends on the value, which can be of any size. Set {bound}.")
+    rules += ' '.join(rule['rule'] for rule in schema.get('x-kubernetes-validations') or ())
+    is_visited = bool(is_concerned and re.search(r'\.(all|exists|exists_one|filter|map)\(', rules))
     for place, sub in iter_children(path, schema):
-        yield from _lint_bounds(place, sub, f'{outer} {own}')
+        yield from _lint_bounds(place, sub, rules, is_visited and place.endswith('[*]'))
 
 
 def _get_missing_bound(schema: Schema) -> str | None:

@@ -92,6 +92,11 @@ CASES = [
      with_x(listing({**INTEGER, **rules('self > 1')}, maxItems=9, **ATOMIC)), []),
     ('a rule for values', with_x(mapping({**INTEGER, **rules('self > 1')})),
      [('rule-without-bounds', X)]),
+    ('a rule that visits strings', with_x({
+        **listing(STRING, maxItems=9, **ATOMIC), **rules('self.all(x, x != "a")')}),
+     [('rule-without-bounds', f'{X}[*]')]),
+    ('a rule that visits no strings', with_x({
+        **listing(STRING, maxItems=9, **ATOMIC), **rules('self.size() > 1')}), []),
     ('a rule that names a list',
      with_x({**holding(a=holding(b=listing(INTEGER, **ATOMIC), c=listing(INTEGER, **ATOMIC))),
              **rules('self.a.b.size() > 1')}),
