@@ -30,6 +30,8 @@ def make_schema(rng: random.Random, depth: int = 0) -> Any:
     schema = rng.choice(kinds)(rng, depth=depth - 1)
     if rng.random() < 0.1:
         schema['nullable'] = True
+    if rng.random() < 0.1:
+        _add_rule(rng, schema)
     return schema
 
 
@@ -98,8 +100,7 @@ def _make_object(rng: random.Random, depth: int) -> Any:
 def _make_list(rng: random.Random, depth: int) -> Any:
     schema = {'type': 'array', 'items': make_schema(rng, depth), **rng.choice([
         {}, {'minItems': 1}, {'maxItems': 2}])}
-    if schema['items'].get('type') in ('string', 'integer') and rng.random() < 0.5:
-        schema['x-kubernetes-list-type'] = 'set'
+    _set_list_type(rng, schema)
     return schema
 
 
@@ -182,9 +183,28 @@ def _turn(rng: random.Random, node: Any) -> None:
 
 
 def _set_list_type(rng: random.Random, node: Any) -> None:
-    if node.get('type') == 'array' and node['items'].get('type') in ('string', 'integer'):
-        node['x-kubernetes-list-type'] = rng.choice(['set', 'atomic'])
+    if node.get('type') == 'array':
+        items = node['items']
+        node.pop('x-kubernetes-list-map-keys', None)
+        node['x-kubernetes-list-type'] = 'atomic'
+        if items.get('type') in ('string', 'integer'):
+            node['x-kubernetes-list-type'] = rng.choice(['set', 'atomic'])
+        elif items.get('required') and rng.random() < 0.7:
+            node['x-kubernetes-list-type'] = 'map'
+            node['x-kubernetes-list-map-keys'] = [rng.choice(items['required'])]
+
+
+def _add_rule(rng: random.Random, node: Any) -> None:
+    number = rng.choice(NUMBERS)
+    texts = {
+        'integer': [f'self != {number}', f'self < {number}', f'self > {number} || self == oldSelf'],
+        'string': ["self != 'a'", 'self == oldSelf'],
+        'array': [f'self.size() != {number}'],
+        'object': [f"has(self.{key})" for key in node.get('properties', {}) if len(key) == 1],
+    }.get(node.get('type', ''))
+    if texts:
+        node['x-kubernetes-validations'] = [{'rule': rng.choice(texts)}]
 
 
 CHANGES = [_replace, _add, _remove, _require, _limit, _limit, _limit, _forget, _make_nullable,
-           _close, _turn, _set_list_type]
+           _close, _turn, _set_list_type, _add_rule]
