@@ -21,8 +21,10 @@ IMPLIED: Mapping[str, Schema] = {
 }
 """The fields that each object has, whether or not its schema mentions them."""
 
-LOWER_BOUNDS = {'minimum': -math.inf, 'minLength': 0, 'minItems': 0, 'minProperties': 0}
-UPPER_BOUNDS = dict.fromkeys(('maximum', 'maxLength', 'maxItems', 'maxProperties'), math.inf)
+BOUNDS = {
+    'minimum': -math.inf, 'minLength': 0, 'minItems': 0, 'minProperties': 0,
+    **dict.fromkeys(('maximum', 'maxLength', 'maxItems', 'maxProperties'), math.inf)}
+"""The keywords of bounds, with the values that change nothing."""
 
 UNKNOWN_REMOVED = "Fields that the schema does not mention were kept, and are removed now."
 
@@ -41,14 +43,22 @@ def compare(old: Definition, new: Definition, *, ratcheting: bool = False) -> li
     """
     name, was, now = new['metadata']['name'], old['spec'], new['spec']
     versions = {version['name']: version for version in now['versions']}
-    found = [*_compare_specs(name, was, now), *_compare_stored(name, old, versions)]
+    stored = {*(old.get('status', {}).get('storedVersions') or ())}
+    found = [*_compare_specs(name, was, now)]
     for version in was['versions']:
         path, after = f'{name}/{version["name"]}', versions.get(version['name'])
+        stored |= {version['name']} if version['storage'] else set()
         if version['served'] and not (after and after['served']):
             found.append(find('version-gone', path, "The version was served, and is not any more."))
+        if version['storage'] and after and not after['storage']:
+            found.append(find('storage-version-changed', path,
+                              "Objects are stored in another version now. Migrate those of this."))
         if after and _is_used(version) and _is_used(after):
             found += _compare_versions(path, version, after)
             found += compare_schemas(path, get_root(version), get_root(after))
+    found += [find('stored-version-removed', f'{name}/{version}',
+                   "There can be objects in this version. Keep it until they are migrated.")
+              for version in stored - versions.keys()]
     return sorted(
         dataclasses.replace(each, level='warning') if ratcheting and each.rule == 'rule-added'
         else each for each in found)
@@ -83,20 +93,6 @@ def _find_change(rule: str, path: str, what: str, was: Any, now: Any) -> Iterato
 def get_strategy(spec: Mapping[str, Any]) -> str:
     """Get the strategy by which objects are converted between versions."""
     return str((spec.get('conversion') or {}).get('strategy', 'None'))
-
-
-def _compare_stored(
-        path: str, old: Definition, versions: Mapping[str, Mapping[str, Any]],
-) -> Iterator[Finding]:
-    stored = [version['name'] for version in old['spec']['versions'] if version['storage']]
-    for name in stored:
-        if name in versions and not versions[name]['storage']:
-            yield find('storage-version-changed', f'{path}/{name}',
-                       "Objects are stored in another version now. Migrate those of this one.")
-    for name in sorted({*stored, *(old.get('status', {}).get('storedVersions') or ())}):
-        if name not in versions:
-            yield find('stored-version-removed', f'{path}/{name}',
-                       "There can be objects in this version. Keep it until they are migrated.")
 
 
 def _compare_versions(
@@ -166,10 +162,7 @@ def _show(schema: Schema, key: str) -> str:
 
 
 def _compare_bounds(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
-    tightened = [key for key, none in LOWER_BOUNDS.items()
-                 if _get_bound(new, key, none) > _get_bound(old, key, none)]
-    tightened += [key for key, none in UPPER_BOUNDS.items()
-                  if _get_bound(new, key, none, sign=-1) > _get_bound(old, key, none, sign=-1)]
+    tightened = [key for key in BOUNDS if _get_bound(new, key) > _get_bound(old, key)]
     if 'multipleOf' in new and old.get('multipleOf', math.nan) % new['multipleOf'] != 0:
         tightened.append('multipleOf')
     for key in tightened:
@@ -177,9 +170,10 @@ def _compare_bounds(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
                    f"{key} was {_show_bound(old, key)}, and is {_show_bound(new, key)}.")
 
 
-def _get_bound(schema: Schema, key: str, none: float, *, sign: int = 1) -> tuple[float, bool]:
+def _get_bound(schema: Schema, key: str) -> tuple[float, bool]:
     """Get a bound, so that stricter ones are greater. Upper bounds have a negative sign."""
-    return sign * schema.get(key, none), _is_exclusive(schema, key)
+    sign = 1 if key.startswith('min') else -1
+    return sign * schema.get(key, BOUNDS[key]), _is_exclusive(schema, key)
 
 
 def _show_bound(schema: Schema, key: str) -> str:
