@@ -151,8 +151,7 @@ def _compare_values(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     if old.get('nullable') and not new.get('nullable'):
         yield find('nullable-removed', path, "null was allowed, and is not any more.")
     for key in ('pattern', 'allOf', 'anyOf', 'oneOf', 'not'):
-        if new.get(key) and not (
-                new[key] == INT_OR_STRING and new.get('x-kubernetes-int-or-string')):
+        if new.get(key) and new[key] != INT_OR_STRING:
             rule = 'pattern-changed' if key == 'pattern' else 'combination-changed'
             yield from _find_change(rule, path, key, _show(old, key), _show(new, key))
 
@@ -226,9 +225,9 @@ def _compare_fields(path: str, old: Schema, new: Schema) -> Iterator[Finding]:
     for key in {**olds, **news}:
         before, after = olds.get(key, old_rest), news.get(key, new_rest)
         place = add_key(path, key)
-        if before is not None and after is None:
+        if after is None:
             yield find('field-removed', place, "The field is gone.")
-        elif before is not None and after is not None and after is not ANYTHING:
+        elif before is not None and after is not ANYTHING:
             yield from compare_schemas(place, before, after)
     if old_rest is ANYTHING and new_rest is None:
         yield find('unknown-fields-removed', path, UNKNOWN_REMOVED)

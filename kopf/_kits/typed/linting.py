@@ -57,8 +57,7 @@ def _lint_status(path: str, version: Mapping[str, Any], root: Schema) -> Iterato
     if 'phase' in fields:
         yield find('phase-field', f'{path}.status.phase', "Use conditions instead of a phase.")
     conditions = fields.get('conditions')
-    if conditions and (conditions.get('x-kubernetes-list-type') != 'map' or (
-            conditions.get('x-kubernetes-list-map-keys') != ['type'])):
+    if conditions and conditions.get('x-kubernetes-list-map-keys') != ['type']:
         yield find('conditions-not-by-type', f'{path}.status.conditions',
                    "The conditions are not a list by type. Use kopf.Conditions.")
 

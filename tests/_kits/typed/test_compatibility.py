@@ -6,12 +6,22 @@ import pytest
 from kopf._kits.typed.compatibility import compare
 from kopf._kits.typed.findings import COMPATIBILITY, RULES, SOURCES
 from tests._kits.typed import pairs
-from tests._kits.typed.pairs import INTEGER, PAIRS, ROOT, define, holding, rules
+from tests._kits.typed.pairs import (
+    ANYTHING,
+    INTEGER,
+    PAIRS,
+    ROOT,
+    define,
+    holding,
+    listing,
+    rules,
+)
 from tests._kits.typed.randompairs import make_pair
 
 NAME = 'things.example.com'
 V1 = {'name': 'v1', 'served': True, 'storage': True}
 V2 = {**V1, 'name': 'v2', 'storage': False}
+BY_KEYS = {'x-kubernetes-list-type': 'map', 'x-kubernetes-list-map-keys': ['b', 'a']}
 SCALE = {'specReplicasPath': '.spec.replicas', 'statusReplicasPath': '.status.replicas'}
 
 
@@ -64,6 +74,10 @@ DEFINITIONS = [
      define(conversion={'strategy': 'Webhook'}), []),
     ('unknown fields are removed', define(preserveUnknownFields=True), define(),
      [('unknown-fields-removed', NAME)]),
+    ('unknown fields are still kept', define(preserveUnknownFields=True),
+     define(preserveUnknownFields=True), []),
+    ('subresources stay', define(version={'subresources': {'status': {}, 'scale': SCALE}}),
+     define(version={'subresources': {'status': {}, 'scale': SCALE}}), []),
     ('a subresource is gone', define(version={'subresources': {'status': {}, 'scale': SCALE}}),
      define(), [('subresource-removed', ROOT), ('subresource-removed', ROOT)]),
     ('the status becomes a subresource', define(), define(version={'subresources': {'status': {}}}),
@@ -150,17 +164,40 @@ def test_ratcheting_makes_nothing_else_a_warning():
                 ] == [each for each in compare(old, new) if each.rule != 'rule-added']
 
 
-def test_versions_that_are_neither_served_nor_stored_are_not_compared():
-    old, new = make_versions(V1, {**V2, 'served': False}), make_versions(V1, V2)
-    new['spec']['versions'][1]['schema'] = define(holding())['spec']['versions'][0]['schema']
-    assert compare(old, new) == []
+UNUSED = {'served': False, 'storage': False}
+STORED = {'served': False, 'storage': True}
+SERVED = {'served': True, 'storage': False}
 
 
-def test_a_finding_names_what_was_and_what_is():
-    [finding] = compare(define(holding(x={'type': 'string', 'maxLength': 5})),
-                        define(holding(x={'type': 'string', 'maxLength': 3})))
-    assert str(finding) == (
-        "error: things.example.com/v1.spec.x: maxLength was 5, and is 3. [bounds-tightened]")
+@pytest.mark.parametrize(('before', 'after', 'are_compared'), [
+    (SERVED, SERVED, True),
+    (STORED, STORED, True),
+    (SERVED, STORED, True),
+    (UNUSED, SERVED, False),
+    (UNUSED, STORED, False),
+    (SERVED, UNUSED, False),
+])
+def test_schemas_are_compared_if_both_versions_are_served_or_stored(before, after, are_compared):
+    old, new = make_versions({**V1, **before}), make_versions({**V1, **after})
+    new['spec']['versions'][0]['schema'] = define(holding())['spec']['versions'][0]['schema']
+    found = {finding.rule for finding in compare(old, new)}
+    assert ('unknown-fields-removed' in found) == are_compared
+
+
+@pytest.mark.parametrize(('old', 'new', 'text'), [
+    ({'type': 'string', 'maxLength': 5}, {'type': 'string', 'maxLength': 3},
+     "maxLength was 5, and is 3. [bounds-tightened]"),
+    ({**INTEGER, 'minimum': 5}, {**INTEGER, 'minimum': 5, 'exclusiveMinimum': True},
+     "minimum was 5, and is 5 (exclusive). [bounds-tightened]"),
+    (ANYTHING, INTEGER, "The type was anything, and is integer. [type-changed]"),
+    ({'x-kubernetes-int-or-string': True}, INTEGER,
+     "The type was integer or string, and is integer. [type-changed]"),
+    (listing(holding()), listing(holding(), **BY_KEYS),
+     "The list was atomic, and is map by a, b. [list-type-changed]"),
+])
+def test_a_finding_names_what_was_and_what_is(old, new, text):
+    [finding] = compare(define(holding(x=old)), define(holding(x=new)))
+    assert str(finding) == f"error: things.example.com/v1.spec.x: {text}"
 
 
 def test_the_definitions_stay_as_they_are():

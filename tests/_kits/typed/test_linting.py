@@ -63,6 +63,9 @@ CASES = [
      [('description-missing', f'{ROOT}.spec'), ('description-missing', X)]),
     ('the fields of all objects', define_all(holding(
         apiVersion=STRING, kind=STRING, metadata={'type': 'object'})), []),
+    ('a field that is named as one of all objects', define_all(holding(
+        spec={**holding(kind=STRING), 'description': 'The spec.'})),
+     [('description-missing', f'{ROOT}.spec.kind')]),
     ('words in a name', define_all(describe(holding(max_size=STRING))),
      [('name-not-camel-case', f'{ROOT}.max_size')]),
     ('capital names', define_all(describe(holding(Size=STRING))),
@@ -80,6 +83,9 @@ CASES = [
     ('a phase', with_status(holding(phase=STRING)), [('phase-field', f'{ROOT}.status.phase')]),
     ('conditions as a list', with_status(holding(conditions=listing(holding(), **ATOMIC))),
      [('conditions-not-by-type', f'{ROOT}.status.conditions')]),
+    ('conditions by another key', with_status(holding(conditions=listing(holding(), **{
+        **BY_TYPE, 'x-kubernetes-list-map-keys': ['name']}))),
+     [('conditions-not-by-type', f'{ROOT}.status.conditions')]),
     ('conditions by type', with_status(holding(conditions=listing(holding(), **BY_TYPE))), []),
     ('a rule for a string', with_x({**STRING, **rules('self != "a"')}),
      [('rule-without-bounds', X)]),
@@ -95,6 +101,12 @@ CASES = [
     ('a rule that visits strings', with_x({
         **listing(STRING, maxItems=9, **ATOMIC), **rules('self.all(x, x != "a")')}),
      [('rule-without-bounds', f'{X}[*]')]),
+    ('a rule that visits objects', with_x({
+        **listing(holding(n=INTEGER, s=STRING), maxItems=9, **ATOMIC),
+        **rules('self.all(x, x.n > 1)')}), []),
+    ('a rule that visits another list', with_x({
+        **holding(a=listing(INTEGER, maxItems=9, **ATOMIC), b=listing(STRING, **ATOMIC)),
+        **rules('self.a.all(x, x > 1)')}), []),
     ('a rule that visits no strings', with_x({
         **listing(STRING, maxItems=9, **ATOMIC), **rules('self.size() > 1')}), []),
     ('a rule that names a list',
@@ -105,10 +117,18 @@ CASES = [
      [('versions-differ', X)]),
     ('versions with other types', with_versions(holding(x=STRING), holding(x=INTEGER)),
      [('versions-differ', X), ('versions-differ', f'{X[:-len(".spec.x") - 1]}2.spec.x')]),
+    ('versions with other defaults',
+     with_versions(holding(x=STRING), holding(x={**STRING, 'default': 'a'})), []),
     ('versions with a webhook', with_versions(
         holding(x=STRING), holding(x=INTEGER), conversion={'strategy': 'Webhook'}), []),
     ('versions that are the same', with_versions(holding(x=STRING), holding(x=STRING)), []),
 ]
+
+
+def test_versions_that_are_not_served_may_differ():
+    definition = with_versions(holding(x=STRING), holding(x=INTEGER))
+    definition['spec']['versions'][1]['served'] = False
+    assert lint(definition) == []
 
 
 @pytest.mark.parametrize(

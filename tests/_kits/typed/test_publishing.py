@@ -176,6 +176,8 @@ def test_definitions_are_read_from_a_folder(write, tmp_path):
     ('{kind: CustomResourceDefinition, apiVersion: apiextensions.k8s.io/v1beta1}',
      "incomplete, or not of apiextensions.k8s.io/v1"),
     (yaml.safe_dump(define(version={'schema': {}})), "incomplete, or not of"),
+    (yaml.safe_dump(define(versions=[{'schema': {'openAPIV3Schema': {}}}])),
+     "incomplete, or not of"),
 ])
 def test_files_without_definitions_are_errors(tmp_path, text, error):
     path = tmp_path / 'crd.yaml'
