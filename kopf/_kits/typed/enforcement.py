@@ -1,6 +1,7 @@
 """
 What of a definition a version of Kubernetes does not enforce.
 """
+import copy
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -41,6 +42,28 @@ def parse_version(text: str) -> int:
     return int(match[1])
 
 
+def remove_ignored(definition: Definition, minor: int) -> Definition:
+    """
+    Copy a definition without the rules and selectable fields that are ignored.
+
+    Old API servers drop these silently from what is created, but refuse to apply them.
+    """
+    copied: Any = copy.deepcopy(definition)
+    for version in copied['spec']['versions']:
+        if minor < SELECTING_SINCE:
+            version.pop('selectableFields', None)
+        schemas: Any = iter_schemas('', version['schema']['openAPIV3Schema'])
+        for _, schema in schemas:
+            rules = schema.pop('x-kubernetes-validations', None) or ()
+            if kept := [rule for rule in rules if minor >= _get_since(rule)]:
+                schema['x-kubernetes-validations'] = kept
+    return copied  # type: ignore[no-any-return]
+
+
+def _get_since(rule: Mapping[str, Any]) -> int:
+    return RATCHETING_SINCE if rule.get('optionalOldSelf') else RULES_SINCE
+
+
 def find_unenforced(definition: Definition, minor: int) -> list[Finding]:
     """Find what of a definition is ignored by the API server of Kubernetes 1.``minor``."""
     return sorted(
@@ -59,11 +82,8 @@ def _iter_ignored(
                    f"that objects are selected by the field, until 1.{SELECTING_SINCE}.")
     for path, schema in iter_schemas(place, version['schema']['openAPIV3Schema']):
         for rule in schema.get('x-kubernetes-validations') or ():
-            if minor < RULES_SINCE:
-                yield path, f"the rule, until 1.{RULES_SINCE}: {rule['rule']}"
-            elif minor < RATCHETING_SINCE and rule.get('optionalOldSelf'):
-                yield path, (f"optionalOldSelf, and so the rule for new objects, until "
-                             f"1.{RATCHETING_SINCE}: {rule['rule']}")
+            if minor < _get_since(rule):
+                yield path, f"the rule, until 1.{_get_since(rule)}: {rule['rule']}"
         if (format := schema.get('format')) is not None:
             since = FORMATS.get(schema.get('type', ''), {}).get(format)
             if since is None:

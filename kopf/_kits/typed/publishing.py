@@ -79,11 +79,10 @@ def check(
     if options.against not in (None, CLUSTER):
         existing = read(pathlib.Path(options.against))
     minor = minor if options.kubernetes is None else options.kubernetes
-    ratcheting = minor is not None and minor >= enforcement.RATCHETING_SINCE
     declared, found = _by_name(definitions), []
     for name, old in _by_name(existing).items():
         if name in declared:
-            found += compatibility.compare(old, declared[name], ratcheting=ratcheting)
+            found += _compare(old, declared[name], minor)
         else:
             found.append(find('definition-removed', name, "The kind is not declared any more."))
     for definition in definitions:
@@ -101,6 +100,14 @@ def check(
                      f"--allow='{example}'")
     drift = [*_find_drift(definitions, options.drift)] if options.drift is not None else []
     return Report([*lines, *drift], max([*codes.values(), DRIFTED if drift else 0]))
+
+
+def _compare(old: Definition, new: Definition, minor: int | None) -> list[Finding]:
+    """Compare what the version of Kubernetes enforces, or all if the version is not known."""
+    if minor is None:
+        return compatibility.compare(old, new)
+    old, new = (enforcement.remove_ignored(each, minor) for each in (old, new))
+    return compatibility.compare(old, new, ratcheting=minor >= enforcement.RATCHETING_SINCE)
 
 
 def _get_code(finding: Finding) -> int:
@@ -182,24 +189,29 @@ async def publish(
 ) -> Report:
     """
     Check definitions as `check` does, also against those of the cluster; then apply them, if they
-    are to be applied, and nothing is wrong.
+    are to be applied, and nothing is wrong. The report lists what the cluster does not enforce of
+    what is applied. The cluster is not asked without need.
 
     :raises CommandError: as `check` does, or if the API server refuses something.
     :raises LoginError: if there are no credentials.
     """
+    if options.against != CLUSTER and not options.apply:
+        return check(definitions, options)
     settings = settings if settings is not None else configuration.OperatorSettings()
     try:
         async with commanding.connect(
                 registry=registry, settings=settings, vault=vault) as (client, _):
             version = await client.request('GET', '/version')
-            existing = [await _fetch(client, name) for name in _by_name(definitions)
-                        if options.against == CLUSTER]
-            report = check(
-                definitions, options, existing=[each for each in existing if each is not None],
-                minor=enforcement.parse_version(version['gitVersion']))
+            minor = enforcement.parse_version(version['gitVersion'])
+            names = _by_name(definitions) if options.against == CLUSTER else ()
+            existing = [found for name in names if (found := await _fetch(client, name))]
+            report = check(definitions, options, existing=existing, minor=minor)
             if not options.apply or report.code:
                 return report
-            lines = [await _apply(client, definition) for definition in definitions]
+            lines = [str(finding) for definition in definitions if options.kubernetes != minor
+                     for finding in enforcement.find_unenforced(definition, minor)]
+            lines += [await _apply(client, enforcement.remove_ignored(definition, minor))
+                      for definition in definitions]
             return Report([*report.lines, *lines], 0)
     except errors.APIError as e:
         raise commanding.CommandError(f"The definitions cannot be read or applied: {e}") from e

@@ -1,6 +1,8 @@
+import copy
+
 import pytest
 
-from kopf._kits.typed.enforcement import find_unenforced, parse_version
+from kopf._kits.typed.enforcement import find_unenforced, parse_version, remove_ignored
 from tests._kits.typed.pairs import INTEGER, STRING, X, define, holding, listing, rules
 
 
@@ -28,12 +30,26 @@ def test_what_is_not_enforced_yet_is_listed(schema, since, expected):
 
 def test_rules_for_new_objects_need_a_later_version_than_rules():
     schema = {**INTEGER, **rules('self > 1 || oldSelf.hasValue()', optionalOldSelf=True)}
-    assert [text for _, _, text in find(schema, 24)] == [
-        "Kubernetes 1.24 ignores the rule, until 1.25: self > 1 || oldSelf.hasValue()"]
     assert [text for _, _, text in find(schema, 29)] == [
-        "Kubernetes 1.29 ignores optionalOldSelf, and so the rule for new objects, until 1.30: "
-        "self > 1 || oldSelf.hasValue()"]
+        "Kubernetes 1.29 ignores the rule, until 1.30: self > 1 || oldSelf.hasValue()"]
     assert find(schema, 30) == []
+
+
+SELECTABLE = {'selectableFields': [{'jsonPath': '.spec.x'}]}
+RULE, NEW_RULE = ({'rule': 'self > 1'}, {'rule': 'self > 2', 'optionalOldSelf': True})
+
+
+@pytest.mark.parametrize(('minor', 'kept', 'version'), [
+    (24, [], {}), (25, [RULE], {}), (30, [RULE, NEW_RULE], {}), (31, [RULE, NEW_RULE], SELECTABLE),
+])
+def test_what_is_ignored_is_removed(minor, kept, version):
+    schema = {**INTEGER, 'x-kubernetes-validations': [RULE, NEW_RULE]}
+    definition = define(holding(x=schema, y=STRING), version=SELECTABLE)
+    copied = copy.deepcopy(definition)
+    remaining = {**INTEGER, **({'x-kubernetes-validations': kept} if kept else {})}
+    assert remove_ignored(definition, minor) == define(
+        holding(x=remaining, y=STRING), version=version)
+    assert definition == copied
 
 
 def test_selectable_fields_are_listed():

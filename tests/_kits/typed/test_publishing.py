@@ -90,11 +90,17 @@ def test_definitions_must_not_vanish(write):
     assert report.code == 4
 
 
-@pytest.mark.parametrize(('kubernetes', 'code'), [(25, 4), (29, 4), (30, 0), (36, 0)])
+@pytest.mark.parametrize(('kubernetes', 'code'), [(24, 0), (25, 4), (29, 4), (30, 0), (36, 0)])
 def test_the_version_of_kubernetes_decides_on_new_rules(write, kubernetes, code):
     old, new = define_x(INTEGER), define_x({**INTEGER, **rules('self < 5')})
     report = check([new], Options(against=write(old), kubernetes=kubernetes))
     assert report.code == code
+
+
+def test_selectable_fields_that_are_ignored_are_not_compared(write):
+    old = define_x(LONG, version={'selectableFields': [{'jsonPath': '.spec.x'}]})
+    assert check([define_x(LONG)], Options(against=write(old), kubernetes=30)).code == 0
+    assert check([define_x(LONG)], Options(against=write(old), kubernetes=31)).code == 4
 
 
 def test_what_is_not_enforced_is_a_warning():
@@ -204,6 +210,12 @@ async def test_definitions_are_compared_with_those_of_the_cluster():
         await api.client.create(define_x(LONG))
         report = await publish_to(api, define_x(SHORT), against=CLUSTER)
         assert (report.lines, report.code) == ([ERROR, HINT], 4)
+
+
+async def test_the_cluster_is_not_asked_without_need(write):
+    options = Options(against=write(define_x(LONG)))
+    report = await publish([define_x(SHORT)], options, vault=Vault({}))
+    assert report == check([define_x(SHORT)], options)
 
 
 @testing.virtual_time
