@@ -109,6 +109,7 @@ if TYPE_CHECKING:
     from kopf._core.engines.reconciling.applications import apply
     from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
+    from kopf._kits.typed.rights import needs
     from kopf._kits.webhooks import (
         WebhookAutoServer,
         WebhookAutoTunnel,
@@ -141,6 +142,7 @@ _LAZY = {
     'login_via_pykube': 'kopf._cogs.logins.piggybacking',
     'login_with_kubeconfig': 'kopf._cogs.logins.kubeconfigs',
     'login_with_service_account': 'kopf._cogs.logins.serviceaccounts',
+    'needs': 'kopf._kits.typed.rights',
     'operator': 'kopf._core.reactor.running',
     'run': 'kopf._core.reactor.running',
     'run_tasks': 'kopf._core.reactor.running',
@@ -249,6 +251,7 @@ __all__ = [
     'login_via_pykube',
     'login_with_kubeconfig',
     'login_with_service_account',
+    'needs',
     'none_',
     'not_',
     'on',

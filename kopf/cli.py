@@ -8,6 +8,7 @@ files are separated by colons.
 
 import asyncio
 import contextlib
+import copy
 import dataclasses
 import functools
 import gc
@@ -330,15 +331,11 @@ def run(
 
     if sandbox and standalone is None and peering_name is None:
         standalone = True  # no other operators can use a sandbox in this process
-    settings = __controls.settings or configuration.OperatorSettings()
-    if leader_elect is not None:
-        settings.leadership.name = leader_elect
+    settings = _make_settings(__controls, leader_elect=leader_elect, shards=shards)
     if tracing:
         settings.tracing.enabled = True
     if debug_endpoint is not None:
         settings.debugging.endpoint = debug_endpoint
-    if shards is not None:
-        settings.sharding.count = shards
     loop = __controls.loop or _make_fast_loop()
     owning = shutdown.owns_process_var.set(True)
     if __controls.stop_flag is None:
@@ -368,6 +365,87 @@ def run(
         if loop is not None and loop is not __controls.loop:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
+
+
+def _share_options(*shown: str) -> list[click.Parameter]:
+    """
+    Copy the options of ``kopf run``, so that its command line can be given to another command.
+
+    The help shows only those that are named: the others have no effect.
+    """
+    shared = [copy.copy(param) for param in run.params if getattr(param, 'section', None) in (
+        'Handlers', 'Peering', 'Leadership', 'Sharding', 'Health')]
+    for param in shared:
+        if isinstance(param, click.Option):
+            param.hidden = param.name not in shown
+    return shared
+
+
+@main.command(
+    cls=RunCommand, short_help="Print the least roles of an operator.",
+    params=_share_options(
+        'modules', 'standalone', 'peering_name', 'leader_elect', 'shards', 'processes'))
+@logging_options
+@scope_options
+@helpscreens.option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
+                    type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
+                    help="Take the resources of the definitions in this file for known. "
+                         "Can be repeated.")
+@helpscreens.option('--cluster', is_flag=True, section='Rights',
+                    help="Ask the cluster which resources there are.")
+@helpscreens.option('--startup', is_flag=True, section='Rights',
+                    help="Call the startup handlers first, if they change the settings; "
+                         "and the cleanup handlers at the end.")
+@helpscreens.option('--verify', metavar='FILE|cluster', section='Rights',
+                    help="Print how the roles in this file differ from the least ones; or what the "
+                         "cluster does not let the current user do. The exit code is 3 then.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def rbac(
+        __controls: CLIControls,
+        paths: Collection[str],
+        modules: Collection[str],
+        namespaces: Collection[str],
+        standalone: bool | None,
+        peering_name: str | None,
+        leader_elect: str | None,
+        shards: int | None,
+        processes: int | None,
+        definitions: Collection[pathlib.Path],
+        cluster: bool,
+        startup: bool,
+        verify: str | None,
+        **_: Any,
+) -> None:
+    """
+    Print the least roles by which the handlers in PATHS (Python files) and in modules can run, with
+    the same options as `kopf run`.
+
+    For example: kopf rbac --all-namespaces --crd crd.yaml handlers.py
+    """
+    registry = _load(__controls.registry, paths, modules)
+    if shards is None and processes is not None and processes > 1:
+        shards = SHARDS
+    settings = _make_settings(__controls, leader_elect=leader_elect, shards=shards)
+    if standalone is not None:
+        settings.peering.standalone = standalone
+    if peering_name is not None:
+        settings.peering.name = peering_name
+    from kopf._kits.typed import rbac, roles  # only for this command
+
+    async def show() -> None:
+        inquiry = rbac.Inquiry(
+            registry=registry, settings=settings, vault=__controls.vault, namespaces=namespaces)
+        needed = await inquiry.find(definitions=definitions, cluster=cluster, startup=startup)
+        if verify is None:
+            click.echo(roles.dump(needed, [*paths, *modules]), nl=False)
+            return
+        lines = [*await inquiry.verify(needed, verify)]
+        click.echo('\n'.join(lines) or "The roles are the least ones.")
+        if lines:
+            raise click.exceptions.Exit(3)
+
+    _run_command(__controls, show())
 
 
 @main.command(
@@ -538,6 +616,17 @@ def _run_command(controls: CLIControls, command: Coroutine[None, None, None]) ->
                     _command=command)
     except (credentials.LoginError, commanding.CommandError, activities.ActivityError) as e:
         raise click.ClickException(str(e)) from e
+
+
+def _make_settings(
+        controls: CLIControls, *, leader_elect: str | None, shards: int | None,
+) -> configuration.OperatorSettings:
+    settings = controls.settings or configuration.OperatorSettings()
+    if leader_elect is not None:
+        settings.leadership.name = leader_elect
+    if shards is not None:
+        settings.sharding.count = shards
+    return settings
 
 
 def _load(

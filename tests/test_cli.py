@@ -4,9 +4,11 @@ import pathlib
 import subprocess
 import sys
 import types
+import uuid
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 
 import kopf
@@ -16,7 +18,7 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.reactor import running
 
-COMMANDS = ['run', 'check', 'sandbox', 'freeze', 'resume', 'completion']
+COMMANDS = ['run', 'check', 'rbac', 'sandbox', 'freeze', 'resume', 'completion']
 
 HANDLER = '''
 import kopf
@@ -454,3 +456,70 @@ def test_completions_are_given_by_the_command():
         [sys.executable, '-c', 'from kopf.cli import main; main(prog_name="kopf")'],
         env={**os.environ, **env}, capture_output=True, text=True, timeout=30)
     assert done.stdout == 'plain,run\n'
+
+
+EXAMPLES = pathlib.Path(__file__).parents[1] / 'examples'
+
+
+@pytest.fixture()
+def rbac(script):
+    """Run ``kopf rbac`` in this process, for one handler; returns click's result."""
+    def rbac(*args, crd='crd.yaml'):
+        kopf.set_default_registry(kopf.OperatorRegistry())
+        return CliRunner().invoke(cli.main, ['rbac', f'--crd={EXAMPLES / crd}', *args, path])
+
+    path = script(HANDLER.replace('event', 'create'), f'{uuid.uuid4().hex}.py')
+    return rbac
+
+
+def get_rules(result):
+    assert result.exit_code == 0, result.output
+    return {(role['metadata'].get('namespace'), resource): rule['verbs']
+            for role in yaml.safe_load_all(result.stdout) if role
+            for rule in role['rules'] for resource in rule['resources']}
+
+
+def test_roles_are_those_of_the_options(rbac):
+    args = ['-n', 'a', '--standalone', '--leader-elect', '--log-format=json', '--dev',
+            '--liveness=http://:80/', '--reload']
+    assert get_rules(rbac(*args)) == {
+        (None, 'customresourcedefinitions'): ['list', 'watch'],
+        (None, 'leases'): ['get', 'watch', 'update'],
+        ('a', 'events'): ['create'],
+        ('a', 'kopfexamples'): ['list', 'watch', 'patch'],
+    }
+
+
+@pytest.mark.parametrize('args, resource, verbs', [
+    (['-A', '--peering=x'], 'clusterkopfpeerings', ['list', 'watch', 'patch']),
+    (['-A'], 'clusterkopfpeerings', ['list', 'watch', 'patch']),
+    (['-A', '--shards=5'], 'leases', ['get', 'list', 'create', 'update', 'delete']),
+    (['-A', '--processes=5'], 'leases', ['get', 'list', 'create', 'update', 'delete']),
+])
+def test_roles_depend_on_how_operators_coordinate(rbac, args, resource, verbs):
+    assert get_rules(rbac(*args))[None, resource] == verbs
+
+
+def test_one_process_needs_no_leases(rbac):
+    assert (None, 'leases') not in get_rules(rbac('-A', '--processes=1'))
+
+
+def test_unknown_resources_are_errors(rbac):
+    result = rbac('-A', crd='obj.yaml')
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: Handler 'fn': there is no resource kopfexamples")
+
+
+@pytest.mark.parametrize('granted, expected, lines', [
+    ('create', 0, ["The roles are the least ones."]),
+    ('patch', 3, ["Missing: create events", "Not needed: patch events"]),
+])
+def test_differences_of_roles_have_an_exit_code_of_their_own(
+        tmp_path, script, granted, expected, lines):
+    args = ['rbac', '-A', '--crd', str(EXAMPLES / 'crd.yaml'), script(HANDLER)]
+    code, text, _ = execute(*args)
+    assert code == 0
+    path = tmp_path / 'roles.yaml'
+    path.write_text(text.replace('create', granted))
+    code, text, _ = execute(*args, f'--verify={path}')
+    assert (code, text.splitlines()) == (expected, lines)

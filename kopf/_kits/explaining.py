@@ -38,7 +38,7 @@ async def explain(
     """
     settings = settings if settings is not None else configuration.OperatorSettings()
     clock = clocks.Clock()
-    async with _started(registry, settings, clock) if startup else contextlib.nullcontext():
+    async with started(registry, settings, clock) if startup else contextlib.nullcontext():
         try:
             async with commanding.connect(
                     registry=registry, settings=settings, vault=vault) as (client, item):
@@ -61,7 +61,7 @@ async def explain(
 
 
 @contextlib.asynccontextmanager
-async def _started(
+async def started(
         registry: registries.OperatorRegistry,
         settings: configuration.OperatorSettings,
         clock: clocks.Clock,

@@ -15,8 +15,8 @@ P = ParamSpec('P')
 R = TypeVar('R')
 
 ORDER = (
-    'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health', 'Sandbox',
-    'Options')
+    'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health',
+    'Sandbox', 'Options')
 """The order of the sections. The last section is for options without a section."""
 
 

@@ -214,7 +214,7 @@ async def test_missing_rights_for_owned_resources_are_named_and_hold_no_other_ha
 async def test_the_documented_rights_for_peering_are_enough(
         kube, kind, name, be_an_account, operator, peering):
     rules = [
-        (peering.group, [peering.plural], ['list', 'watch', 'patch', 'get']),
+        (peering.group, [peering.plural], ['list', 'watch', 'patch']),
         (kind.group, [kind.plural], ['list', 'watch', 'patch']),
     ]
     kubeconfig = await be_an_account(

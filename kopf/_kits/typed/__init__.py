@@ -1,7 +1,7 @@
 """
-Typed kinds: the definitions of kinds, made of classes; and whether a definition may follow another.
+What follows from the declarations of an operator: the definitions of its kinds, and its rights.
 
-It may import the core and the cogs, and the commands' `kopf._kits.commanding`; only the command
-line and the public face import it. It guarantees that nothing of it is imported by operators that
-declare no types.
+It may import the core, the cogs, the commands' `kopf._kits.commanding`, and the facts of
+`kopf._kits.sandbox` about kinds. It guarantees that nothing of it is imported by operators that do
+not use it.
 """

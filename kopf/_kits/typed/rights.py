@@ -1,0 +1,177 @@
+"""
+Rights: what each feature of the framework must be allowed to do, and what handlers declare to need.
+
+The table `FEATURES` is the only place that says so: the roles are made of it (see `granting`).
+"""
+import dataclasses
+import enum
+from collections.abc import Callable, Collection, Mapping
+from typing import TypeVar
+
+from kopf._cogs.structs import references
+
+FnT = TypeVar('FnT', bound=Callable[..., object])
+
+DECLARED = '__kopf_needs__'
+"""The attribute of functions with what `needs` has declared."""
+
+
+class Place(enum.Enum):
+    """Where a right is needed."""
+    SERVED = "served namespaces"
+    """The whole cluster, if all namespaces are served, or if the resource is cluster-scoped."""
+    CLUSTER = "cluster"
+    DEFAULT = "`default`"
+    LEASES = "namespace of the Leases"
+
+
+@dataclasses.dataclass(frozen=True)
+class Feature:
+    """
+    What a feature needs: the verbs for a resource, with its group if it is not the core API.
+
+    In the resource, ``PLURAL`` stands for the resource that the feature is used with. ``named``
+    features need the verbs for one object only.
+    """
+    purpose: str
+    condition: str
+    resource: str
+    verbs: tuple[str, ...]
+    place: Place = Place.SERVED
+    named: bool = False
+
+
+FEATURES: Mapping[str, Feature] = {
+    'watching': Feature(
+        "follow the objects", "handlers of objects, daemons, timers, indices",
+        'PLURAL', ('list', 'watch')),
+    'changing': Feature(
+        "keep progress and finalizers, write patches",
+        "handlers of changes, daemons, timers, `kopf.reconcile`; `kopf.on.event` with the argument "
+        "`patch` or with results",
+        'PLURAL', ('patch',)),
+    'status': Feature(
+        "write results, patches of the status, conditions",
+        "the same, if the status is a subresource",
+        'PLURAL/status', ('patch',)),
+    'owning': Feature(
+        "apply, follow, and delete owned resources", "`owns=` of `kopf.reconcile`",
+        'PLURAL', ('list', 'watch', 'create', 'patch', 'delete')),
+    'blocking': Feature(
+        "set `blockOwnerDeletion` for the owner",
+        "`owns=` of `kopf.reconcile`; the resource is that of the owner",
+        'PLURAL/finalizers', ('update',)),
+    'using': Feature(
+        "follow the used resources", "`watches=` of `kopf.reconcile`",
+        'PLURAL', ('list', 'watch')),
+    'posting': Feature(
+        "post Kubernetes events", "handlers of objects, unless `settings.posting.enabled` is off",
+        'events', ('create',)),
+    'posting_elsewhere': Feature(
+        "post Kubernetes events about cluster-scoped objects", "the same",
+        'events', ('create',), Place.DEFAULT),
+    'peering': Feature(
+        "notice other operators",
+        "no `--standalone`, no leader election, no shards; with `-n`, the resource is "
+        "`kopfpeerings`",
+        'clusterkopfpeerings.kopf.dev', ('list', 'watch', 'patch'), named=True),
+    'lease_creation': Feature(
+        "create the Lease", "`--leader-elect`",
+        'leases.coordination.k8s.io', ('create',), Place.LEASES),
+    'lease': Feature(
+        "elect a leader", "`--leader-elect`",
+        'leases.coordination.k8s.io', ('get', 'watch', 'update'), Place.LEASES, named=True),
+    'shards': Feature(
+        "share the objects", "`--shards`, `--processes`",
+        'leases.coordination.k8s.io', ('get', 'list', 'create', 'update', 'delete'), Place.LEASES),
+    'webhook_creation': Feature(
+        "create the webhook configurations",
+        "`kopf.on.validate` with `settings.admission.managed`; with `kopf.on.mutate`, the resource "
+        "is `mutatingwebhookconfigurations`",
+        'validatingwebhookconfigurations.admissionregistration.k8s.io', ('create',), Place.CLUSTER),
+    'webhooks': Feature(
+        "keep the webhook configurations up to date", "the same",
+        'validatingwebhookconfigurations.admissionregistration.k8s.io', ('patch',), Place.CLUSTER,
+        named=True),
+    'definitions': Feature(
+        "follow new and deleted resources",
+        "resources that can be custom ones, unless `settings.scanning.disabled` is on",
+        'customresourcedefinitions.apiextensions.k8s.io', ('list', 'watch'), Place.CLUSTER),
+    'namespaces': Feature(
+        "follow the namespaces", "`-n` with a pattern",
+        'namespaces', ('list', 'watch'), Place.CLUSTER),
+}
+"""All features that need rights."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Right:
+    """
+    One verb for one resource. ``resource`` includes the subresource: ``pods/log``.
+
+    An empty ``name`` means objects of any name. The namespace is None for all namespaces and for
+    cluster-scoped resources, and empty for the namespace that the operator is in.
+    """
+    group: str
+    resource: str
+    verb: str
+    name: str = ''
+    namespace: str | None = None
+
+    def __str__(self) -> str:
+        plural, slash, part = self.resource.partition('/')
+        text = f"{self.verb} {plural}{'.' if self.group else ''}{self.group}{slash}{part}"
+        text += f" {self.name!r}" if self.name else ""
+        if self.namespace == '':
+            return f"{text} in the operator's namespace"
+        return text if self.namespace is None else f"{text} in {self.namespace!r}"
+
+    def covers(self, other: 'Right') -> bool:
+        """Whether this right includes the other one. Any namespace can be that of the operator."""
+        part = other.resource.partition('/')[2]
+        return (
+            self.group in ('*', other.group) and self.verb in ('*', other.verb)
+            and self.resource in ('*', other.resource, f'*/{part}' if part else '*')
+            and self.name in ('', other.name)
+            and (other.namespace == '' or self.namespace in (None, other.namespace)))
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """What the own calls of a handler need. The subresource is empty for the objects themselves."""
+    selector: references.Selector
+    subresource: str
+    verbs: tuple[str, ...]
+
+
+def needs(
+        resource: str | tuple[str, str] | tuple[str, str, str], /, *, verbs: Collection[str],
+) -> Callable[[FnT], FnT]:
+    """
+    Declare what the own requests of a handler need, for the roles that ``kopf rbac`` prints.
+
+    It has no effect on the handler. Use it for what Kopf does not do itself: requests of other
+    clients, `kopf.apply`, owner references by `kopf.adopt`. It can be repeated. See "Print the
+    least roles" in the documentation.
+
+    :param resource: the resource, as in ``owns=`` of `kopf.reconcile`, maybe with a subresource:
+        ``'secrets'``, ``'deployments.apps/scale'``.
+    :param verbs: the verbs of Kubernetes: ``['get', 'create']``.
+    :raises TypeError: if the verbs are no collection of strings, or if it names no resource.
+    """
+    if isinstance(verbs, str) or not verbs or not all(isinstance(verb, str) for verb in verbs):
+        raise TypeError(f"verbs= must be a collection of verbs, e.g. ['get'], not {verbs!r}.")
+    names = (resource,) if isinstance(resource, str) else resource
+    plural, _, subresource = names[-1].partition('/')
+    selector = references.Selector(*(*names[:-1], plural))
+    need = Need(selector, subresource, tuple(verbs))
+
+    def decorate(fn: FnT) -> FnT:
+        setattr(fn, DECLARED, (need, *get_needs(fn)))
+        return fn
+    return decorate
+
+
+def get_needs(fn: Callable[..., object]) -> tuple[Need, ...]:
+    """Get what is declared for the function, in the order of the source."""
+    return getattr(fn, DECLARED, ())
