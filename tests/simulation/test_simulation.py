@@ -43,6 +43,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (4000207, "outcomes are dropped, as the object could not be read after a conflict with them"),
     (7301967, "a former leader reports the end of an object, as a write for that object has hung"),
     (7008996, "a timer whose patch was cut off by a lost Lease has timed out when it leads again"),
+    (9102264, "after a pause that is over at once, nothing is listed again, and nothing handled"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     assert worlds.run(plans.make(seed)).violation is None, fault

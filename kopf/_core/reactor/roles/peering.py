@@ -48,6 +48,8 @@ class Peerings(coordination.Coordination):
         super().__init__(works)
         self._paused = False
         """Whether the operator has been paused."""
+        self._is_unwatched = False
+        """Whether `select` has told of that: then, the objects are not watched any more."""
         self._client = client
         self._settings = settings
         self._clock = clock
@@ -128,12 +130,17 @@ class Peerings(coordination.Coordination):
         self._set.check()
         if self._unknown and not self._begun:
             self._pause()
+            self._is_unwatched = True
             return None
         absent = {namespace for namespace in self._served if self._is_absent(namespace)}
         self._warn_of_absence(absent)
-        if (absent and self._settings.peering.mandatory) or any(
-                watch.standings & memberships.PAUSED for watch in self._watches.values()):
+        must_pause = (absent and self._settings.peering.mandatory) or any(
+            watch.standings & memberships.PAUSED for watch in self._watches.values())
+        if must_pause or (self._paused and not self._is_unwatched):
             self._pause()
+            self._is_unwatched = True
+            if not must_pause:
+                self.woken.set()  # the pause is over, but all objects must be listed again
             return None
         if self._paused or not self._begun:
             self._resume()
@@ -152,7 +159,7 @@ class Peerings(coordination.Coordination):
     def _resume(self) -> None:
         """Let the parts begin or resume; objects that are listed from now on can be handled."""
         self._begun = True
-        self._paused = self._idle = False
+        self._paused = self._is_unwatched = self._idle = False
         if self._resting is not None:
             self._resting.cancel()
         self._whole.resume()
