@@ -86,6 +86,6 @@ class Admissions:
         return self._has(resource, since) and (not self._ignores or self.is_served(life, since))
 
     def _has(self, resource: tuple[str, str], since: float) -> bool:
-        """Whether there have been webhooks since then, always the same."""
+        """Whether there have been webhooks since before that time, always the same."""
         has_webhooks, _, at = self._configured.get(resource, (False, None, 0.0))
-        return has_webhooks and at <= since
+        return has_webhooks and at < since

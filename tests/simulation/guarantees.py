@@ -213,7 +213,8 @@ class Guarantees:
         if timeout is None:
             raise Violation('limits', f"{call} has timed out, but has no timeout")
         last = previous[-1] if previous else None
-        if last is None or (last.process is call.process and last.finished and last.ended == now):
+        if last is None or (last.process is call.process and last.finished and last.ended == now
+                            and not self.is_stale(last)):
             raise Violation('limits', f"{call} has timed out instead of an outcome")
         # An older state has an older record, and what was done for it is not always written. If it
         # is, the newest state has the record of a call that was about an older one.
@@ -410,8 +411,8 @@ class Guarantees:
             return
         if self.is_stale(last) and not self.is_stale(call):
             return  # what was done for an outdated state is not written
-        if last.process is call.process and any(
-                last.version < version <= call.version and writer is not call.process
+        if (last.process is call.process or last.process.alive) and any(
+                last.version < version <= call.version and writer is not last.process
                 for version, writer in self.written[call.uid]):
             return  # nor what was done when another operator had written newer records
         due = last.ended + last.delay
@@ -424,6 +425,9 @@ class Guarantees:
         stored = self.objects.get(call.uid)
         has_returned = self.edited.get(call.uid, 0.0) > last.began and stored is not None and (
             without_own(get_essence(stored)) == without_own(call.new))
+        later = [without_own(essence) == without_own(call.new)
+                 for since, essence in self.states[call.uid] if since > last.began]
+        has_returned |= False in later and True in later[later.index(False):]
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
                 call.retry != last.retry + 1 and not has_returned):
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")

@@ -73,6 +73,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (4002010, "what is done for older records is lost if another operator has written newer ones"),
     (7008438, "a daemon goes on without the finalizer while a write for its object is under way"),
     (4002387, "what is done while writes are refused is not written if the exit comes soon"),
+    (9101527, "webhooks of a process that is cut off are called until the next one has its own"),
     (8906044, "what is done right before an exit is not written if its first PATCH takes too long"),
     (8504354, "a new leader whose watches are behind handles what the former one has just handled"),
 ])
@@ -95,6 +96,9 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (4100100, "what a process has done for an older state is stored if it writes that itself"),
     (7106538, "a handler sees a change again if the object has had another state since the last"),
     (7400829, "a thread writes nothing for its timer in a later term than that of its call"),
+    (9204247, "a thread can begin for a state to which the object has returned, when it has left"),
+    (9204353, "what is done for an older state is not written, and the time of the newest is over"),
+    (9207872, "what is done beside a process that is behind is not written over its records"),
     (9004272, "the delay of an attempt is lost if the process is killed while writes are refused"),
     (8604372, "the delay of an attempt is lost if the process is killed before it is stored"),
     (8601311, "what another process closes counts what a killed one has done for an older state"),
