@@ -449,6 +449,75 @@ def rbac(
 
 
 @main.command(
+    cls=helpscreens.SectionCommand, short_help="Print the definitions of the declared kinds.")
+@logging_options
+@helpscreens.option('-m', '--module', 'modules', multiple=True, section='Handlers',
+                    help="Load this module, too. Can be repeated.")
+@helpscreens.option('-o', '--output', metavar='FILE|DIR', section='Definitions',
+                    type=click.Path(path_type=pathlib.Path),
+                    help="Write to this file; or to this folder, a file for each definition.")
+@helpscreens.option('--drift', metavar='FILE', section='Definitions',
+                    type=click.Path(path_type=pathlib.Path, exists=True),
+                    help="Print how this file or folder differs. The exit code is 3 then.")
+@helpscreens.option('--against', metavar='FILE|cluster', section='Definitions',
+                    help="Print what is incompatible with the definitions in this file, or with "
+                         "those of the cluster. The exit code is 4 then.")
+@helpscreens.option('--allow', multiple=True, metavar='RULE:PATH', section='Definitions',
+                    help="Accept this finding, as it is printed. Can be repeated.")
+@helpscreens.option('--lint', is_flag=True, section='Definitions',
+                    help="Print what the conventions of the API advise against. "
+                         "The exit code is 1 then.")
+@helpscreens.option('--kubernetes', metavar='VERSION', section='Definitions',
+                    help="Print what this version, such as 1.20, does not enforce.")
+@helpscreens.option('--apply', is_flag=True, section='Definitions',
+                    help="Apply the definitions to the cluster, if nothing is wrong.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def crd(
+        __controls: CLIControls,
+        paths: Collection[str],
+        modules: Collection[str],
+        output: pathlib.Path | None,
+        kubernetes: str | None,
+        **options: Any,
+) -> None:
+    """
+    Print the definitions of the kinds that are declared by @kopf.crd in PATHS (Python files) and in
+    modules; or check them, and apply them to the cluster.
+
+    For example: kopf crd handlers.py -o crd.yaml
+    """
+    _preload(paths, modules)
+    from kopf._kits.typed import enforcement, kinds, publishing  # only for this command
+    classes = kinds.get_declared()
+    if not classes:
+        raise click.ClickException(
+            f"There are no kinds in {', '.join([*paths, *modules]) or 'no file'}. Declare a class "
+            f"as a kind, for example: @kopf.crd('example.com', 'v1', plural='databases')")
+    try:
+        definitions = kinds.define(classes)
+        minor = None if kubernetes is None else enforcement.parse_version(kubernetes)
+    except (TypeError, ValueError) as e:
+        raise click.ClickException(str(e)) from e
+    checks = publishing.Options(kubernetes=minor, **options)
+    if output is not None:
+        publishing.write(definitions, output)
+    elif checks == publishing.Options():
+        click.echo(publishing.dump(definitions), nl=False)
+
+    async def publish() -> None:
+        report = await publishing.publish(
+            definitions, checks, registry=__controls.registry, settings=__controls.settings,
+            vault=__controls.vault)
+        for line in report.lines:
+            click.echo(line)
+        if report.code:
+            raise click.exceptions.Exit(report.code)
+
+    _run_command(__controls, publish())
+
+
+@main.command(
     cls=helpscreens.SectionCommand, short_help="Serve a Kubernetes API for trying and testing.")
 @logging_options
 @helpscreens.option('--port', type=click.IntRange(0, 65535), default=0, section='Sandbox',
@@ -629,16 +698,20 @@ def _make_settings(
     return settings
 
 
+def _preload(paths: Collection[str], modules: Collection[str]) -> None:
+    try:
+        loaders.preload(paths=paths, modules=modules)
+    except loaders.LoadingError as e:
+        raise _describe(e) from e
+
+
 def _load(
         registry: registries.OperatorRegistry | None,
         paths: Collection[str],
         modules: Collection[str],
 ) -> registries.OperatorRegistry:
     """Load the handlers; it is an error if there are none."""
-    try:
-        loaders.preload(paths=paths, modules=modules)
-    except loaders.LoadingError as e:
-        raise _describe(e) from e
+    _preload(paths, modules)
     registry = registry if registry is not None else registries.get_default_registry()
     if registry.is_empty:
         if not paths and not modules:

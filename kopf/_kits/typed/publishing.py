@@ -49,6 +49,28 @@ class Options:
     apply: bool = False
 
 
+def dump(definitions: Sequence[Definition]) -> str:
+    """Make the YAML of the definitions, fit for git: the same order each time, and no status."""
+    return yaml.safe_dump_all(definitions, explicit_start=len(definitions) > 1)
+
+
+def write(definitions: Sequence[Definition], path: pathlib.Path) -> None:
+    """
+    Write the definitions to a file; or to a folder that exists, a file for each of them.
+
+    :raises CommandError: if it cannot be written.
+    """
+    try:
+        if path.is_dir():
+            for definition in definitions:
+                name = f'{definition["metadata"]["name"]}.yaml'
+                path.joinpath(name).write_text(dump([definition]), 'utf-8')
+        else:
+            path.write_text(dump(definitions), 'utf-8')
+    except OSError as e:
+        raise commanding.CommandError(f"{path} cannot be written: {e}") from e
+
+
 @dataclasses.dataclass(frozen=True)
 class Report:
     """What to print, and the exit code: 0 if nothing is wrong."""

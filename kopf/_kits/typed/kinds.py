@@ -1,0 +1,257 @@
+"""
+Kinds: classes that are declared as kinds of the API, and the definitions that are made of them.
+"""
+import dataclasses
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Literal, TypeVar
+
+from kopf._kits.typed import schemas, shapes
+from kopf._kits.typed.shapes import Kind, Shape
+from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
+
+ClsT = TypeVar('ClsT', bound=type)
+
+DECLARATION = '__kopf_crd__'
+"""The attribute of a class with its declaration. It is not inherited: see `get_declaration`."""
+
+_IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
+_VERSION = re.compile(r'v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?')
+_LABEL = r'[a-z0-9]([-a-z0-9]*[a-z0-9])?'
+
+
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """What `crd` has declared of a class."""
+    cls: type
+    group: str
+    version: str
+    kind: str
+    plural: str
+    singular: str
+    short: Sequence[str]
+    categories: Sequence[str]
+    scope: str
+    storage: bool
+    served: bool
+    deprecated: bool | str
+    columns: Sequence[Column]
+    rules: Sequence[CEL]
+    selectable: Sequence[str]
+    scale: Scale | None
+
+    @property
+    def name(self) -> str:
+        """The name of the definition."""
+        return f'{self.plural}.{self.group}'
+
+
+_declared: dict[tuple[str, str], Declaration] = {}
+"""The newest declarations by the definitions and the versions: a module can be loaded again."""
+
+
+def crd(
+        group: str,
+        version: str,
+        *,
+        plural: str,
+        kind: str | None = None,
+        singular: str | None = None,
+        short: Collection[str] = (),
+        categories: Collection[str] = (),
+        scope: Literal['Namespaced', 'Cluster'] = 'Namespaced',
+        storage: bool = False,
+        served: bool = True,
+        deprecated: bool | str = False,
+        columns: Collection[Column] = (),
+        rules: Collection[CEL] = (),
+        selectable: Collection[str] = (),
+        scale: Scale | None = None,
+) -> Callable[[ClsT], ClsT]:
+    """
+    Declare a class as a kind of the API: the annotations ``spec`` and ``status`` are its schema.
+
+    The definition (CustomResourceDefinition) is printed by ``kopf crd``. Nothing is looked at
+    before the class is used: neither its annotations, nor those of its fields.
+
+    :param group: the API group, e.g. ``'example.com'``.
+    :param version: the version, e.g. ``'v1'``. Several classes with the same group and plural are
+        versions of one kind.
+    :param plural: the name of the resource, in lower case.
+    :param kind: the name of the kind. Default: the name of the class.
+    :param singular: the name for one object in ``kubectl``. Default: the kind in lower case.
+    :param short: short names for ``kubectl``.
+    :param categories: groups of resources for ``kubectl``, e.g. ``'all'``.
+    :param scope: whether the objects are in namespaces.
+    :param storage: whether objects are stored in this version. One version must be; if there is
+        only one version, it is.
+    :param served: whether the version is served.
+    :param deprecated: whether clients are warned when they use the version; or the warning.
+    :param columns: the columns of ``kubectl get``.
+    :param rules: rules in CEL about the whole object.
+    :param selectable: the paths of fields by which clients can select objects.
+    :param scale: the paths of the subresource ``scale``.
+    :raises DeclarationError: if a name is none of the API.
+    """
+    for value, pattern, what in [
+            (group, rf'{_LABEL}(\.{_LABEL})+', "group, such as 'example.com'"),
+            (version, _VERSION.pattern, "version, such as 'v1' or 'v1beta1'"),
+            (plural, _LABEL, "plural name, such as 'databases'")]:
+        if not re.fullmatch(pattern, value):
+            raise DeclarationError(f"{value!r} is no {what}.")
+
+    def decorate(cls: ClsT) -> ClsT:
+        name = kind if kind is not None else cls.__name__
+        declaration = Declaration(
+            cls=cls, group=group, version=version, kind=name, plural=plural,
+            singular=singular if singular is not None else name.lower(), short=tuple(short),
+            categories=tuple(categories), scope=scope, storage=storage, served=served,
+            deprecated=deprecated, columns=tuple(columns), rules=tuple(rules),
+            selectable=tuple(selectable), scale=scale)
+        setattr(cls, DECLARATION, declaration)
+        _declared[declaration.name, version] = declaration
+        return cls
+    return decorate
+
+
+def get_declaration(cls: type) -> Declaration:
+    """
+    Get the declaration of the class itself, not of those that it inherits from.
+
+    :raises DeclarationError: if it has none.
+    """
+    try:
+        declaration: Declaration = vars(cls)[DECLARATION]
+    except KeyError:
+        raise DeclarationError(f"{cls.__name__} is no kind of the API. Decorate it: "
+                               f"@kopf.crd('example.com', 'v1', plural='…')") from None
+    return declaration
+
+
+def get_declared() -> list[type]:
+    """Get all classes that are declared, in the order of their declarations."""
+    return [declaration.cls for declaration in _declared.values()]
+
+
+def define(classes: Iterable[type]) -> list[dict[str, Any]]:
+    """
+    Make the definitions of the classes, sorted by their names.
+
+    :raises DeclarationError: if a class cannot be expressed, or if versions contradict each other.
+    """
+    grouped: dict[str, list[Declaration]] = {}
+    for cls in classes:
+        declaration = get_declaration(cls)
+        grouped.setdefault(declaration.name, []).append(declaration)
+    return [_define(name, grouped[name]) for name in sorted(grouped)]
+
+
+def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
+    versions = sorted(versions, key=lambda each: _get_priority(each.version), reverse=True)
+    first = versions[0]
+    if len({each.version for each in versions}) < len(versions):
+        raise DeclarationError(f"{name} has two classes of one version.")
+    for each in versions:
+        for field in ('kind', 'singular', 'short', 'categories', 'scope'):
+            if getattr(each, field) != getattr(first, field):
+                raise DeclarationError(
+                    f"{name} has different values of {field}= in {first.version} and "
+                    f"{each.version}. Declare the same for all versions.")
+    stored = [each.version for each in versions if each.storage or len(versions) == 1]
+    if len(stored) != 1:
+        raise DeclarationError(
+            f"{name} has {len(stored)} versions in which objects are stored. Write storage=True "
+            f"for exactly one of {', '.join(each.version for each in versions)}.")
+    names: dict[str, Any] = {
+        'kind': first.kind, 'listKind': f'{first.kind}List', 'plural': first.plural,
+        'singular': first.singular}
+    if first.short:
+        names['shortNames'] = [*first.short]
+    if first.categories:
+        names['categories'] = [*first.categories]
+    return {
+        'apiVersion': 'apiextensions.k8s.io/v1',
+        'kind': 'CustomResourceDefinition',
+        'metadata': {'name': name},
+        'spec': {
+            'group': first.group, 'names': names, 'scope': first.scope,
+            'versions': [_define_version(each, stored[0]) for each in versions]},
+    }
+
+
+def _get_priority(version: str) -> tuple[int, int, int]:
+    """The order of versions in Kubernetes: stable ones are the first, the newest one of them."""
+    match = _VERSION.fullmatch(version)
+    assert match is not None
+    major, stage, minor = match.groups()
+    return {None: 2, 'beta': 1, 'alpha': 0}[stage], int(major), int(minor or 0)
+
+
+def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
+    path = declared.cls.__name__
+    shape = shapes.read(declared.cls)
+    own = [field for field in shape.fields if field.wire not in _IMPLIED]
+    schema = schemas.make(dataclasses.replace(
+        shape, fields=tuple(own), rules=tuple(declared.rules)), path)
+    subresources: dict[str, Any] = {}
+    if any(field.wire == 'status' for field in own):
+        subresources['status'] = {}
+    if declared.scale is not None:
+        paths = {'specReplicasPath': declared.scale.replicas,
+                 'statusReplicasPath': declared.scale.status,
+                 'labelSelectorPath': declared.scale.selector}
+        subresources['scale'] = {
+            key: _check_path(shape, value, path) for key, value in paths.items() if value}
+    version: dict[str, Any] = {
+        'name': declared.version, 'schema': {'openAPIV3Schema': schema},
+        'served': declared.served, 'storage': declared.version == stored}
+    if subresources:
+        version['subresources'] = subresources
+    if declared.deprecated:
+        version['deprecated'] = True
+        if isinstance(declared.deprecated, str):
+            version['deprecationWarning'] = declared.deprecated
+    if declared.columns:
+        version['additionalPrinterColumns'] = [
+            _define_column(each, shape, path) for each in declared.columns]
+    if declared.selectable:
+        version['selectableFields'] = [
+            {'jsonPath': _check_path(shape, each, path)} for each in declared.selectable]
+    return version
+
+
+_COLUMN_TYPES = {
+    Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number'}
+
+
+def _define_column(column: Column, shape: Shape, path: str) -> dict[str, Any]:
+    found = _find(shape, column.path)
+    if found is None and not re.match(r'\.(metadata|kind|apiVersion)\b|.*\[', column.path):
+        _check_path(shape, column.path, path)
+    kind: str | None = column.type
+    if kind is None:
+        kind = _COLUMN_TYPES.get(found.kind, 'string') if found is not None else 'string'
+        if (found is not None and found.format == 'date-time') or (
+                column.path == '.metadata.creationTimestamp'):
+            kind = 'date'
+    made = {'name': column.name, 'type': kind, 'jsonPath': column.path,
+            'description': column.description, 'priority': column.priority}
+    return {key: value for key, value in made.items() if value}
+
+
+def _find(shape: Shape, path: str) -> Shape | None:
+    found: Shape | None = shape
+    for name in path.strip('.').split('.'):
+        if found is None or found.kind in (Kind.ANY, Kind.OBJECT):
+            return found
+        found = next((each.shape for each in found.fields if each.wire == name), None)
+    return found
+
+
+def _check_path(shape: Shape, path: str, where: str) -> str:
+    """Return the path, if the class has such a field."""
+    if not path.startswith('.') or _find(shape, path) is None:
+        raise DeclarationError(
+            f"{where} has no field {path!r}. Write a path of the names in the API, such as "
+            f"'.spec.replicas'.")
+    return path

@@ -1,0 +1,149 @@
+"""
+Schemas: shapes as structural schemas of OpenAPI v3, minimal and always in the same order.
+"""
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kopf._core.intents import handlers
+from kopf._kits.typed import encoding, shapes, vocabulary
+from kopf._kits.typed.shapes import Field, Kind, Shape
+from kopf._kits.typed.vocabulary import CEL, DeclarationError
+
+Schema = dict[str, Any]
+
+_TYPES = {
+    Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number', Kind.STRING: 'string',
+    Kind.LIST: 'array', Kind.MAP: 'object', Kind.OBJECT: 'object', Kind.RECORD: 'object'}
+
+_KEYWORDS = frozenset({  # of the grammar of CEL; see "Validation rules" of Kubernetes
+    'true', 'false', 'null', 'in', 'as', 'break', 'const', 'continue', 'else', 'for', 'function',
+    'if', 'import', 'let', 'loop', 'package', 'namespace', 'return', 'var', 'void', 'while'})
+
+
+def make(shape: Shape, path: str) -> Schema:
+    """
+    Make the schema of a value. The path is for messages.
+
+    :raises DeclarationError: if a default is no value of its field.
+    """
+    schema: Schema = {**shape.limits}
+    if shape.description:
+        schema['description'] = shape.description
+    if shape.is_nullable:
+        schema['nullable'] = True
+    if shape.format is not None:
+        schema['format'] = shape.format
+    match shape.kind:
+        case Kind.ANY:
+            schema['x-kubernetes-preserve-unknown-fields'] = True
+        case Kind.ENUM:
+            schema['type'] = 'string' if isinstance(shape.values[0], str) else 'integer'
+            schema['enum'] = [*shape.values, *([None] if shape.is_nullable else [])]
+        case Kind.QUANTITY | Kind.INT_OR_STRING:
+            schema['anyOf'] = [{'type': 'integer'}, {'type': 'string'}]
+            schema['x-kubernetes-int-or-string'] = True
+            if shape.kind is Kind.QUANTITY:
+                schema['pattern'] = vocabulary.QUANTITY
+        case _:
+            schema['type'] = _TYPES[shape.kind]
+    if shape.kind is Kind.OBJECT:
+        schema['x-kubernetes-preserve-unknown-fields'] = True
+    if shape.is_embedded:
+        schema['x-kubernetes-embedded-resource'] = True
+    if shape.is_atomic:
+        schema['x-kubernetes-map-type'] = 'atomic'
+    if shape.list_type is not None:
+        schema['x-kubernetes-list-type'] = shape.list_type
+    if shape.keys:
+        schema['x-kubernetes-list-map-keys'] = [*shape.keys]
+    if shape.item is not None:
+        inner = make(shape.item, f'{path}[]')
+        schema['items' if shape.kind is Kind.LIST else 'additionalProperties'] = inner
+    if shape.kind is Kind.RECORD:
+        _fill(schema, shape, path)
+    rules = [*_iter_rules(shape)]
+    if rules:
+        schema['x-kubernetes-validations'] = rules
+    return schema
+
+
+def _fill(schema: Schema, shape: Shape, path: str) -> None:
+    """Add the fields of a record."""
+    properties = {}
+    for field in sorted(shape.fields, key=lambda field: field.wire):
+        place = f'{path}.{field.name}'
+        properties[field.wire] = make(field.shape, place)
+        if field.description:
+            properties[field.wire]['description'] = field.description
+        if field.default not in (None, handlers.ABSENT, shapes.MISSING):
+            properties[field.wire]['default'] = _make_default(field, place)
+    if properties:
+        schema['properties'] = properties
+    required = sorted(field.wire for field in shape.fields if not field.is_optional)
+    if required:
+        schema['required'] = required
+
+
+def _make_default(field: Field, path: str) -> Any:
+    """Make the default of a field, without what the defaults of its own fields say."""
+    try:
+        value = encoding.encode(field.default, field.shape)
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, AttributeError) as e:
+        raise DeclarationError(f"{path} has the default {field.default!r}, which is none of the "
+                               f"API: {e}.") from e
+    return _strip_defaults(value, field.shape)
+
+
+def _strip_defaults(value: Any, shape: Shape) -> Any:
+    if shape.kind is not Kind.RECORD or not isinstance(value, Mapping):
+        return value
+    return {
+        key: _strip_defaults(value[key], field.shape)
+        for field in shape.fields for key in [field.wire]
+        if key in value and not (
+            field.default not in (None, handlers.ABSENT, shapes.MISSING)
+            and encoding.encode(field.default, field.shape) == value[key])}
+
+
+def _iter_rules(shape: Shape) -> Iterator[Schema]:
+    for rule in shape.rules:
+        yield make_rule(rule)
+    if shape.is_immutable:
+        yield make_rule(CEL('self == oldSelf', "It cannot be changed."))
+    for field in sorted(shape.fields, key=lambda field: field.wire):
+        # Rules about changes are not evaluated if one of the values is absent. So, removing the
+        # value and setting it again would go round them.
+        if _has_removable(field):
+            name = escape(field.wire)
+            yield make_rule(CEL(
+                f'!has(oldSelf.{name}) || has(self.{name})',
+                f"{field.wire} cannot be removed, as it cannot be changed."))
+
+
+def _has_removable(field: Field) -> bool:
+    """Whether a field can be absent, and something that cannot be changed with it."""
+    is_absent = field.is_optional and field.default in (None, handlers.ABSENT, shapes.MISSING)
+    return is_absent and _is_fixed(field.shape)
+
+
+def _is_fixed(shape: Shape) -> bool:
+    """Whether the value cannot be changed, or another one in it."""
+    return shape.is_immutable or any(_is_fixed(field.shape) for field in shape.fields)
+
+
+def make_rule(rule: CEL) -> Schema:
+    """Make a rule of a schema."""
+    made = {'rule': rule.rule, 'message': rule.message, 'fieldPath': rule.field}
+    return {key: value for key, value in made.items() if value is not None}
+
+
+def escape(name: str) -> str:
+    """Escape the name of a field for CEL."""
+    if name in _KEYWORDS:
+        return f'__{name}__'
+    escaped = name.replace('__', '__underscores__')
+    for char, word in (('.', 'dot'), ('-', 'dash'), ('/', 'slash')):
+        escaped = escaped.replace(char, f'__{word}__')
+    return escaped

@@ -1,0 +1,482 @@
+"""
+Shapes: what the classes of an author say about values, whichever library the classes are of.
+
+Both the schema of a kind and the decoding of its objects are made of these. Dataclasses,
+TypedDicts, and plain annotated classes are read always; those of attrs, pydantic, and msgspec are
+recognised by their attributes, so that none of these libraries is imported here.
+"""
+import ast
+import collections
+import dataclasses
+import datetime
+import enum
+import functools
+import inspect
+import io
+import ipaddress
+import re
+import sys
+import textwrap
+import tokenize
+import types
+import typing
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from kopf._core.intents import handlers
+from kopf._kits.typed import vocabulary
+from kopf._kits.typed.vocabulary import CEL, DeclarationError, Word
+
+
+class Kind(enum.Enum):
+    """The kinds of values."""
+    ANY = enum.auto()
+    BOOLEAN = enum.auto()
+    INTEGER = enum.auto()
+    NUMBER = enum.auto()
+    STRING = enum.auto()
+    ENUM = enum.auto()
+    QUANTITY = enum.auto()
+    INT_OR_STRING = enum.auto()
+    LIST = enum.auto()
+    MAP = enum.auto()
+    OBJECT = enum.auto()
+    """A dict of anything, whose fields are kept though no schema mentions them."""
+    RECORD = enum.auto()
+
+
+class _Missing(enum.Enum):
+    MISSING = enum.auto()
+
+
+MISSING: Final = _Missing.MISSING
+"""Instead of a default: there is none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Shape:
+    """What is known about a value. Which of the attributes have a meaning depends on its kind."""
+    kind: Kind
+    cls: Any = None
+    """The type of Python: of a record, of an enum, of a list or a set, of a formatted string."""
+    library: str = ''
+    """Of records: ``dataclass``, ``attrs``, ``pydantic``, ``msgspec``, ``typeddict``, ``plain``."""
+    fields: tuple['Field', ...] = ()
+    item: 'Shape | None' = None
+    """That of the items of lists, and of the values of maps."""
+    values: tuple[Any, ...] = ()
+    format: str | None = None
+    list_type: Literal['atomic', 'set', 'map'] | None = None
+    keys: tuple[str, ...] = ()
+    limits: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """The keywords of the schema that limit the value: ``minimum``, ``maxLength``, ``pattern``."""
+    rules: tuple[CEL, ...] = ()
+    description: str | None = None
+    is_nullable: bool = False
+    is_immutable: bool = False
+    is_embedded: bool = False
+    is_atomic: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """A field of a record: its names in Python and in the API, and its default, if it has one."""
+    name: str
+    wire: str
+    shape: Shape
+    default: Any = MISSING
+    """The value in Python; None for optional fields without a default in the API."""
+    is_optional: bool = False
+    description: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Raw:
+    """A field as its library knows it."""
+    name: str
+    annotation: Any
+    wire: str | None = None
+    default: Any = MISSING
+    factory: Callable[[], Any] | None = None
+    markers: tuple[Any, ...] = ()
+    description: str | None = None
+    is_optional: bool = False
+
+
+_SCALARS: Mapping[Any, tuple[Kind, str | None]] = {
+    bool: (Kind.BOOLEAN, None),
+    int: (Kind.INTEGER, None),
+    str: (Kind.STRING, None),
+    bytes: (Kind.STRING, 'byte'),
+    datetime.datetime: (Kind.STRING, 'date-time'),
+    datetime.date: (Kind.STRING, 'date'),
+    uuid.UUID: (Kind.STRING, 'uuid'),
+    ipaddress.IPv4Address: (Kind.STRING, 'ipv4'),
+    ipaddress.IPv6Address: (Kind.STRING, 'ipv6'),
+    vocabulary.Quantity: (Kind.QUANTITY, None),
+}
+_LISTS = (list, set, frozenset, collections.abc.Sequence, collections.abc.Set)
+_MAPS = (dict, collections.abc.Mapping)
+
+_LIMITS = {
+    **{f'{end}_length': {
+        Kind.STRING: f'{end}Length', Kind.LIST: f'{end}Items',
+        Kind.MAP: f'{end}Properties', Kind.OBJECT: f'{end}Properties'} for end in ('min', 'max')},
+    **dict.fromkeys(('ge', 'gt'), dict.fromkeys((Kind.INTEGER, Kind.NUMBER), 'minimum')),
+    **dict.fromkeys(('le', 'lt'), dict.fromkeys((Kind.INTEGER, Kind.NUMBER), 'maximum')),
+    'multiple_of': dict.fromkeys((Kind.INTEGER, Kind.NUMBER), 'multipleOf'),
+    'pattern': {Kind.STRING: 'pattern'},
+}
+"""The attributes of constraints, as annotated-types has them, and their keywords by the kinds."""
+
+
+@functools.cache
+def read(cls: type) -> Shape:
+    """
+    Read a class, with all classes in its fields.
+
+    :raises DeclarationError: if it cannot be expressed in a schema.
+    """
+    return _read_record(cls, cls.__name__, ())
+
+
+def _read_record(cls: Any, path: str, outer: tuple[Any, ...]) -> Shape:
+    if cls in outer:
+        raise DeclarationError(
+            f"{path}: {cls.__name__} contains itself, which schemas cannot express. Write "
+            f"dict[str, Any] for the inner value.")
+    library, raws = _list_fields(cls, path)
+    comments = _read_comments(cls)
+    fields = [_read_field(raw, path, library, comments, (*outer, cls)) for raw in raws]
+    seen: dict[str, str] = {}
+    for field in fields:
+        if field.wire in seen:
+            raise DeclarationError(
+                f"{path}: {seen[field.wire]!r} and {field.name!r} are both {field.wire!r} in the "
+                f"API. Name one of them otherwise, e.g. Annotated[…, kopf.Wire('otherName')].")
+        seen[field.wire] = field.name
+    return Shape(
+        Kind.RECORD, cls=cls, library=library, fields=tuple(fields), description=_get_doc(cls),
+        is_atomic=cls in vocabulary.ATOMIC_TYPES)
+
+
+def _read_field(
+        raw: _Raw, path: str, library: str, comments: Mapping[str, str], outer: tuple[Any, ...],
+) -> Field:
+    place = f'{path}.{raw.name}'
+    annotation, markers, optional = _unwrap(raw.annotation, [*raw.markers])
+    shape = _read_value(annotation, markers, place, outer, optional)
+    wires = [marker.name for marker in markers if isinstance(marker, vocabulary.Wire)]
+    wire = wires[-1] if wires else raw.wire if raw.wire is not None else (
+        _to_camel_case(raw.name) if library in ('dataclass', 'attrs', 'plain') else raw.name)
+    default = raw.default
+    if raw.factory is not None:
+        default = raw.factory()
+    is_absent = default is None or default is handlers.ABSENT
+    if shape.is_nullable and default is None:
+        raise DeclarationError(
+            f"{place} is null by default, which the API does not have. Write '= kopf.ABSENT'.")
+    if optional and default is MISSING and not (raw.is_optional or shape.is_nullable):
+        raise DeclarationError(
+            f"{place} can be None, but has no default. Write '= None' if it is optional, or "
+            f"kopf.Nullable[…] if null is a value of its own.")
+    if default is None and not optional:
+        raise DeclarationError(f"{place} is None by default, but its type says otherwise. "
+                               f"Write '… | None = None'.")
+    described = [text for marker in markers for text in [getattr(marker, 'description', None) or
+                 getattr(marker, 'documentation', None)] if isinstance(text, str)]
+    return Field(
+        name=raw.name, wire=wire, shape=shape,
+        default=None if is_absent and not shape.is_nullable else default,
+        is_optional=raw.is_optional or default is not MISSING,
+        description=next(iter(described), None) or raw.description or comments.get(raw.name))
+
+
+def _to_camel_case(name: str) -> str:
+    """``max_connections`` to ``maxConnections``; ``from_`` to ``from``."""
+    head, *rest = name.strip('_').split('_')
+    return head + ''.join(part[:1].upper() + part[1:] for part in rest)
+
+
+def _unwrap(annotation: Any, markers: list[Any]) -> tuple[Any, list[Any], bool]:
+    """Take the annotation apart: the type itself, the markers, and whether it can be None."""
+    optional = False
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation, *added = get_args(annotation)
+            markers = [*_flatten(added), *markers]
+        elif origin in (typing.Required, typing.NotRequired, typing.ClassVar, typing.Final):
+            [annotation] = get_args(annotation)
+        elif origin in (Union, types.UnionType):
+            args = [arg for arg in get_args(annotation)
+                    if arg is not types.NoneType and arg != Literal[handlers.ABSENT]]
+            if len(args) == len(get_args(annotation)) or not args:
+                return annotation, markers, optional
+            optional |= types.NoneType in get_args(annotation)
+            annotation = functools.reduce(lambda a, b: a | b, args)
+        elif type(annotation).__name__ == 'TypeAliasType':  # Python 3.12
+            annotation = annotation.__value__
+        else:
+            return annotation, markers, optional
+
+
+def _flatten(markers: Iterable[Any]) -> Iterator[Any]:
+    """Take groups apart: those of annotated-types, and the fields of pydantic."""
+    for marker in markers:
+        inner = getattr(marker, 'metadata', None)
+        if isinstance(inner, list):
+            yield from _flatten(inner)
+        yield marker
+
+
+def _read_value(
+        annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...], optional: bool,
+) -> Shape:
+    shape = _read_type(annotation, markers, path, outer)
+    limits = {**shape.limits, **dict(_read_limits(markers, shape.kind, path))}
+    is_nullable = Word.NULLABLE in markers
+    return dataclasses.replace(
+        shape, limits=limits, rules=tuple(m for m in markers if isinstance(m, CEL)),
+        is_nullable=is_nullable, is_immutable=Word.IMMUTABLE in markers,
+        is_atomic=shape.is_atomic or Word.ATOMIC in markers)
+
+
+def _read_type(annotation: Any, markers: list[Any], path: str, outer: tuple[Any, ...]) -> Shape:
+    origin, args = get_origin(annotation) or annotation, get_args(annotation)
+    if annotation in (Any, object):
+        return Shape(Kind.ANY)
+    if Word.INT_OR_STRING in markers or (
+            origin in (Union, types.UnionType) and {*args} == {int, str}):
+        return Shape(Kind.INT_OR_STRING)
+    if annotation in _SCALARS:
+        kind, fmt = _SCALARS[annotation]
+        return Shape(kind, cls=annotation, format=fmt)
+    if annotation is float:
+        if Word.FLOAT not in markers:
+            raise DeclarationError(
+                f"{path} is a float, which not all clients keep exactly. Write int or "
+                f"kopf.Quantity; or Annotated[float, kopf.Float] if you mean it.")
+        return Shape(Kind.NUMBER, cls=float)
+    if origin is Literal:
+        return _read_enum(None, args, path)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return _read_enum(annotation, [member.value for member in annotation], path)
+    if origin in _LISTS:
+        return _read_list(origin, args, markers, path, outer)
+    if origin in _MAPS:
+        return _read_map(args, markers, path, outer)
+    if origin in (tuple, collections.abc.Iterable):
+        raise DeclarationError(f"{path} is a tuple, whose length schemas cannot express. "
+                               f"Write a list, or a class with a field for each item.")
+    if origin in (Union, types.UnionType):
+        raise DeclarationError(
+            f"{path} is one of several types, which schemas cannot express. Write a field for each "
+            f"of them, and a kopf.CEL rule that one is set; kopf.IntOrString is the exception.")
+    if isinstance(annotation, type) and annotation not in (int, str, complex):
+        return _read_record(annotation, path, outer)
+    raise DeclarationError(f"{path} is of the type {annotation!r}, which is none of the API. Write "
+                           f"a dataclass, dict[str, Any], or Any.")
+
+
+def _read_enum(cls: Any, values: Iterable[Any], path: str) -> Shape:
+    values = tuple(values)
+    if not values or len({type(value) for value in values}) != 1 or (
+            not isinstance(values[0], (str, int)) or isinstance(values[0], bool)):
+        raise DeclarationError(f"{path} is an enum of {values!r}. All values must be strings, or "
+                               f"all integers.")
+    return Shape(Kind.ENUM, cls=cls, values=values)
+
+
+def _read_list(
+        origin: Any, args: tuple[Any, ...], markers: list[Any], path: str, outer: tuple[Any, ...],
+) -> Shape:
+    item = _read_inner(args[0], f'{path}[]', outer) if args else Shape(Kind.ANY)
+    keys = [marker.keys for marker in markers if isinstance(marker, vocabulary.ListMap)]
+    is_set = Word.SET in markers or origin in (set, frozenset, collections.abc.Set)
+    if keys:
+        known = {field.wire: field for field in item.fields}
+        for key in keys[-1]:
+            if key not in known or known[key].shape.kind in (Kind.LIST, Kind.MAP, Kind.RECORD):
+                raise DeclarationError(f"{path} is a list by {key!r}, which is no simple field of "
+                                       f"its items. Their fields: {', '.join(known) or 'none'}.")
+    if is_set and item.kind in (Kind.RECORD, Kind.MAP, Kind.LIST) and not item.is_atomic:
+        raise DeclarationError(f"{path} is a set, but its items are no simple values. Write "
+                               f"Annotated[list[…], kopf.ListMap('name')].")
+    if not keys and _has_immutable(item):
+        raise DeclarationError(f"{path} has items with a kopf.Immutable field, which the API can "
+                               f"tell apart only by keys. Write Annotated[list[…], "
+                               f"kopf.ListMap('name')].")
+    return Shape(
+        Kind.LIST, cls=origin, item=item, keys=keys[-1] if keys else (),
+        list_type='map' if keys else 'set' if is_set else None)
+
+
+def _has_immutable(shape: Shape | None) -> bool:
+    return shape is not None and (shape.is_immutable or _has_immutable(shape.item) or any(
+        _has_immutable(field.shape) for field in shape.fields))
+
+
+def _read_map(
+        args: tuple[Any, ...], markers: list[Any], path: str, outer: tuple[Any, ...],
+) -> Shape:
+    key, value = args or (str, Any)
+    if key is not str:
+        raise DeclarationError(f"{path} has keys of the type {key!r}. All keys of the API are "
+                               f"strings: write dict[str, …].")
+    if value is Any:
+        return Shape(Kind.OBJECT, cls=dict, is_embedded=Word.EMBEDDED in markers)
+    return Shape(Kind.MAP, cls=dict, item=_read_inner(value, f'{path}[]', outer))
+
+
+def _read_inner(annotation: Any, path: str, outer: tuple[Any, ...]) -> Shape:
+    annotation, markers, optional = _unwrap(annotation, [])
+    if optional and Word.NULLABLE not in markers:
+        raise DeclarationError(f"{path} can be None. Items cannot be absent: write "
+                               f"kopf.Nullable[…] if null is a value of its own.")
+    return _read_value(annotation, markers, path, outer, optional)
+
+
+def _read_limits(markers: Iterable[Any], kind: Kind, path: str) -> Iterator[tuple[str, Any]]:
+    for marker in markers:
+        for attr, keywords in _LIMITS.items():
+            value = getattr(marker, attr, None)
+            if value is None or callable(value) or (attr == 'min_length' and value == 0):
+                continue
+            if kind not in keywords:
+                raise DeclarationError(f"{path} has the limit {attr}={value!r}, which has no "
+                                       f"meaning for {kind.name.lower().replace('_', ' ')}s.")
+            if attr == 'pattern':
+                _check_pattern(value, path)
+            yield keywords[kind], value
+            if attr in ('gt', 'lt'):
+                yield f'exclusive{keywords[kind].capitalize()}', True
+
+
+def _check_pattern(pattern: str, path: str) -> None:
+    """Refuse what RE2 does not have, or has with another meaning than Python."""
+    if re.search(r'\(\?(?:[=!]|<[=!])|\(\?P=|(?<!\\)(?:\\\\)*\\[1-9]', pattern):
+        raise DeclarationError(
+            f"{path} has the pattern {pattern!r}: look-arounds and references to groups are not in "
+            f"RE2, which the API uses. Write a kopf.CEL rule.")
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise DeclarationError(f"{path} has the pattern {pattern!r}, which is wrong: {e}.") from e
+
+
+# What the libraries know of fields.
+
+def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
+    try:
+        hints = typing.get_type_hints(cls, include_extras=True)
+    except Exception as e:
+        raise DeclarationError(
+            f"{path}: the annotations of {cls.__name__} cannot be resolved: {e}. Define what they "
+            f"name at the level of the module.") from e
+    if dataclasses.is_dataclass(cls):
+        return 'dataclass', [_Raw(
+            field.name, hints[field.name],
+            default=MISSING if field.default is dataclasses.MISSING else field.default,
+            factory=None if field.default_factory is dataclasses.MISSING
+            else field.default_factory) for field in dataclasses.fields(cls) if field.init]
+    if typing.is_typeddict(cls):
+        return 'typeddict', [_Raw(name, hint, is_optional=name in cls.__optional_keys__)
+                             for name, hint in hints.items()]
+    if hasattr(cls, '__attrs_attrs__'):
+        return 'attrs', [_read_attrs(attr, hints) for attr in cls.__attrs_attrs__ if attr.init]
+    if hasattr(cls, '__struct_fields__'):
+        return 'msgspec', [*_iter_msgspec(cls, hints)]
+    if hasattr(cls, 'model_fields'):
+        return 'pydantic', [_read_pydantic(name, info) for name, info in cls.model_fields.items()]
+    if hasattr(cls, '__kopf_crd__') or path == cls.__name__:
+        return 'plain', [
+            _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()]
+    raise DeclarationError(
+        f"{path} is of the class {cls.__name__}, whose fields are not known. Make it a dataclass, "
+        f"a TypedDict, or a class of attrs, pydantic, or msgspec.")
+
+
+def _read_attrs(attr: Any, hints: Mapping[str, Any]) -> _Raw:
+    factory = getattr(attr.default, 'factory', None)
+    default = MISSING if factory is not None or repr(attr.default) == 'NOTHING' else attr.default
+    return _Raw(attr.name, hints[attr.name], default=default, factory=factory)
+
+
+def _iter_msgspec(cls: Any, hints: Mapping[str, Any]) -> Iterator[_Raw]:
+    names, defaults = cls.__struct_fields__, cls.__struct_defaults__
+    nodefault = sys.modules['msgspec'].NODEFAULT
+    padded = [*[nodefault] * (len(names) - len(defaults)), *defaults]
+    for name, wire, default in zip(names, cls.__struct_encode_fields__, padded, strict=True):
+        factory = getattr(default, 'factory', None)
+        yield _Raw(name, hints[name], wire=wire, factory=factory,
+                   default=MISSING if default is nodefault or factory is not None else default)
+
+
+def _read_pydantic(name: str, info: Any) -> _Raw:
+    alias = info.validation_alias if isinstance(info.validation_alias, str) else info.alias
+    undefined = info.is_required()
+    return _Raw(
+        name, info.annotation, wire=alias or name, factory=info.default_factory,
+        default=MISSING if undefined or info.default_factory is not None else info.default,
+        markers=tuple(_flatten(info.metadata)), description=info.description)
+
+
+# Descriptions.
+
+def _get_doc(cls: Any) -> str | None:
+    doc = vars(cls).get('__doc__')
+    if not isinstance(doc, str) or doc.startswith(f'{cls.__name__}('):  # of the dataclass itself
+        return None
+    return inspect.cleandoc(doc).strip() or None
+
+
+def _read_comments(cls: Any) -> Mapping[str, str]:
+    """
+    Read the descriptions of the fields: the strings below them, ``#:`` above, or ``#`` beside them.
+
+    Without the source there are none, e.g. for classes that were made at runtime.
+    """
+    comments: dict[str, str] = {}
+    for base in reversed(cls.__mro__ if isinstance(cls, type) else [cls]):
+        if base.__module__ != 'builtins':
+            comments.update(_read_own_comments(base))
+    return comments
+
+
+def _read_own_comments(cls: Any) -> Mapping[str, str]:
+    try:
+        source = textwrap.dedent(inspect.getsource(cls))
+        [tree] = ast.parse(source).body
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return {}
+    if not isinstance(tree, ast.ClassDef):
+        return {}
+    found = {
+        token.start[0]: (token.string, token.line.strip().startswith('#'))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT}
+    return dict(_iter_comments(tree, found))
+
+
+def _iter_comments(
+        tree: ast.ClassDef, found: Mapping[int, tuple[str, bool]],
+) -> Iterator[tuple[str, str]]:
+    for statement, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        name = statement.target.id
+        beside, is_alone = found.get(statement.end_lineno or 0, ('', True))
+        if not is_alone:
+            yield name, beside.lstrip('#: ').strip()
+        lines: list[str] = []
+        number = statement.lineno - 1
+        while found.get(number, ('', False))[1] and found[number][0].startswith('#:'):
+            lines.insert(0, found[number][0][2:].strip())
+            number -= 1
+        if lines:
+            yield name, ' '.join(lines)
+        match following:
+            case ast.Expr(value=ast.Constant(value=str() as text)):
+                yield name, inspect.cleandoc(text)
