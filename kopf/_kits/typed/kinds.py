@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
-from kopf._kits.typed import schemas, shapes
+from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
 
@@ -188,6 +188,7 @@ def _get_priority(version: str) -> tuple[int, int, int]:
 
 
 def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
+    from kopf._kits.typed import schemas  # operators do not need it
     path = declared.cls.__name__
     shape = shapes.read(declared.cls)
     own = [field for field in shape.fields if field.wire not in _IMPLIED]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from kopf._core.intents import handlers
+from kopf._kits.sandbox.schemas import expressions
 from kopf._kits.typed import encoding, shapes, vocabulary
 from kopf._kits.typed.shapes import Field, Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, DeclarationError
@@ -15,10 +16,6 @@ Schema = dict[str, Any]
 _TYPES = {
     Kind.BOOLEAN: 'boolean', Kind.INTEGER: 'integer', Kind.NUMBER: 'number', Kind.STRING: 'string',
     Kind.LIST: 'array', Kind.MAP: 'object', Kind.OBJECT: 'object', Kind.RECORD: 'object'}
-
-_KEYWORDS = frozenset({  # of the grammar of CEL; see "Validation rules" of Kubernetes
-    'true', 'false', 'null', 'in', 'as', 'break', 'const', 'continue', 'else', 'for', 'function',
-    'if', 'import', 'let', 'loop', 'package', 'namespace', 'return', 'var', 'void', 'while'})
 
 
 def make(shape: Shape, path: str) -> Schema:
@@ -39,9 +36,8 @@ def make(shape: Shape, path: str) -> Schema:
             schema['x-kubernetes-preserve-unknown-fields'] = True
         case Kind.ENUM:
             schema['type'] = 'string' if isinstance(shape.values[0], str) else 'integer'
-            schema['enum'] = [*shape.values, *([None] if shape.is_nullable else [])]
+            schema['enum'] = [*shape.values]
         case Kind.QUANTITY | Kind.INT_OR_STRING:
-            schema['anyOf'] = [{'type': 'integer'}, {'type': 'string'}]
             schema['x-kubernetes-int-or-string'] = True
             if shape.kind is Kind.QUANTITY:
                 schema['pattern'] = vocabulary.QUANTITY
@@ -116,7 +112,7 @@ def _iter_rules(shape: Shape) -> Iterator[Schema]:
         # Rules about changes are not evaluated if one of the values is absent. So, removing the
         # value and setting it again would go round them.
         if _has_removable(field):
-            name = escape(field.wire)
+            name = expressions.escape(field.wire)
             yield make_rule(CEL(
                 f'!has(oldSelf.{name}) || has(self.{name})',
                 f"{field.wire} cannot be removed, as it cannot be changed."))
@@ -137,13 +133,3 @@ def make_rule(rule: CEL) -> Schema:
     """Make a rule of a schema."""
     made = {'rule': rule.rule, 'message': rule.message, 'fieldPath': rule.field}
     return {key: value for key, value in made.items() if value is not None}
-
-
-def escape(name: str) -> str:
-    """Escape the name of a field for CEL."""
-    if name in _KEYWORDS:
-        return f'__{name}__'
-    escaped = name.replace('__', '__underscores__')
-    for char, word in (('.', 'dot'), ('-', 'dash'), ('/', 'slash')):
-        escaped = escaped.replace(char, f'__{word}__')
-    return escaped

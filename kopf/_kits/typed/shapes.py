@@ -237,6 +237,9 @@ def _read_value(
     shape = _read_type(annotation, markers, path, outer)
     limits = {**shape.limits, **dict(_read_limits(markers, shape.kind, path))}
     is_nullable = Word.NULLABLE in markers
+    if is_nullable and shape.kind is Kind.ENUM:
+        raise DeclarationError(f"{path} is an enum that can be null, which the API does not have. "
+                               f"Write kopf.Nullable[Annotated[str, kopf.Pattern('^(A|B)$')]].")
     return dataclasses.replace(
         shape, limits=limits, rules=tuple(m for m in markers if isinstance(m, CEL)),
         is_nullable=is_nullable, is_immutable=Word.IMMUTABLE in markers,
@@ -425,6 +428,9 @@ def _read_pydantic(name: str, info: Any) -> _Raw:
 
 # Descriptions.
 
+_FOR_TOOLS = re.compile(r'#\s*(?:type:|noqa|pyright:|mypy:|pragma|pylint:|ruff:)')
+
+
 def _get_doc(cls: Any) -> str | None:
     doc = vars(cls).get('__doc__')
     if not isinstance(doc, str) or doc.startswith(f'{cls.__name__}('):  # of the dataclass itself
@@ -468,7 +474,7 @@ def _iter_comments(
             continue
         name = statement.target.id
         beside, is_alone = found.get(statement.end_lineno or 0, ('', True))
-        if not is_alone:
+        if not is_alone and not _FOR_TOOLS.match(beside):
             yield name, beside.lstrip('#: ').strip()
         lines: list[str] = []
         number = statement.lineno - 1

@@ -186,9 +186,8 @@ ATOMIC_TYPES = (SecretKeyRef, ConfigMapKeyRef)
 
 @dataclasses.dataclass(frozen=True)
 class Length:
-    """How long a string or a list is. The names are those of annotated-types."""
-    min_length: int = 0
-    max_length: int | None = None
+    """How long a string can be. The name is that of annotated-types."""
+    max_length: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,15 +199,15 @@ class Range:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Condition:
     """One aspect of the state of an object, as ``metav1.Condition`` of Kubernetes."""
-    type: Annotated[str, Length(1, 316), Pattern(
+    type: Annotated[str, Length(max_length=316), Pattern(
         r'^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?'
         r'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$')]
     """The aspect, in CamelCase, e.g. Ready."""
     status: Literal['True', 'False', 'Unknown']
     """Whether the condition holds."""
-    reason: Annotated[str, Length(1, 1024), Pattern(r'^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')]
+    reason: Annotated[str, Length(max_length=1024), Pattern(r'^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')]
     """Why, as one word in CamelCase, for programs."""
-    message: Annotated[str, Length(0, 32768)]
+    message: Annotated[str, Length(max_length=32768)]
     """Why, for people."""
     last_transition_time: datetime.datetime
     """When the status has changed last."""
