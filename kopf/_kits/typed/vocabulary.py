@@ -205,7 +205,8 @@ class Condition:
     """The aspect, in CamelCase, e.g. Ready."""
     status: Literal['True', 'False', 'Unknown']
     """Whether the condition holds."""
-    reason: Annotated[str, Length(max_length=1024), Pattern(r'^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')]
+    reason: Annotated[str, Length(max_length=1024), Pattern(
+        r'^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$')]
     """Why, as one word in CamelCase, for programs."""
     message: Annotated[str, Length(max_length=32768)]
     """Why, for people."""

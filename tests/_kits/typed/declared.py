@@ -56,11 +56,11 @@ class Plain:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     retries: int = 3
-    inner: Inner = Inner()  # noqa: RUF009
+    inner: Inner = Inner()
 
 
 CONDITION = {
-    'type': 'Ready', 'status': 'True', 'reason': 'Up', 'message': '',
+    'type': 'Ready', 'status': 'True', 'reason': 'Up', 'message': 'a',
     'lastTransitionTime': '2026-01-01T00:00:00Z'}
 
 
@@ -83,7 +83,7 @@ class Case:
 
 
 CASES = [
-    Case('text', str, ['', 'a'], [1, True, None, [], {}]),
+    Case('text', str, ['a', 'b c'], [1, True, None, [], {}]),
     Case('number', int, [0, -1, 2**53], ['1', 1.5, True]),
     Case('flag', bool, [True, False], ['true', 1]),
     Case('real', Annotated[float, kopf.Float], [1, 1.5, -2.25], ['1.5']),
@@ -107,7 +107,7 @@ CASES = [
     Case('between', Annotated[int, at.Interval(ge=1, lt=9)], [1, 8], [0, 9]),
     Case('even', Annotated[int, at.MultipleOf(2)], [2, 0], [3]),
     Case('long', Annotated[str, at.MinLen(2)], ['ab'], ['a']),
-    Case('short', Annotated[str, at.MaxLen(2)], ['ab', ''], ['abc']),
+    Case('short', Annotated[str, at.MaxLen(2)], ['ab', 'a'], ['abc']),
     Case('length', Annotated[str, at.Len(1, 3)], ['a', 'abc'], ['', 'abcd']),
     Case('pattern', Annotated[str, kopf.Pattern('^a+$')], ['a', 'aa'], ['b', '']),
     Case('items', list[int], [[], [1, 1]], [['a'], {}, 'a', [None]]),
@@ -118,13 +118,14 @@ CASES = [
     Case('unique', Annotated[list[str], kopf.ListSet], [['a', 'b']], [['a', 'a']]),
     Case('aset', frozenset[int], [[1, 2]], [[1, 1]]),
     Case('keyed', Annotated[list[Item], kopf.ListMap('name')],
-         [[{'name': 'a'}, {'name': 'b', 'noteText': ''}]],
+         [[{'name': 'a'}, {'name': 'b', 'noteText': 'c'}]],
          [[{'name': 'a'}, {'name': 'a'}], [{}], [{'name': 'a', 'size': 0}]]),
     Case('labels', dict[str, str], [{}, {'a': 'b'}], [{'a': 1}, []]),
     Case('limits', dict[str, kopf.Quantity], [{'cpu': '100m'}], [{'cpu': 'x'}]),
     Case('sizes', Annotated[dict[str, int], at.Len(1, 2)], [{'a': 1}],
          [{}, {'a': 1, 'b': 2, 'c': 3}]),
-    Case('groups', dict[str, list[Item]], [{'a': [{'name': 'a'}]}], [{'a': [{}]}, {'a': [{'name': 'a', 'size': 0}]}]),
+    Case('groups', dict[str, list[Item]], [{'a': [{'name': 'a'}]}],
+         [{'a': [{}]}, {'a': [{'name': 'a', 'size': 0}]}]),
     Case('free', dict[str, Any], [{}, {'a': [1, {'b': None}]}], [[], 'a']),
     Case('bare', dict, [{'a': 1}], [1]),
     Case('anything', Any, [1, 'a', {'a': 1}, [1]]),
