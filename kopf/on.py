@@ -85,8 +85,8 @@ WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
 WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
 _FnT = TypeVar('_FnT', bound=Callable[..., object])
 
-_Kind = str | tuple[str, str] | tuple[str, str, str]
-"""A resource: its name, or the group, the version, and the name."""
+_Kind = str | tuple[str, str] | tuple[str, str, str] | type[Any]
+"""A resource: its name; or the group, the version, and the name; or a class of `kopf.crd`."""
 
 _MetaFilter = Mapping[str, str | handlers.MetaFilterToken | callbacks.MetaFilterFn]
 
@@ -180,7 +180,7 @@ def probe(
 
 @overload
 def validate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -211,7 +211,7 @@ def validate(
 @overload
 @deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
 def validate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -241,7 +241,7 @@ def validate(
 
 
 def validate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -297,7 +297,7 @@ def validate(
 
 @overload
 def mutate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -328,7 +328,7 @@ def mutate(
 @overload
 @deprecations.deprecated("operation= is deprecated, use operations={...}.", category=None)
 def mutate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -358,7 +358,7 @@ def mutate(
 
 
 def mutate(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -414,7 +414,7 @@ def mutate(
 
 
 def resume(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -456,7 +456,7 @@ def resume(
 
 
 def create(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -493,7 +493,7 @@ def create(
 
 
 def update(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -540,7 +540,7 @@ def update(
 
 
 def delete(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -584,7 +584,7 @@ def delete(
 
 
 def field(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -630,7 +630,7 @@ def field(
 
 
 def index(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -679,7 +679,7 @@ def index(
 
 
 def event(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -713,7 +713,7 @@ def event(
 
 
 def daemon(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -766,7 +766,7 @@ def daemon(
 
 
 def timer(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -818,7 +818,7 @@ def timer(
 
 
 def reconcile(
-        arg1: references.SelectorFn | references.Marker | str | None = None,
+        arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
         arg3: references.Marker | str | None = None,
         /,
@@ -970,7 +970,7 @@ def register(
 
 
 def _select(kind: _Kind) -> references.Selector:
-    return references.Selector(kind) if isinstance(kind, str) else references.Selector(*kind)
+    return references.Selector(*kind) if isinstance(kind, tuple) else references.Selector(kind)
 
 
 _POSITIONAL = ('arg1', 'arg2', 'arg3')

@@ -11,7 +11,7 @@ import inspect
 import re
 import urllib.parse
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping
-from typing import Final, Generic, NewType, TypeVar
+from typing import Any, Final, Generic, NewType, Protocol, TypeVar
 
 NamespaceName = NewType('NamespaceName', str)
 
@@ -170,7 +170,22 @@ EVERYTHING: Final = Marker.EVERYTHING
 """Instead of a name: all resources of a group, or of the cluster."""
 
 SelectorFn = Callable[[Resource], bool]
-SelectorKey = SelectorFn | Marker | str | None
+SelectorKey = SelectorFn | Marker | str | type[Any] | None
+
+DECLARATION: Final = '__kopf_crd__'
+"""The attribute of a class that is declared as a kind. It is not inherited."""
+
+
+class Declaration(Protocol):
+    """Of which resource the objects of a declared class are. It is read only."""
+    group: str
+    version: str
+    plural: str
+
+
+def get_declaration(cls: object) -> Declaration | None:
+    """Get what is declared of a class itself, not of its bases; None if nothing is."""
+    return vars(cls).get(DECLARATION) if isinstance(cls, type) else None
 
 _VERSION = r'v\d+(?:(?:alpha|beta)\d+)?'
 _DOTTED_NAME = re.compile(rf'(?P<name>[^.]+)\.(?:(?P<version>{_VERSION})(?:\.|$))?(?P<group>.*)')
@@ -189,6 +204,7 @@ class Selector:
     * The group and the version before the name: ``'apps', 'v1', 'deployments'``, or
       ``'apps/v1', 'deployments'``; or only the group: ``'apps', 'deployments'``. The core API is
       ``'v1'``.
+    * A class that is declared as a kind by ``@kopf.crd``.
     * A callable that gets a `Resource` and returns whether the resource is selected.
 
     :raises TypeError: if no resource is named, or if it is named twice.
@@ -242,6 +258,12 @@ class Selector:
                     own_group, own_version = prefix, infix
         elif arg2 is not None or arg3 is not None:
             raise TypeError("A callable must be the only positional selector of resources.")
+        elif (declared := get_declaration(arg1)) is not None:
+            own_group, own_version = declared.group, declared.version
+            any_name = declared.plural
+        elif isinstance(arg1, type):
+            raise TypeError(f"{_name(arg1)} is a class, but no kind of the API. Decorate it: "
+                            f"@kopf.crd('example.com', 'v1', plural='…')")
         elif callable(arg1):
             _verify_callable(arg1)
             fn = arg1
@@ -427,7 +449,7 @@ def _list(texts: Iterable[str]) -> str:
     return ', '.join(map(repr, texts))
 
 
-SelectorLike = Selector | SelectorFn | Marker | str | tuple[str | Marker, ...]
+SelectorLike = Selector | SelectorFn | Marker | str | type[Any] | tuple[str | Marker, ...]
 _V = TypeVar('_V')
 
 

@@ -6,14 +6,12 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
+from kopf._cogs.structs import references
 from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
 
 ClsT = TypeVar('ClsT', bound=type)
-
-DECLARATION = '__kopf_crd__'
-"""The attribute of a class with its declaration. It is not inherited: see `get_declaration`."""
 
 _IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
 _VERSION = re.compile(r'v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?')
@@ -108,7 +106,7 @@ def crd(
             categories=tuple(categories), scope=scope, storage=storage, served=served,
             deprecated=deprecated, columns=tuple(columns), rules=tuple(rules),
             selectable=tuple(selectable), scale=scale)
-        setattr(cls, DECLARATION, declaration)
+        setattr(cls, references.DECLARATION, declaration)
         _declared[declaration.name, version] = declaration
         return cls
     return decorate
@@ -120,11 +118,11 @@ def get_declaration(cls: type) -> Declaration:
 
     :raises DeclarationError: if it has none.
     """
-    try:
-        declaration: Declaration = vars(cls)[DECLARATION]
-    except KeyError:
+    found: Any = references.get_declaration(cls)
+    if found is None:
         raise DeclarationError(f"{cls.__name__} is no kind of the API. Decorate it: "
-                               f"@kopf.crd('example.com', 'v1', plural='…')") from None
+                               f"@kopf.crd('example.com', 'v1', plural='…')")
+    declaration: Declaration = found
     return declaration
 
 

@@ -24,6 +24,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+from kopf._cogs.structs import references
 from kopf._core.intents import handlers
 from kopf._kits.typed import vocabulary
 from kopf._kits.typed.vocabulary import CEL, DeclarationError, Word
@@ -393,7 +394,7 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
         return 'msgspec', [*_iter_msgspec(cls, hints)]
     if hasattr(cls, 'model_fields'):
         return 'pydantic', [_read_pydantic(name, info) for name, info in cls.model_fields.items()]
-    if hasattr(cls, '__kopf_crd__') or path == cls.__name__:
+    if references.get_declaration(cls) is not None:
         return 'plain', [
             _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()]
     raise DeclarationError(

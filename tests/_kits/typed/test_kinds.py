@@ -1,0 +1,235 @@
+import dataclasses
+from typing import Annotated, Any
+
+import annotated_types as at
+import pytest
+
+import kopf
+from kopf import testing
+from kopf._kits.typed import kinds
+
+
+@dataclasses.dataclass(frozen=True)
+class Spec:
+    """What is wanted."""
+    replicas: Annotated[int, at.Ge(1)] = 1  # How many.
+    max_size: int | None = None
+    """How large."""
+    #: Whether it is
+    #: switched on.
+    on: bool = True
+    quiet: bool = False  # type: ignore[assignment]
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    ready_replicas: int = 0
+
+
+def declare(version='v1', *, cls=None, **options):
+    if cls is None:
+        class Thing:
+            spec: Spec
+            status: Status = Status()
+        cls = Thing
+    return kopf.crd('example.com', version, plural='things', **options)(cls)
+
+
+def define(*args, **options):
+    [definition] = kinds.define([declare(*args, **options)])
+    return definition
+
+
+def get_version(definition):
+    [version] = definition['spec']['versions']
+    return version
+
+
+def test_names_are_those_of_the_class():
+    definition = define(short=['th'], categories=['all'])
+    assert definition['metadata'] == {'name': 'things.example.com'}
+    assert definition['spec']['scope'] == 'Namespaced'
+    assert definition['spec']['names'] == {
+        'kind': 'Thing', 'listKind': 'ThingList', 'plural': 'things', 'singular': 'thing',
+        'shortNames': ['th'], 'categories': ['all']}
+
+
+def test_the_status_is_a_subresource_if_there_is_any():
+    class Plain:
+        spec: Spec
+
+    assert get_version(define())['subresources'] == {'status': {}}
+    assert 'subresources' not in get_version(define(cls=Plain))
+
+
+def test_descriptions_come_from_docstrings_and_comments():
+    spec = get_version(define())['schema']['openAPIV3Schema']['properties']['spec']
+    assert spec['description'] == "What is wanted."
+    assert {name: field.get('description') for name, field in spec['properties'].items()} == {
+        'replicas': "How many.", 'maxSize': "How large.", 'on': "Whether it is switched on.",
+        'quiet': None}
+
+
+def test_columns_have_the_types_of_their_fields():
+    columns = get_version(define(columns=[
+        kopf.Column('Replicas', '.spec.replicas'), kopf.Column('On', '.spec.on', priority=1),
+        kopf.Column('Age', '.metadata.creationTimestamp'),
+        kopf.Column('Any', '.metadata.labels.any', description="A label.")]))
+    assert columns['additionalPrinterColumns'] == [
+        {'name': 'Replicas', 'type': 'integer', 'jsonPath': '.spec.replicas'},
+        {'name': 'On', 'type': 'boolean', 'jsonPath': '.spec.on', 'priority': 1},
+        {'name': 'Age', 'type': 'date', 'jsonPath': '.metadata.creationTimestamp'},
+        {'name': 'Any', 'type': 'string', 'jsonPath': '.metadata.labels.any',
+         'description': "A label."}]
+
+
+def test_scale_selectable_fields_and_deprecation():
+    version = get_version(define(
+        scale=kopf.Scale('.spec.replicas', '.status.readyReplicas'), selectable=['.spec.on'],
+        deprecated="Use v2."))
+    assert version['subresources']['scale'] == {
+        'specReplicasPath': '.spec.replicas', 'statusReplicasPath': '.status.readyReplicas'}
+    assert version['selectableFields'] == [{'jsonPath': '.spec.on'}]
+    assert (version['deprecated'], version['deprecationWarning']) == (True, "Use v2.")
+
+
+@pytest.mark.parametrize('options', [
+    {'columns': [kopf.Column('Wrong', '.spec.max_size')]},
+    {'selectable': ['spec.on']},
+    {'selectable': ['.spec.off']},
+    {'scale': kopf.Scale('.spec.count', '.status.readyReplicas')},
+])
+def test_paths_of_unknown_fields_are_errors(options):
+    with pytest.raises(kopf.DeclarationError, match=r"Thing has no field '"):
+        define(**options)
+
+
+def test_rules_are_about_the_whole_object():
+    schema = get_version(define(rules=[
+        kopf.CEL('self.spec.replicas < 9', "too many", field='.spec.replicas')]))
+    assert schema['schema']['openAPIV3Schema']['x-kubernetes-validations'] == [
+        {'rule': 'self.spec.replicas < 9', 'message': "too many", 'fieldPath': '.spec.replicas'}]
+
+
+def test_versions_are_merged_the_newest_stable_one_first():
+    [definition] = kinds.define([
+        declare('v1beta1'), declare('v2alpha1'), declare('v1', storage=True), declare('v1beta2')])
+    versions = [(each['name'], each['storage']) for each in definition['spec']['versions']]
+    assert versions == [
+        ('v1', True), ('v1beta2', False), ('v1beta1', False), ('v2alpha1', False)]
+
+
+@pytest.mark.parametrize('versions, message', [
+    ([('v1', {}), ('v2', {})], "things.example.com has 0 versions in which objects are stored"),
+    ([('v1', {'storage': True}), ('v2', {'storage': True})], "has 2 versions in which"),
+    ([('v1', {}), ('v1', {})], "has two classes of one version"),
+    ([('v1', {'short': ['a']}), ('v2', {'storage': True})], "different values of short= in v2"),
+])
+def test_versions_that_contradict_each_other_are_errors(versions, message):
+    with pytest.raises(kopf.DeclarationError, match=message):
+        kinds.define([declare(version, **options) for version, options in versions])
+
+
+@pytest.mark.parametrize('args, message', [
+    (('example', 'v1', 'things'), "'example' is no group"),
+    (('example.com', '1', 'things'), "'1' is no version"),
+    (('example.com', 'v1', 'Things'), "'Things' is no plural name"),
+])
+def test_wrong_names_are_errors_at_once(args, message):
+    group, version, plural = args
+    with pytest.raises(kopf.DeclarationError, match=message):
+        kopf.crd(group, version, plural=plural)
+
+
+def test_a_class_is_no_kind_by_its_base():
+    class Derived(declare()):
+        pass
+
+    with pytest.raises(kopf.DeclarationError, match="Derived is no kind of the API. Decorate it"):
+        kinds.define([Derived])
+
+
+@pytest.mark.parametrize('annotation, message', [
+    (float, r"Thing.spec.x is a float.* Write int or kopf.Quantity"),
+    (tuple[int, int], r"Thing.spec.x is a tuple"),
+    (int | bool, r"Thing.spec.x is one of several types.* kopf.CEL"),
+    (dict[int, str], r"Thing.spec.x has keys of the type .*int.* write dict\[str"),
+    (complex, r"Thing.spec.x is of the type .*complex"),
+    (object(), r"Thing.spec.x is of the type"),
+    (list[int | None], r"Thing.spec.x\[\] can be None.* kopf.Nullable"),
+    (Annotated[str, at.Ge(1)], r"Thing.spec.x has the limit ge=1, which has no meaning for strings"),
+    (Annotated[str, kopf.Pattern('(?=a)')], r"Thing.spec.x has the pattern .*look-arounds"),
+    (Annotated[str, kopf.Pattern(r'(a)\1')], r"Thing.spec.x has the pattern .*references to groups"),
+    (Annotated[str, kopf.Pattern('(')], r"Thing.spec.x has the pattern '\(', which is wrong"),
+    (Annotated[list[Spec], kopf.ListMap('name')], r"Thing.spec.x is a list by 'name'.* replicas"),
+    (Annotated[list[Spec], kopf.ListSet], r"Thing.spec.x is a set, but.* kopf.ListMap"),
+    (int | None, r"Thing.spec.x can be None, but has no default. Write '= None'"),
+    (pytest.Item, r"Thing.spec.x is of the class Item, whose fields are not known"),
+])
+def test_what_the_api_does_not_have_is_an_error_with_the_field_and_the_way_out(annotation, message):
+    spec = dataclasses.make_dataclass('XSpec', [('x', annotation)])
+    with pytest.raises(kopf.DeclarationError, match=f'(?s){message}'):
+        define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+@pytest.mark.parametrize('annotation, default, message', [
+    (int, None, r"Thing.spec.x is None by default, but its type says otherwise"),
+    (kopf.Nullable[int], None, r"Thing.spec.x is null by default.* kopf.ABSENT"),
+    (Any, object(), r"Thing.spec.x has the default <object"),
+])
+def test_wrong_defaults_are_errors(annotation, default, message):
+    spec = dataclasses.make_dataclass(
+        'XSpec', [('x', annotation, dataclasses.field(default=default))])
+    with pytest.raises(kopf.DeclarationError, match=message):
+        define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+def test_names_that_collide_are_errors():
+    spec = dataclasses.make_dataclass('XSpec', [('max_size', int), ('maxSize', int)])
+    with pytest.raises(kopf.DeclarationError, match=r"'max_size' and 'maxSize' are both 'maxSize'"):
+        define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+
+
+@dataclasses.dataclass
+class Tree:
+    children: list['Tree']
+
+
+def test_recursion_is_an_error():
+    with pytest.raises(kopf.DeclarationError, match=r"Thing.spec.children\[\]: Tree contains"):
+        define(cls=type('Thing', (), {'__annotations__': {'spec': Tree}}))
+
+
+def test_other_names_in_the_api():
+    spec = dataclasses.make_dataclass('XSpec', [
+        ('size_gb', Annotated[int, kopf.Wire('sizeGB')]), ('from_', str)])
+    definition = define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
+    properties = get_version(definition)['schema']['openAPIV3Schema']['properties']['spec']
+    assert {*properties['properties']} == {'sizeGB', 'from'}
+
+
+@testing.virtual_time
+async def test_a_class_selects_its_resource():
+    registry, seen = kopf.OperatorRegistry(), []
+    thing = declare()
+
+    @kopf.on.create(thing, registry=registry)
+    def create_fn(name, spec, resource, **_):
+        seen.append((name, dict(spec), resource.plural))
+
+    async with testing.open_api('sandbox') as api:
+        [definition] = kinds.define([thing])
+        await api.client.create(definition)
+        async with api.operator(registry=registry):
+            await api.client.create({
+                'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {'name': 'one'},
+                'spec': {}})
+            await testing.wait_for(lambda: seen)
+    assert seen == [('one', {'replicas': 1, 'on': True, 'quiet': False}, 'things')]
+
+
+def test_a_class_that_is_no_kind_selects_nothing():
+    with pytest.raises(TypeError, match=r"Spec is a class, but no kind of the API.* @kopf.crd"):
+        @kopf.on.create(Spec, registry=kopf.OperatorRegistry())
+        def create_fn(**_):
+            pass
