@@ -8,6 +8,7 @@ import os
 import pathlib
 import shlex
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -44,6 +45,7 @@ def accompany(
         *,
         fault: Sequence[str] = (),
         kubeconfig_out: pathlib.Path | None = None,
+        load: Sequence[pathlib.Path] = (),
         **options: Any,
 ) -> Iterator[vaults.Vault]:
     """
@@ -53,8 +55,10 @@ def accompany(
     """
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
+        own = stack.enter_context(_define_kinds())
         with _explain():
-            thread = stack.enter_context(sandboxthreads.run_sandbox(**options))
+            thread = stack.enter_context(sandboxthreads.run_sandbox(
+                load=[*own, *load], **options))
         for each in parsed:
             thread.sandbox.faults.add(each)
         known = os.environ.get('KUBECONFIG')
@@ -67,6 +71,24 @@ def accompany(
                     del os.environ['KUBECONFIG']
                 else:
                     os.environ['KUBECONFIG'] = known
+
+
+@contextlib.contextmanager
+def _define_kinds() -> Iterator[Sequence[pathlib.Path]]:
+    """Write the definitions of the typed kinds of this process to files, if there are any."""
+    kinds = sys.modules.get('kopf._kits.typed.kinds')
+    if kinds is None:
+        yield []
+        return
+    from kopf._kits.typed import publishing
+    try:
+        definitions = kinds.define(kinds.get_declared())
+    except TypeError as e:
+        raise click.ClickException(str(e)) from e
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, 'crd.yaml')
+        publishing.write(definitions, path)
+        yield [path]
 
 
 def _parse(specs: Sequence[str]) -> list[faults.Fault]:

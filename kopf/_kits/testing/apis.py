@@ -5,6 +5,7 @@ import contextlib
 import errno
 import os
 import pathlib
+import sys
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ import yaml
 
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
+from kopf._core.intents import registries
 from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import clients, envtest, operators
@@ -49,7 +51,15 @@ class API:
         """
         operator = operators.Operator(*sources, credentials=self.credentials, **options)
         self.client.logs.append(operator.log)
+        if self.sandbox is not None:
+            operator.before_start = self._define_kinds
         return operator
+
+    async def _define_kinds(self, registry: registries.OperatorRegistry) -> None:
+        """Create the definitions of the typed kinds that the handlers use."""
+        kinds = sys.modules.get('kopf._kits.typed.kinds')
+        if kinds is not None:  # else, nothing is declared
+            await self.client.load(*kinds.define(kinds.find(registry.get_selectors())))
 
     def write_kubeconfig(self, path: str | os.PathLike[str]) -> None:
         """

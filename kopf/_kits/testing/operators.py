@@ -10,7 +10,7 @@ import signal
 import threading
 import types
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from typing import Any, Self
 
 from kopf._cogs.clients import vaults
@@ -63,6 +63,7 @@ class Operator:
         self.is_fresh = False
         """Whether to execute files that are imported already, so that nothing is in the memory."""
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+        self.before_start: Callable[[registries.OperatorRegistry], Awaitable[None]] | None = None
         self._sources = sources
         self._registry = registry
         self._options: dict[str, Any] = {
@@ -88,6 +89,9 @@ class Operator:
         registry = self._registry
         if self._sources:
             registry = load(self._sources, registry, is_fresh=self.is_fresh)
+        if self.before_start is not None:
+            await self.before_start(
+                registry if registry is not None else registries.get_default_registry())
         if isinstance(loop, virtual.VirtualLoop):
             virtual.hold(loop, self.settings.execution.executor)
             virtual.hold(loop, self.settings.execution._reserve)

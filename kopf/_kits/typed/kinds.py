@@ -131,6 +131,13 @@ def get_declared() -> list[type]:
     return [declaration.cls for declaration in _declared.values()]
 
 
+def find(selectors: Iterable[references.Selector]) -> list[type]:
+    """Find the declared classes whose resources are selected, with all of their versions."""
+    names = {(selector.group, selector.any_name or selector.plural) for selector in selectors}
+    return [declaration.cls for declaration in _declared.values()
+            if (declaration.group, declaration.plural) in names]
+
+
 def define(classes: Iterable[type]) -> list[dict[str, Any]]:
     """
     Make the definitions of the classes, sorted by their names.

@@ -5,6 +5,7 @@ import contextlib
 import json
 import pathlib
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator
+from typing import Any
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api, errors, scanning, vaults
@@ -12,8 +13,9 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from kopf._core.intents import registries
 from kopf._kits import commanding, explaining
-from kopf._kits.typed import catalogue, granting, roles
+from kopf._kits.typed import catalogue, granting, kinds, roles
 from kopf._kits.typed.rights import Right
+from kopf._kits.typed.vocabulary import DeclarationError
 
 REVIEWS = '/apis/authorization.k8s.io/v1/selfsubjectaccessreviews'
 
@@ -45,14 +47,15 @@ class Inquiry:
         """
         Find the rights that are needed.
 
-        The names of resources come from the definitions in files; and from the cluster, or else
-        from what all clusters have. With ``startup``, the startup handlers are called first, and
-        the cleanup handlers at the end.
+        The names of resources come from typed kinds, and from the definitions in files; and from
+        the cluster, or else from what all clusters have. With ``startup``, the startup handlers are
+        called first, and the cleanup handlers at the end.
 
         :raises ActivityError: if a startup or cleanup handler has failed permanently.
         """
         self._settings.peering.clusterwide = not self._namespaces
-        known = catalogue.list_resources(catalogue.read_files(definitions), builtin=not cluster)
+        known = catalogue.list_resources(
+            [*self._define_kinds(), *catalogue.read_files(definitions)], builtin=not cluster)
         async with contextlib.AsyncExitStack() as stack:
             if startup:
                 await stack.enter_async_context(
@@ -63,6 +66,12 @@ class Inquiry:
             return granting.find_rights(
                 self._registry, self._settings, resources=known, is_complete=cluster,
                 namespaces=self._namespaces)
+
+    def _define_kinds(self) -> list[dict[str, Any]]:
+        try:
+            return kinds.define(kinds.find(self._registry.get_selectors()))
+        except DeclarationError as e:
+            raise commanding.CommandError(str(e)) from e
 
     async def verify(self, needed: Collection[Right], where: str) -> Iterable[str]:
         """

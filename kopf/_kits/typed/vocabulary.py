@@ -54,7 +54,7 @@ class Wire:
 
 @dataclasses.dataclass(frozen=True, init=False)
 class ListMap:
-    """In ``Annotated``: the items of the list are told apart by these fields (wire names)."""
+    """In ``Annotated``: the items of the list are distinguished by these fields (wire names)."""
     keys: tuple[str, ...]
 
     def __init__(self, *keys: str) -> None:
@@ -217,4 +217,4 @@ class Condition:
 
 
 Conditions: TypeAlias = Annotated[list[Condition], ListMap('type')]
-"""The conditions of an object, told apart by their types."""
+"""The conditions of an object, distinguished by their types."""

@@ -1,11 +1,17 @@
 import dataclasses
+import os
 from typing import Annotated, Any
 
 import annotated_types as at
+import kubernetes
 import pytest
+import yaml
+from click.testing import CliRunner
 
 import kopf
-from kopf import testing
+from kopf import cli, testing
+from kopf._cogs.helpers import loaders
+from kopf._kits import sandboxing
 from kopf._kits.typed import kinds
 
 
@@ -157,9 +163,9 @@ def test_a_class_is_no_kind_by_its_base():
     (complex, r"Thing.spec.x is of the type .*complex"),
     (object(), r"Thing.spec.x is of the type"),
     (list[int | None], r"Thing.spec.x\[\] can be None.* kopf.Nullable"),
-    (Annotated[str, at.Ge(1)], r"Thing.spec.x has the limit ge=1, which has no meaning for strings"),
+    (Annotated[str, at.Ge(1)], "Thing.spec.x has the limit ge=1, which has no meaning"),
     (Annotated[str, kopf.Pattern('(?=a)')], r"Thing.spec.x has the pattern .*look-arounds"),
-    (Annotated[str, kopf.Pattern(r'(a)\1')], r"Thing.spec.x has the pattern .*references to groups"),
+    (Annotated[str, kopf.Pattern(r'(a)\1')], "Thing.spec.x has the pattern .*references"),
     (Annotated[str, kopf.Pattern('(')], r"Thing.spec.x has the pattern '\(', which is wrong"),
     (Annotated[list[Spec], kopf.ListMap('name')], r"Thing.spec.x is a list by 'name'.* replicas"),
     (Annotated[list[Spec], kopf.ListSet], r"Thing.spec.x is a set, but.* kopf.ListMap"),
@@ -218,8 +224,6 @@ async def test_a_class_selects_its_resource():
         seen.append((name, dict(spec), resource.plural))
 
     async with testing.open_api('sandbox') as api:
-        [definition] = kinds.define([thing])
-        await api.client.create(definition)
         async with api.operator(registry=registry):
             await api.client.create({
                 'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {'name': 'one'},
@@ -233,3 +237,71 @@ def test_a_class_that_is_no_kind_selects_nothing():
         @kopf.on.create(Spec, registry=kopf.OperatorRegistry())
         def create_fn(**_):
             pass
+
+
+OPERATOR = '''
+import dataclasses, kopf
+
+@dataclasses.dataclass
+class Spec:
+    size: int = 1
+
+@kopf.crd('example.com', 'v1', plural='sizes')
+class Size:
+    spec: Spec
+    status: Spec = Spec()  # to have a subresource
+
+@kopf.on.create(Size)
+def create_fn(**_):
+    pass
+'''
+
+
+@pytest.fixture()
+def script(tmp_path, monkeypatch):
+    default, registry = kopf.get_default_registry(), kopf.OperatorRegistry()
+    kopf.set_default_registry(registry)
+    monkeypatch.setattr(kinds, '_declared', {})
+    path = tmp_path / 'handlers.py'
+    path.write_text(OPERATOR)
+    yield str(path)
+    kopf.set_default_registry(default)
+
+
+def test_roles_need_no_files_for_typed_kinds(script):
+    result = CliRunner().invoke(cli.main, ['rbac', '-A', '--standalone', script])
+    [role] = yaml.safe_load_all(result.stdout)
+    assert {'apiGroups': ['example.com'], 'resources': ['sizes/status'], 'verbs': ['patch']} in (
+        role['rules'])
+
+
+def test_a_sandbox_of_the_command_line_has_the_typed_kinds(script):
+    loaders.preload([script], [])
+    with sandboxing.accompany():
+        config = kubernetes.config.new_client_from_config(os.environ['KUBECONFIG'])
+        custom = kubernetes.client.CustomObjectsApi(config)
+        assert custom.list_cluster_custom_object('example.com', 'v1', 'sizes')['items'] == []
+
+
+def test_faults_of_typed_kinds_are_told_by_the_commands(script):
+    with open(script, 'a') as file:
+        file.write('Spec.__annotations__["size"] = float')
+    for command in ['rbac', 'crd']:
+        result = CliRunner().invoke(cli.main, [command, script])
+        assert result.exit_code == 1
+        assert 'Error: Size.spec.size is a float' in result.stderr
+
+
+def test_a_file_without_kinds_is_an_error(script):
+    with open(script, 'w') as file:
+        file.write('import kopf')
+    result = CliRunner().invoke(cli.main, ['crd', script])
+    assert result.exit_code == 1
+    assert 'There are no kinds in ' in result.stderr
+
+
+def test_definitions_are_written_to_a_folder(script, tmp_path):
+    result = CliRunner().invoke(cli.main, ['crd', script, '-o', str(tmp_path)])
+    assert result.exit_code == 0
+    [definition] = yaml.safe_load_all((tmp_path / 'sizes.example.com.yaml').read_text())
+    assert definition == yaml.safe_load(CliRunner().invoke(cli.main, ['crd', script]).stdout)
