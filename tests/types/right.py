@@ -1,10 +1,13 @@
 """What type checkers should have nothing to say about."""
 import dataclasses
 import datetime
+import enum
 import functools
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping
-from typing import Any, assert_type
+from typing import Annotated, Any, assert_type
+
+import annotated_types as at
 
 import kopf
 
@@ -195,3 +198,52 @@ def use_an_index(by_label: kopf.Index[str, str], **_: Any) -> None:
         assert_type(list(store), list[str])
 
 part_of_a_record: kopf.ProgressRecord = {'started': '2020-01-01T00:00:00Z', 'retries': 1}
+
+
+class Engine(enum.StrEnum):
+    MYSQL = 'MySQL'
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class User:
+    name: Annotated[str, at.Len(1, 63)]
+    password: kopf.SecretKeyRef
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatabaseSpec:
+    engine: Annotated[Engine, kopf.Immutable] = Engine.MYSQL
+    storage: kopf.Quantity = kopf.Quantity('1Gi')
+    port: kopf.IntOrString = 5432
+    users: Annotated[list[User], kopf.ListMap('name')] = dataclasses.field(default_factory=list)
+    limit: kopf.Nullable[int] = kopf.ABSENT
+    template: kopf.Embedded | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DatabaseStatus:
+    ready_replicas: int = 0
+    conditions: kopf.Conditions = dataclasses.field(default_factory=list)
+
+
+@kopf.crd('example.com', 'v1', plural='databases', columns=[kopf.Column('Port', '.spec.port')],
+          rules=[kopf.CEL('self.spec.port != 0', "no port")], deprecated="Use v2.")
+class Database:
+    spec: DatabaseSpec
+    status: DatabaseStatus = DatabaseStatus()
+
+
+assert_type(Database, type[Database])
+assert_type(DatabaseSpec().port, int | str)
+assert kopf.Quantity('1Gi') > kopf.Quantity('1Mi')
+
+
+@kopf.on.create(Database)
+@kopf.on.update(Database, field='spec.port')
+def handle_a_kind(spec: kopf.Spec, **_: Any) -> None:
+    pass
+
+
+@kopf.reconcile('kopfexamples', owns=[Database, 'pods'])
+def reconcile_kinds(spec: kopf.Spec, **_: Any) -> list[dict[str, Any]]:
+    return []

@@ -85,3 +85,9 @@ def log_in(**_: Any) -> kopf.ConnectionInfo:
 kopf.TemporaryError("Not yet.", delay="soon")  # refused
 kopf.run(clusterwide='yes')  # refused
 kopf.Patch().spec = {}  # refused
+
+kopf.crd('example.com', 'v1')  # refused
+kopf.crd('example.com', 'v1', plural='databases', scope='cluster')  # refused
+kopf.Column('Port', '.spec.port', type='int')  # refused
+kopf.Quantity(1.5)  # refused
+kopf.on.create(1)  # refused
