@@ -46,7 +46,9 @@ class Admissions:
         if self._must_call(MUTATING, life, began) and (
                 result['spec'].get('stamp') != result['spec']['n']):
             raise Violation('mutations', f"n={result['spec']['n']} is accepted as it was sent")
-        if n is not None and is_bad(n) and self._must_call(VALIDATING, life, began):
+        if n is None or n in RETURNING:
+            return  # the object can have had it already, and only changes are refused
+        if is_bad(n) and self._must_call(VALIDATING, life, began):
             raise Violation('refusals', f"n={n} is accepted")
 
     def refuse(self, error: APIError, life: Any, began: float, *, n: int | None) -> None:

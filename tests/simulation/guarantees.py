@@ -428,6 +428,8 @@ class Guarantees:
         later = [without_own(essence) == without_own(call.new)
                  for since, essence in self.states[call.uid] if since > last.began]
         has_returned |= False in later and True in later[later.index(False):]
+        if last.began <= last.process.deposed_at <= last.ended:
+            return  # what a thread has done in a former term of its leader is not recorded
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
                 call.retry != last.retry + 1 and not has_returned):
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")
@@ -698,7 +700,8 @@ class Guarantees:
                     raise Violation('resuming', f"{uid} is resumed {len(current)} times")
 
     def created_before(self, raw: Any, process: Any) -> bool:
-        return bool(raw['metadata']['creationTimestamp'] < process.started_at)
+        """Whether the object was there, and not only under review, when the process started."""
+        return bool(self.states[raw['metadata']['uid']][0][0] < process.started)
 
     def _check_children(self) -> None:
         if 'children' not in self.features:

@@ -58,6 +58,7 @@ def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
     (4101275, "a state is lost that has come before a conflict was answered with an older one"),
     (4102777, "event handlers are shown the end with an older state than they were shown before"),
     (4102810, "a sub-handler is called though the last response has shown no finalizer"),
+    (9602401, "the record of a former process stays, as it came after the new cycle had begun"),
     (4104811, "newer records of sub-handlers are not noticed if their parent has the same one"),
 ])
 def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(seed, fault):
@@ -75,6 +76,8 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (4002387, "what is done while writes are refused is not written if the exit comes soon"),
     (9101527, "webhooks of a process that is cut off are called until the next one has its own"),
     (8906044, "what is done right before an exit is not written if its first PATCH takes too long"),
+    (9506178, "what a thread has done in a former term is not recorded in the next one"),
+    (9700504, "an object is not there before it is reviewed, and webhooks can take their time"),
     (8504354, "a new leader whose watches are behind handles what the former one has just handled"),
 ])
 def test_what_only_looked_like_a_violation_is_none(seed, truth):
@@ -102,6 +105,7 @@ def test_what_only_looked_like_a_violation_is_none(seed, truth):
     (9004272, "the delay of an attempt is lost if the process is killed while writes are refused"),
     (8604372, "the delay of an attempt is lost if the process is killed before it is stored"),
     (8601311, "what another process closes counts what a killed one has done for an older state"),
+    (9805150, "a number that is there already can be set again, as only changes are refused"),
     (7100489, "the time of a handler counts from its record, which was written for an older state"),
 ])
 def test_what_an_older_state_made_look_like_a_violation_is_none(seed, truth):

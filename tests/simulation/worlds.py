@@ -213,7 +213,6 @@ class Life(threads.Host):
         self.has_caught_up = True
         """Whether it was served the newest states, before it was told to stop."""
         self.started = loop.time()
-        self.started_at = loop.wall_time.strftime('%Y-%m-%dT%H:%M:%SZ')
         self.stop_flag = asyncio.Event()
         self.indexers = indexing.OperatorIndexers()
         self.task: asyncio.Task[None] | None = None

@@ -259,11 +259,15 @@ def make_closing(
         settings: configuration.OperatorSettings,
         conclusion: cycles.Conclusion | None = None,
 ) -> patches.Patch:
-    """Remove all records of a cycle that ends; record the divergent state for the next cycle."""
+    """
+    Remove all records of a cycle that ends; record the divergent state for the next cycle.
+
+    The object can have records of a former process that came after the beginning of this cycle.
+    """
     patch = patches.Patch()
     storage = settings.persistence.progress_storage
     encoded = None if conclusion is None else _encode_divergent(conclusion)
-    if (encoded is not None or cycle.stored) and encoded != storage.fetch_cycle(body=body):
+    if encoded != storage.fetch_cycle(body=body):
         storage.store_cycle(body=body, patch=patch, value=encoded)
     if cycle.stored:
         for handler_id in fetch_all(
