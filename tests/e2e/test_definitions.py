@@ -69,3 +69,17 @@ async def test_the_api_lets_nobody_change_what_is_immutable(judge, minor):
                     was_refused = True
                 assert was_refused == must_refuse, (case.name, before, after)
                 await judge.kube.clear_kind(judge.kind)
+
+
+async def test_the_api_agrees_on_random_shapes(kube, judge, minor):
+    cases = declared.draw_cases(60)
+    definition = declared.define_cases('dataclass', cases)
+    validation = {'fieldValidation': 'Strict'} if minor >= RULES_SINCE else {}
+    await kube.request('POST', CRDS, body=definition, params={'dryRun': 'All', **validation})
+    [version] = definition['spec']['versions']
+    await judge.set_schema(version['schema']['openAPIV3Schema']['properties']['spec'])
+    for case in cases:
+        for value in case.valid:
+            assert not await is_refused(judge, declared.hold(case, value)), (case, value)
+        for value in case.invalid:
+            assert await is_refused(judge, declared.hold(case, value)), (case, value)

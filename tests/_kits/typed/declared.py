@@ -15,8 +15,10 @@ from typing import Annotated, Any, Literal
 
 import annotated_types as at
 import attrs
+import hypothesis
 import msgspec
 import pydantic
+from hypothesis import strategies as st
 
 import kopf
 from kopf._kits.typed import kinds
@@ -219,10 +221,15 @@ def list_cases(library: str) -> Sequence[Case]:
 
 @functools.cache
 def define(library: str) -> Mapping[str, Any]:
-    """Make the definition of a kind with all cases: each is the field of an optional record."""
+    """Make the definition of a kind with all cases."""
+    return define_cases(library, list_cases(library))
+
+
+def define_cases(library: str, cases: Sequence[Case]) -> Mapping[str, Any]:
+    """Make the definition of a kind with these cases: each is the field of an optional record."""
     spec_class = dataclasses.make_dataclass('Spec', [
         (case.name, LIBRARIES[library](f'Case{case.name}', case) | None,
-         dataclasses.field(default=None)) for case in list_cases(library)])
+         dataclasses.field(default=None)) for case in cases])
 
     @kopf.crd('typed.example.com', 'v1', plural=f'{library}s', kind=library.capitalize())
     class Kind:
@@ -244,3 +251,59 @@ def hold(case: Case, value: Any) -> Any:
 
 def leave(case: Case) -> Any:
     return {to_wire(case.name): {}}
+
+
+@functools.cache
+def draw_cases(count: int) -> Sequence[Case]:
+    """Draw random annotations of several levels, each with its values; always the same ones."""
+    drawn: list[Case] = []
+
+    @hypothesis.settings(
+        max_examples=count, database=None, derandomize=True, deadline=None,
+        phases=[hypothesis.Phase.generate])
+    @hypothesis.given(_cases(depth=3))
+    def collect(case: Case) -> None:
+        drawn.append(dataclasses.replace(case, name=f'random{len(drawn)}'))
+
+    collect()
+    return drawn
+
+
+UNFIT = ('nullable', 'nullable_choice', 'ruled', 'fixed', 'fixed_later', 'fixed_inside',
+         'default_record')
+"""The cases that cannot be optional, cost too much in lists, or need keys there."""
+
+LEAVES = [case for case in CASES if case.is_required and case.name not in UNFIT]
+
+
+@st.composite
+def _cases(draw: st.DrawFn, depth: int) -> Case:
+    match draw(st.sampled_from(['leaf', 'list', 'map', 'record']) if depth else st.just('leaf')):
+        case 'leaf':
+            return draw(st.sampled_from(LEAVES))
+        case 'list':
+            item = draw(_cases(depth - 1))
+            return Case('', list[item.annotation], [[], [*item.valid]],
+                        ['a', {}, *([item.valid[0], value] for value in item.invalid)])
+        case 'map':
+            item = draw(_cases(depth - 1))
+            return Case('', dict[str, item.annotation], [{}, {'a': item.valid[0]}],
+                        ['a', [], *({'a': item.valid[0], 'b': value} for value in item.invalid
+                                   if value is not None)])  # the API drops null there
+    return _make_record(draw, draw(st.lists(_cases(depth - 1), min_size=1, max_size=4)))
+
+
+def _make_record(draw: st.DrawFn, items: Sequence[Case]) -> Case:
+    optional = [draw(st.booleans()) for _ in items]
+    names = [f'a{number}' for number, _ in enumerate(items)]
+    fields = [(name, item.annotation | None if is_optional else item.annotation, dataclasses.field(
+        default=None) if is_optional else dataclasses.field())
+        for name, item, is_optional in zip(names, items, optional, strict=True)]
+    cls = dataclasses.make_dataclass('Record', fields, kw_only=True)
+    whole = {name: item.valid[0] for name, item in zip(names, items, strict=True)}
+    least = {name: whole[name] for name, is_optional in zip(names, optional, strict=True)
+             if not is_optional}
+    mutated = [{**whole, name: value} for name, item in zip(names, items, strict=True)
+               for value in item.invalid if value is not None]
+    lacking = [{key: val for key, val in whole.items() if key != name} for name in least]
+    return Case('', cls, [whole, least], ['a', [], *mutated, *lacking])

@@ -76,6 +76,18 @@ def test_what_is_immutable_cannot_be_changed_removed_or_removed_with_its_parent(
                 assert bool(judge.find(new, old)) == is_refused, (case.name, before, after)
 
 
+def test_of_random_shapes_the_valid_values_are_accepted_and_their_mutants_are_refused(library):
+    cases = declared.draw_cases(100)
+    definition = declared.define_cases(library, cases)
+    assert structure.validate_structure(get_schema(definition), 'schema') == []
+    judge = Judge(get_schema(definition))
+    for case in cases:
+        for value in case.valid:
+            assert judge.find(declared.hold(case, value)) == [], (case, value)
+        for value in case.invalid:
+            assert judge.find(declared.hold(case, value)), (case, value)
+
+
 KEEPING = frozenset({'description', 'x-kubernetes-map-type', 'type'})
 """Keywords without which the same objects are valid, or without which there is no schema at all."""
 
