@@ -2,7 +2,8 @@
 Owned resources: a deployment serves a website from a config map. The handlers adopt both objects:
 they get the name, the namespace, and the labels of the website (the pods in the deployment, too).
 Kubernetes deletes them with the website, which is their owner, so the operator needs no handler for
-that. Each handler creates one object, so that a retry never creates the other object again. This
+that. Each handler creates one object, so that a retry never creates the other object again.
+``kopf.needs`` shows ``kopf rbac`` what the client of the handlers must be allowed to do. This
 example needs ``pip install kubernetes``. Type ``kubectl apply -f
 examples/04-owned-resources/crd.yaml -f examples/04-owned-resources/obj.yaml``, and ``kubectl get
 configmaps,deployments --show-labels``. Change the text of the website, and see that the page
@@ -25,6 +26,8 @@ def login(**kwargs):
 
 
 @kopf.on.create('websites')
+@kopf.needs('configmaps', verbs=['create'])
+@kopf.needs('websites/finalizers', verbs=['update'])  # to be an owner that is deleted last
 def create_page(spec, namespace, **_):
     page = kubernetes.client.V1ConfigMap(data=render_page(spec))
     adopt(page)
@@ -33,6 +36,7 @@ def create_page(spec, namespace, **_):
 
 
 @kopf.on.create('websites')
+@kopf.needs('deployments.apps', verbs=['create'])
 def create_server(spec, name, namespace, **_):
     server = yaml.safe_load((HERE / 'deployment.yaml').read_text())
     server['spec']['replicas'] = spec['replicas']
@@ -45,6 +49,7 @@ def create_server(spec, name, namespace, **_):
 
 
 @kopf.on.update('websites', field='spec.text')
+@kopf.needs('configmaps', verbs=['patch'])
 def rewrite_page(spec, name, namespace, **_):
     api = kubernetes.client.CoreV1Api()
     api.patch_namespaced_config_map(name, namespace, {'data': render_page(spec)})

@@ -7,7 +7,7 @@ import hmac
 import json
 import secrets
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -40,6 +40,8 @@ class Access:
         self._tls = tls
         self._key = secrets.token_bytes(32)
         self.tokens: dict[str, User] = {}
+        self.listeners: dict[str, Callable[[Target, bool], None]] = {}
+        """Who is told of the requests of a user, and of whether they are allowed."""
 
     def add_token(self, user: User) -> str:
         """Make a new token for the user, which is valid as long as the sandbox runs."""
@@ -127,7 +129,10 @@ class Access:
 
     def authorize(self, user: User, target: Target) -> None:
         """Raises `Forbidden` where no role allows it."""
-        if not self.allows(user, target):
+        is_allowed = self.allows(user, target)
+        if user.name in self.listeners:
+            self.listeners[user.name](target, is_allowed)
+        if not is_allowed:
             raise _refusal(user, target)
 
     def allows(self, user: User, target: Target) -> bool:

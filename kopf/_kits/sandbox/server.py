@@ -3,7 +3,7 @@ The sandbox itself: a Kubernetes API on a port of this machine, and in this proc
 """
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from kopf._kits.sandbox.establishing import Definitions
 from kopf._kits.sandbox.faults import Faults
 from kopf._kits.sandbox.handling import Handler
 from kopf._kits.sandbox.kinds import DATA
-from kopf._kits.sandbox.requests import ADMIN
+from kopf._kits.sandbox.requests import ADMIN, Target, User
 from kopf._kits.sandbox.tls import Certificates, encoded
 from kopf._kits.sandbox.watches import Watches
 from kopf._kits.sandbox.writing import Writer
@@ -164,6 +164,16 @@ class Sandbox(Direct):
             await self._runner.cleanup()
             self._runner = None
         await self._admission.close()
+
+    def add_user(self, name: str, listener: Callable[[Target, bool], None]) -> str:
+        """
+        Add a user, who has only the rights of the roles that are bound, and return the token.
+
+        :param name: the name of the user.
+        :param listener: what is called with each request of the user, and whether it is allowed.
+        """
+        self._access.listeners[name] = listener
+        return self._access.add_token(User(name, ('system:authenticated',), name))
 
     def kubeconfig(self) -> dict[str, Any]:
         """

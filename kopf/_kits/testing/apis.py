@@ -2,7 +2,9 @@
 The API for a test: the sandbox or a real API, as chosen by an argument or the environment.
 """
 import contextlib
+import dataclasses
 import errno
+import functools
 import os
 import pathlib
 import sys
@@ -41,19 +43,42 @@ class API:
         self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)
         self.client: clients.Client = clients.Client(self.credentials)
 
-    def operator(self, *sources: Any, **options: Any) -> operators.Operator:
+    def operator(self, *sources: Any, rbac: bool = False, **options: Any) -> operators.Operator:
         """
         Make an operator on this API, to be used as ``async with api.operator('handlers.py') as
         operator:``.
 
         :param sources: the files and modules with the handlers, as in `kopf.testing.Operator`.
+        :param rbac: whether the operator has only the rights that ``kopf rbac`` prints for it. Its
+            attribute ``confinement`` tells which others were ``refused``, and which are ``unused``.
+            It needs a sandbox.
         :param options: the other arguments of `kopf.testing.Operator`, except for ``credentials``.
+        :raises ValueError: if the rights are to be limited, but the API is no sandbox.
         """
         operator = operators.Operator(*sources, credentials=self.credentials, **options)
         self.client.logs.append(operator.log)
+        if rbac and self.sandbox is None:
+            raise ValueError("rbac=True needs a sandbox: on a real API, use `kopf rbac`.")
         if self.sandbox is not None:
-            operator.before_start = self._define_kinds
+            operator.before_start = functools.partial(
+                self._prepare, operator if rbac else None)
         return operator
+
+    async def _prepare(
+            self, confined: operators.Operator | None, registry: registries.OperatorRegistry,
+    ) -> None:
+        await self._define_kinds(registry)
+        if confined is None or self.sandbox is None:
+            return
+        from kopf._kits.typed import confining  # other operators do not need it
+        confined.settings.peering.standalone |= confined.is_standalone
+        found = confined.confinement = await confining.confine(
+            registry, confined.settings, confined.namespaces, self.credentials)
+        await self.client.load(*found.make_objects())
+        token = self.sandbox.add_user(found.user, found.hear)
+        confined.log_in(dataclasses.replace(
+            self.credentials, token=token, scheme=None, username=None, password=None,
+            certificate_data=None, private_key_data=None, default_namespace=confining.HOME))
 
     async def _define_kinds(self, registry: registries.OperatorRegistry) -> None:
         """Create the definitions of the typed kinds that the handlers use."""

@@ -11,7 +11,7 @@ import threading
 import types
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration
@@ -20,6 +20,9 @@ from kopf._cogs.structs import credentials
 from kopf._core.intents import registries
 from kopf._core.reactor import running
 from kopf._kits.testing import capturing, scripts, virtual, waiting
+
+if TYPE_CHECKING:
+    from kopf._kits.typed.confining import Confinement
 
 _current: contextvars.ContextVar['Operator | None'] = contextvars.ContextVar(
     'current_operator', default=None)
@@ -66,11 +69,20 @@ class Operator:
         self.before_start: Callable[[registries.OperatorRegistry], Awaitable[None]] | None = None
         self._sources = sources
         self._registry = registry
+        self.namespaces: Collection[str] = namespaces
+        self.is_standalone: bool = standalone
+        self.confinement: Confinement | None = None
+        """What the operator may do, and what it has tried, if it has only the rights it needs."""
+        self._credentials = credentials
         self._options: dict[str, Any] = {
-            'vault': vaults.Vault({'test': credentials}), 'namespaces': namespaces,
-            'clusterwide': not namespaces, 'standalone': standalone, **options}
+            'namespaces': namespaces, 'clusterwide': not namespaces, 'standalone': standalone,
+            **options}
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def log_in(self, item: credentials.Credentials) -> None:
+        """Use these credentials from the next start on."""
+        self._credentials = item
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -153,7 +165,8 @@ class Operator:
             with _keep_signals():
                 roots = await running.spawn_tasks(
                     registry=registry, settings=self.settings, ready_flag=ready,
-                    stop_flag=self._stop, **self._options)
+                    stop_flag=self._stop,
+                    **{'vault': vaults.Vault({'test': self._credentials}), **self._options})
             try:
                 await running.run_tasks(roots, ignored=_Foreign(self))
             finally:

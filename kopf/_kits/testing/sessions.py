@@ -7,10 +7,13 @@ changes between two calls. With the sandbox, the loop has virtual time.
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, clients, operators, virtual, waiting
+
+if TYPE_CHECKING:
+    from kopf._kits.typed.confining import Confinement
 
 __tracebackhide__ = True  # in the tracebacks of pytest
 
@@ -117,6 +120,11 @@ class SyncOperator:
     def log(self) -> list[str]:
         """The messages of the log."""
         return self._operator.log
+
+    @property
+    def confinement(self) -> 'Confinement | None':
+        """The rights, if the operator has only those that it needs: ``refused``, ``unused``."""
+        return self._operator.confinement
 
     @property
     def text(self) -> str:

@@ -1,0 +1,87 @@
+"""
+Confinement: an operator on a sandbox with exactly the rights that ``kopf rbac`` prints for it.
+"""
+import secrets
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from kopf._cogs.clients import scanning, vaults
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, references
+from kopf._core.intents import registries
+from kopf._kits import commanding
+from kopf._kits.sandbox.requests import Target
+from kopf._kits.typed import granting, roles
+from kopf._kits.typed.rights import Right
+
+HOME = 'default'
+"""The namespace of confined operators."""
+
+API_GROUP = 'rbac.authorization.k8s.io'
+
+
+class Confinement:
+    """
+    The rights of a confined operator, and what it has made of them.
+
+    ``rights`` are all that it has; ``refused`` are those that it has asked for in vain. Each is
+    shown as in ``kopf rbac``: ``patch pods``.
+    """
+
+    def __init__(self, rights: Collection[Right]) -> None:
+        super().__init__()
+        self.user: str = f'operator-{secrets.token_hex(4)}'
+        self.rights: Collection[Right] = rights
+        self.refused: list[str] = []
+        self._used: set[Right] = set()
+
+    def hear(self, target: Target, is_allowed: bool) -> None:
+        """Take a request of the operator, and whether it was allowed."""
+        if target.path:
+            return
+        part = f'/{target.subresource}' if target.subresource else ''
+        asked = Right(target.group, f'{target.resource}{part}', target.verb, target.name,
+                      target.namespace or None)
+        if is_allowed:
+            self._used.update(right for right in self.rights if _at_home(right).covers(asked))
+        elif str(asked) not in self.refused:
+            self.refused.append(str(asked))
+
+    @property
+    def unused(self) -> list[str]:
+        """The rights that were not used yet."""
+        return sorted(str(right) for right in self.rights if right not in self._used)
+
+    def make_objects(self) -> Iterable[Mapping[str, Any]]:
+        """Make the roles, and their bindings to the user."""
+        for role in roles.make_roles(map(_at_home, self.rights), self.user):
+            yield role
+            yield {
+                'apiVersion': role['apiVersion'], 'kind': f'{role["kind"]}Binding',
+                'metadata': role['metadata'],
+                'roleRef': {'apiGroup': API_GROUP, 'kind': role['kind'], 'name': self.user},
+                'subjects': [{'apiGroup': API_GROUP, 'kind': 'User', 'name': self.user}]}
+
+
+def _at_home(right: Right) -> Right:
+    return right if right.namespace != '' else Right(
+        right.group, right.resource, right.verb, right.name, HOME)
+
+
+async def confine(
+        registry: registries.OperatorRegistry,
+        settings: configuration.OperatorSettings,
+        namespaces: Collection[references.NamespacePattern],
+        admin: credentials.Credentials,
+) -> Confinement:
+    """
+    Find the rights that an operator needs on this API, with these settings and namespaces.
+
+    :raises CommandError: if it is not known which resources a handler is for.
+    """
+    async with commanding.connect(
+            registry=registry, settings=settings, vault=vaults.Vault({'admin': admin}),
+    ) as (client, _):
+        found = await scanning.scan(client)
+    return Confinement(granting.find_rights(
+        registry, settings, resources=found.resources, is_complete=True, namespaces=namespaces))

@@ -1,0 +1,84 @@
+"""
+Operators that have only the rights that ``kopf rbac`` prints for them.
+"""
+import pytest
+
+import kopf
+from kopf import testing
+
+CRD = {
+    'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
+    'metadata': {'name': 'things.example.com'},
+    'spec': {
+        'group': 'example.com', 'scope': 'Namespaced',
+        'names': {'plural': 'things', 'singular': 'thing', 'kind': 'Thing',
+                  'listKind': 'ThingList'},
+        'versions': [{
+            'name': 'v1', 'served': True, 'storage': True, 'subresources': {'status': {}},
+            'schema': {'openAPIV3Schema': {
+                'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}}}]}}
+THING = {'apiVersion': 'example.com/v1', 'kind': 'Thing',
+         'metadata': {'name': 'one', 'namespace': 'default'}, 'spec': {}}
+
+
+@pytest.fixture()
+def registry():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.create('things', registry=registry, id='create_fn')
+    async def create_fn(namespace, **_):
+        return 'made'
+
+    @kopf.reconcile('things', registry=registry, owns=['configmaps'])
+    def reconcile_fn(name, **_):
+        return [{'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': name}}]
+
+    return registry
+
+
+@pytest.mark.parametrize('namespaces', [[], ['default']])
+@testing.virtual_time
+async def test_the_printed_rights_are_enough_and_those_that_are_not_used_are_told(
+        registry, namespaces):
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry, rbac=True, namespaces=namespaces) as operator:
+            await api.client.create(THING)
+            await api.client.wait('things', 'one', lambda obj: obj['status']['create_fn'])
+            await api.client.wait('configmaps', 'one', lambda obj: obj)
+        confinement = operator.confinement
+        where = " in 'default'" if namespaces else ""
+        assert confinement.refused == (['list namespaces'] if namespaces else [])  # it can without
+        assert f'delete configmaps{where}' in confinement.unused
+        assert f'patch things/status{where}' not in confinement.unused
+
+
+@testing.virtual_time
+async def test_what_a_handler_does_besides_is_refused_and_told(registry):
+    @kopf.on.create('things', registry=registry, retries=1)
+    async def apply_fn(namespace, **_):
+        await kopf.apply({'apiVersion': 'v1', 'kind': 'Secret',
+                          'metadata': {'name': 'some', 'namespace': namespace}})
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(CRD)
+        async with api.operator(registry=registry, rbac=True) as operator:
+            await api.client.create(THING)
+            await operator.wait_log('secrets "some" is forbidden')
+        assert operator.confinement.refused == ["patch secrets 'some' in 'default'"]
+
+
+@testing.virtual_time
+async def test_a_real_api_is_not_confined_by_tests(monkeypatch):
+    async with testing.open_api('sandbox') as api:
+        api.sandbox = None
+        with pytest.raises(ValueError, match='needs a sandbox'):
+            api.operator(registry=kopf.OperatorRegistry(), rbac=True)
+
+
+def test_it_is_an_option_of_the_fixture(kopf_client, kopf_operator, registry):
+    kopf_client.load(CRD)
+    operator = kopf_operator(registry=registry, rbac=True)
+    kopf_client.create(THING)
+    kopf_client.wait('things', 'one', lambda obj: obj['status']['create_fn'])
+    assert not operator.confinement.refused
