@@ -108,7 +108,9 @@ if TYPE_CHECKING:
     from kopf._core.engines.posting import event, exception, info, warn
     from kopf._core.engines.reconciling.applications import apply
     from kopf._core.engines.reconciling.conditions import set_condition
+    from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
+    from kopf._kits.typed.decoding import Live
     from kopf._kits.typed.kinds import crd
     from kopf._kits.typed.rights import needs
     from kopf._kits.typed.vocabulary import (
@@ -180,6 +182,9 @@ _LAZY = {
     'IntOrString': 'kopf._kits.typed.vocabulary',
     'ListMap': 'kopf._kits.typed.vocabulary',
     'ListSet': 'kopf._kits.typed.vocabulary',
+    'Live': 'kopf._kits.typed.decoding',
+    'Misfit': 'kopf._core.intents.typedargs',
+    'MisfitError': 'kopf._core.intents.typedargs',
     'Nullable': 'kopf._kits.typed.vocabulary',
     'Pattern': 'kopf._kits.typed.vocabulary',
     'Quantity': 'kopf._kits.typed.vocabulary',
@@ -230,12 +235,15 @@ __all__ = [
     'Labels',
     'ListMap',
     'ListSet',
+    'Live',
     'LocalObjectLogger',
     'LogFormat',
     'Logger',
     'LoginError',
     'Memo',
     'Meta',
+    'Misfit',
+    'MisfitError',
     'MultiDiffBaseStorage',
     'MultiProgressStorage',
     'Nullable',

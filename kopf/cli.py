@@ -323,6 +323,9 @@ def run(
     loaded = _load(__controls.registry, paths, modules)
     for fault in operatorchecks.find_faults(loaded):
         logger.warning(fault)
+    if 'KOPF_SHARED_SANDBOX' in os.environ:
+        from kopf._kits import sandboxing as shared
+        shared.join()
     if not clusterwide and not namespaces:
         clusterwide = True
         logger.warning(

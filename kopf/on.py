@@ -68,27 +68,135 @@ Wrong arguments raise an error at once, when the decorator is called or when it 
 """
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, cast, overload
 
 from kopf._cogs.helpers import deprecations
 from kopf._cogs.structs import dicts, references, reviews
+from kopf._cogs.structs.bodies import Body, Spec, Status
 from kopf._core.intents import callbacks, causes, handlers, registries
 from kopf._core.intents.handlererrors import ErrorsMode
 
+P = ParamSpec('P')
 ActivityFnT = TypeVar('ActivityFnT', bound=callbacks.ActivityFn)
-ChangingFnT = TypeVar('ChangingFnT', bound=callbacks.ChangingFn)
-DaemonFnT = TypeVar('DaemonFnT', bound=callbacks.DaemonFn)
-IndexingFnT = TypeVar('IndexingFnT', bound=callbacks.IndexingFn)
-ReconcilingFnT = TypeVar('ReconcilingFnT', bound=callbacks.ReconcilingFn)
-TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn)
-WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn)
-WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn)
+ChangingFnT = TypeVar('ChangingFnT', bound=callbacks.ChangingFn[Body, Spec, Status])
+DaemonFnT = TypeVar('DaemonFnT', bound=callbacks.DaemonFn[Body, Spec, Status])
+IndexingFnT = TypeVar('IndexingFnT', bound=callbacks.IndexingFn[Body, Spec, Status])
+ReconcilingFnT = TypeVar('ReconcilingFnT', bound=callbacks.ReconcilingFn[Body, Spec, Status])
+TimerFnT = TypeVar('TimerFnT', bound=callbacks.TimerFn[Body, Spec, Status])
+WatchingFnT = TypeVar('WatchingFnT', bound=callbacks.WatchingFn[Body, Spec, Status])
+WebhookFnT = TypeVar('WebhookFnT', bound=callbacks.WebhookFn[Any, Any, Any])
+_ChangingFnT = TypeVar('_ChangingFnT', bound=callbacks.ChangingFn[Any, Any, Any])
+_DaemonFnT = TypeVar('_DaemonFnT', bound=callbacks.DaemonFn[Any, Any, Any])
+_IndexingFnT = TypeVar('_IndexingFnT', bound=callbacks.IndexingFn[Any, Any, Any])
+_ReconcilingFnT = TypeVar('_ReconcilingFnT', bound=callbacks.ReconcilingFn[Any, Any, Any])
+_TimerFnT = TypeVar('_TimerFnT', bound=callbacks.TimerFn[Any, Any, Any])
+_WatchingFnT = TypeVar('_WatchingFnT', bound=callbacks.WatchingFn[Any, Any, Any])
 _FnT = TypeVar('_FnT', bound=Callable[..., object])
 
 _Kind = str | tuple[str, str] | tuple[str, str, str] | type[Any]
 """A resource: its name; or the group, the version, and the name; or a class of `kopf.crd`."""
 
 _MetaFilter = Mapping[str, str | handlers.MetaFilterToken | callbacks.MetaFilterFn]
+_Key = references.SelectorFn | references.Marker | str | None
+_Declared = Callable[Concatenate[references.SelectorKey, P], object]
+
+# The decorators for type checkers: if a class selects the resource, the handlers can be typed.
+
+
+class _Changing(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_ChangingFnT], _ChangingFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[ChangingFnT], ChangingFnT]: ...
+
+
+class _Daemon(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_DaemonFnT], _DaemonFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[DaemonFnT], DaemonFnT]: ...
+
+
+class _Indexing(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_IndexingFnT], _IndexingFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[IndexingFnT], IndexingFnT]: ...
+
+
+class _Reconciling(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_ReconcilingFnT], _ReconcilingFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[ReconcilingFnT], ReconcilingFnT]: ...
+
+
+class _Timer(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_TimerFnT], _TimerFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[TimerFnT], TimerFnT]: ...
+
+
+class _Watching(Protocol[P]):
+    @overload
+    def __call__(
+            self, arg1: type[Any], /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[_WatchingFnT], _WatchingFnT]: ...
+
+    @overload
+    def __call__(
+            self, arg1: _Key = None, /, *args: P.args, **kwargs: P.kwargs,
+    ) -> Callable[[WatchingFnT], WatchingFnT]: ...
+
+
+def _changing(fn: _Declared[P]) -> _Changing[P]:
+    return cast(_Changing[P], fn)
+
+
+def _daemon(fn: _Declared[P]) -> _Daemon[P]:
+    return cast(_Daemon[P], fn)
+
+
+def _indexing(fn: _Declared[P]) -> _Indexing[P]:
+    return cast(_Indexing[P], fn)
+
+
+def _reconciling(fn: _Declared[P]) -> _Reconciling[P]:
+    return cast(_Reconciling[P], fn)
+
+
+def _timer(fn: _Declared[P]) -> _Timer[P]:
+    return cast(_Timer[P], fn)
+
+
+def _watching(fn: _Declared[P]) -> _Watching[P]:
+    return cast(_Watching[P], fn)
 
 
 def startup(
@@ -413,6 +521,7 @@ def mutate(
     return _declare(handlers.WebhookHandler, options, reason='mutate')
 
 
+@_changing
 def resume(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -455,6 +564,7 @@ def resume(
     return _declare(handlers.ChangingHandler, locals(), initial=True)
 
 
+@_changing
 def create(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -492,6 +602,7 @@ def create(
     return _declare(handlers.ChangingHandler, locals(), reason=causes.Reason.CREATE)
 
 
+@_changing
 def update(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -539,6 +650,7 @@ def update(
         handlers.ChangingHandler, locals(), reason=causes.Reason.UPDATE, field_needs_change=True)
 
 
+@_changing
 def delete(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -583,6 +695,7 @@ def delete(
     return _declare(handlers.ChangingHandler, options, reason=causes.Reason.DELETE)
 
 
+@_changing
 def field(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -629,6 +742,7 @@ def field(
     return _declare(handlers.ChangingHandler, locals(), field_needs_change=True)
 
 
+@_indexing
 def index(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -678,6 +792,7 @@ def index(
     return _declare(handlers.IndexingHandler, locals())
 
 
+@_watching
 def event(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -712,6 +827,7 @@ def event(
     return _declare(handlers.WatchingHandler, locals())
 
 
+@_daemon
 def daemon(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -765,6 +881,7 @@ def daemon(
     return _declare(handlers.DaemonHandler, locals())
 
 
+@_timer
 def timer(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -817,6 +934,7 @@ def timer(
     return _declare(handlers.TimerHandler, locals())
 
 
+@_reconciling
 def reconcile(
         arg1: references.SelectorKey = None,
         arg2: references.Marker | str | None = None,
@@ -988,16 +1106,21 @@ def _declare(
     """
     options = {**given, **fixed}
     id_, registry, path = options.pop('id'), options.pop('registry'), None
+    declared: references.Declaration | None = None
     if issubclass(cls, handlers.ResourceHandler):
         path = options['field'] = _verify(
             options['labels'], options['annotations'], options['field'], options['value'],
             options.get('old'), options.get('new'))
+        declared = options['declared'] = references.get_declaration(options['arg1'])
         options['selector'] = references.Selector(
             *[options.pop(name) for name in _POSITIONAL],
             **{name: options.pop(name) for name in _NAMING})
 
     def decorator(fn: _FnT) -> _FnT:
         target = registries.get_default_registry() if registry is None else registry
+        if declared is not None:
+            options['arguments'] = declared.bind(
+                fn, path, is_lasting=issubclass(cls, handlers.DaemonHandler))
         target.append(cls(
             id=handlers.generate_id(
                 fn, id_, field=None if cls is handlers.IndexingHandler else path),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import configuration, conventions, progress
 from kopf._cogs.structs import bodies, concealing, diffs, ids, memos, patches, references
-from kopf._core.actions import cycles, decisions, finalizers, progression, recording
+from kopf._core.actions import cycles, decisions, execution, finalizers, progression, recording
 from kopf._core.engines import indexing
 from kopf._core.engines.reconciling import children, hub
 from kopf._core.intents import causes, filters, handlers, registries
@@ -235,10 +235,12 @@ class _Explainer:
             **self._common, patch=patches.Patch(), reason=reason, initial=initial,
             diff=diff, old=view.old, new=view.essence)
         selection = filters.select(self._served.changing, change)
+        typed = [each for each in selection.handlers if each.arguments is not None]
         step, following = decisions.decide(decisions.Situation(
             view=view, reason=reason, selection=selection, cycle=cycle, recall=self._recall,
             now=self._now, accompanied=bool(self._spawned) and not view.deleting,
-            is_status_essential=self._served.is_status_essential))
+            is_status_essential=self._served.is_status_essential,
+            misfit=execution.find_misfit(typed, change) if typed else None))
         return _Outlook(change, selection, step, following)
 
     def _look_beyond(self, view: decisions.View, now: '_Outlook') -> '_Outlook | None':

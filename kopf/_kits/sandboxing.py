@@ -14,11 +14,16 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+import yaml
 
 from kopf._cogs.clients import vaults
+from kopf._kits import commanding
 from kopf._kits.sandbox import faults, keeping, statuses
 from kopf._kits.sandbox.server import Sandbox
-from kopf._kits.testing import sandboxthreads
+from kopf._kits.testing import apis, sandboxthreads
+
+SHARED = 'KOPF_SHARED_SANDBOX'
+"""The environment variable that tells child processes of the sandbox: its kubeconfig."""
 
 
 def serve(
@@ -63,14 +68,33 @@ def accompany(
             thread.sandbox.faults.add(each)
         known = os.environ.get('KUBECONFIG')
         with _introduce(thread.sandbox, kubeconfig_out) as path:
-            os.environ['KUBECONFIG'] = str(path)
+            os.environ['KUBECONFIG'] = os.environ[SHARED] = str(path)
             try:
                 yield vaults.Vault({'sandbox': thread.credentials})
             finally:
+                del os.environ[SHARED]
                 if known is None:
                     del os.environ['KUBECONFIG']
                 else:
                     os.environ['KUBECONFIG'] = known
+
+
+def join() -> None:
+    """
+    Apply the definitions of the typed kinds of this process, if the process that has started it
+    serves a sandbox, e.g. for ``--reload`` or ``--processes``.
+    """
+    path, kinds = os.environ.get(SHARED), sys.modules.get('kopf._kits.typed.kinds')
+    if path is None or kinds is None:
+        return
+    from kopf._kits.typed import publishing
+    config = yaml.safe_load(pathlib.Path(path).read_text('utf-8'))
+    try:
+        asyncio.run(publishing.publish(
+            kinds.define(kinds.get_declared()), publishing.Options(apply=True),
+            vault=vaults.Vault({'sandbox': apis.read_credentials(config)})))
+    except (TypeError, commanding.CommandError) as e:
+        raise click.ClickException(str(e)) from e
 
 
 @contextlib.contextmanager

@@ -73,11 +73,12 @@ def crd(tmp_path):
     return str(path)
 
 
-def get(config, path):
+def get(config, path, *, method='GET', body=None):
     server = config['clusters'][0]['cluster']['server']
     user = next(item['user'] for item in config['users'] if item['name'] == 'admin')
     request = urllib.request.Request(
-        server + path, headers={'Authorization': f"Bearer {user['token']}"})
+        server + path, method=method, data=None if body is None else json.dumps(body).encode(),
+        headers={'Authorization': f"Bearer {user['token']}", 'Content-Type': 'application/json'})
     with urllib.request.urlopen(request) as response:
         return json.load(response)
 
@@ -148,3 +149,48 @@ def test_faults_of_no_sense_are_told_in_a_line(controls, command, spec):
     result = CliRunner().invoke(cli.main, [*command, '--fault', spec], obj=controls)
     assert result.exit_code == 2
     assert "Invalid value for --fault" in result.output
+
+
+TYPED = '''
+import dataclasses, kopf
+
+@dataclasses.dataclass
+class Spec:
+    size: int = {default}
+
+@kopf.crd('example.com', 'v1', plural='sizes')
+class Size:
+    spec: Spec
+
+@kopf.on.create(Size)
+def create_fn(spec: Spec, name, logger, **_):
+    logger.info(f"{{name}} has the size {{spec.size}}.")
+'''
+
+
+def read_until(process, text):
+    lines = []
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return line
+    pytest.fail(''.join(lines))
+
+
+@pytest.mark.parametrize('option', ['--reload', '--processes=2'])
+def test_child_processes_define_the_typed_kinds_on_the_sandbox(start, tmp_path, option):
+    path = tmp_path / 'handlers.py'
+    path.write_text(TYPED.format(default=1))
+    process, config = start('run', '-A', '--sandbox', option, str(path))
+    read_until(process, 'Watching sizes')
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Size', 'spec': {}}
+    url = '/apis/example.com/v1/namespaces/default/sizes'
+    get(config, url, method='POST', body={**obj, 'metadata': {'name': 'one'}})
+    read_until(process, 'one has the size 1.')
+    if option == '--reload':
+        path.write_text(TYPED.format(default=2))
+        read_until(process, 'Watching sizes')
+        get(config, url, method='POST', body={**obj, 'metadata': {'name': 'two'}})
+        read_until(process, 'two has the size 2.')
+    process.send_signal(signal.SIGTERM)
+    process.wait(30)

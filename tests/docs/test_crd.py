@@ -22,8 +22,8 @@ def test_rules_are_those_of_the_code():
 def test_the_tutorial_makes_a_definition_without_findings(tmp_path, monkeypatch):
     monkeypatch.setattr(kinds, '_declared', {})
     page = (snippets.DOCS / 'typed-kinds.md').read_text()
-    [operator] = [snippet.text for snippet in snippets.read('typed-kinds.md', page)
-                  if snippet.language == 'python']
+    operator = next(snippet.text for snippet in snippets.read('typed-kinds.md', page)
+                    if snippet.marks.get('file') == 'handlers.py')
     path, output = tmp_path / 'handlers.py', tmp_path / 'crd.yaml'
     path.write_text(operator)
     for args in [['-o', output], ['--drift', output], ['--against', output]]:

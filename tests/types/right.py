@@ -244,6 +244,48 @@ def handle_a_kind(spec: kopf.Spec, **_: Any) -> None:
     pass
 
 
+@kopf.on.create(Database)
+@kopf.on.delete(Database)
+def handle_types(
+        spec: DatabaseSpec, status: DatabaseStatus, body: Database, old: Database | None,
+        patch: kopf.Patch, **_: Any) -> None:
+    assert_type(spec.port, int | str)
+    assert_type(body.spec, DatabaseSpec)
+    patch.status = DatabaseStatus(ready_replicas=1)
+    patch.status['field'] = 'value'
+
+
+@kopf.on.update(Database, field='spec.port')
+async def handle_a_field(old: kopf.IntOrString, new: kopf.IntOrString, **_: Any) -> None:
+    pass
+
+
+@kopf.on.delete(Database)
+def handle_misfits(spec: DatabaseSpec | kopf.Misfit, **_: Any) -> None:
+    if isinstance(spec, kopf.Misfit):
+        assert_type(spec.reasons, tuple[str, ...])
+    else:
+        assert_type(spec, DatabaseSpec)
+
+
+@kopf.daemon(Database)
+async def accompany_a_kind(spec: kopf.Live[DatabaseSpec], **_: Any) -> None:
+    assert_type(spec.value, DatabaseSpec)
+
+
+@kopf.timer(Database, interval=1)
+@kopf.index(Database)
+@kopf.on.event(Database)
+@kopf.on.validate(Database)
+def use_everywhere(spec: DatabaseSpec, **_: Any) -> None:
+    pass
+
+
+@kopf.reconcile(Database)
+def reconcile_a_kind(spec: DatabaseSpec, status: DatabaseStatus, **_: Any) -> list[dict[str, Any]]:
+    return []
+
+
 @kopf.reconcile('kopfexamples', owns=[Database, 'pods'])
 def reconcile_kinds(spec: kopf.Spec, **_: Any) -> list[dict[str, Any]]:
     return []

@@ -1,4 +1,5 @@
 """What type checkers should refuse: exactly the lines that are marked."""
+import dataclasses
 from typing import Any
 
 import kopf
@@ -91,3 +92,34 @@ kopf.crd('example.com', 'v1', plural='databases', scope='cluster')  # refused
 kopf.Column('Port', '.spec.port', type='int')  # refused
 kopf.Quantity(1.5)  # refused
 kopf.on.create(1)  # refused
+
+
+@dataclasses.dataclass
+class Spec:
+    size: int = 1
+
+
+@kopf.crd('example.com', 'v1', plural='things')
+class Thing:
+    spec: Spec
+
+
+@kopf.on.create(Thing)  # refused
+def names_are_no_numbers_of_kinds_either(spec: Spec, name: int, **_: Any) -> None:
+    pass
+
+
+@kopf.on.create(Thing)
+def fields_have_names(spec: Spec, **_: Any) -> None:
+    print(spec.sise)  # refused
+    print(Spec(sise=1))  # refused
+
+
+@kopf.on.create(Thing, feild='spec.size')  # refused
+def options_have_names(**_: Any) -> None:
+    pass
+
+
+@kopf.daemon(Thing)
+async def values_are_read_only(spec: kopf.Live[Spec], **_: Any) -> None:
+    spec.value = Spec()  # refused

@@ -7,7 +7,7 @@ Kopf sends their effect as a JSON patch (RFC 6902).
 """
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kopf._cogs.structs import bodies, dicts
 
@@ -28,7 +28,10 @@ else:
     class part(property):
         """A part of a patch. Its fields can be assigned, but not the part itself."""
 
-        def __set__(self, patch: object, value: object) -> NoReturn:
+        def __set__(self, patch: object, value: object) -> None:
+            if self.fset is not None and patch._assign_status is not None:
+                self.fset(patch, value)
+                return
             outer = 'patch.meta' if isinstance(patch, MetaPatch) else 'patch'
             name = f'{outer}.{self.fget.__name__}'
             raise AttributeError(
@@ -71,6 +74,9 @@ class Patch(dict[str, Any]):
     :param body: the object, to which `as_json_patch` is relative. Default: none.
     :param fns: the functions for ``patch.fns``. Default: none.
     """
+
+    _assign_status: Callable[[object], None] | None = None
+    """How a typed status is assigned; None if the handler is for no typed kind."""
 
     def __init__(
             self,
@@ -126,8 +132,18 @@ class Patch(dict[str, Any]):
 
     @part
     def status(self) -> StatusPatch:
-        """The changes of ``status``."""
+        """
+        The changes of ``status``.
+
+        In handlers of typed kinds, a value of the type of the status can be assigned: all its
+        fields are set, and those that are None are removed.
+        """
         return StatusPatch(self, ('status',))
+
+    @status.setter
+    def status(self, value: object) -> None:
+        assert self._assign_status is not None
+        self._assign_status(value)
 
     def as_json_patch(self, body: bodies.Body | bodies.RawBody | None = None) -> JSONPatch:
         """

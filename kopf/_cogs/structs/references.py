@@ -182,6 +182,14 @@ class Declaration(Protocol):
     version: str
     plural: str
 
+    def bind(
+            self, fn: Callable[..., Any], field: tuple[str, ...] | None, *, is_lasting: bool,
+    ) -> Any:
+        """Find the typed arguments of a handler of this kind; None if there are none."""
+
+    async def compare(self, client: Any) -> str | None:
+        """Say in a line if the cluster has another definition; None if it has the same, or none."""
+
 
 def get_declaration(cls: object) -> Declaration | None:
     """Get what is declared of a class itself, not of its bases; None if nothing is."""

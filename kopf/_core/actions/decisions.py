@@ -128,6 +128,8 @@ class Situation(NamedTuple):
     """What slows down the cycles that the handlers cause by their own patches."""
     flush_delay: float = 1.0
     """How long (seconds) the outcome of a handler can wait for the PATCH that carries it."""
+    misfit: str | None = None
+    """Why the object does not fit the types of the selected handlers; None if it does."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -190,6 +192,14 @@ class Nothing(Step):
     """Whether the reason is worth a line in the log."""
 
 
+class Hold(Nothing):
+    """
+    Do nothing until the object changes, and try again then, or after a restart.
+
+    Nothing is stored of it, so that a later version of the operator can handle the object.
+    """
+
+
 class Decision(NamedTuple):
     step: Step
     cycle: cycles.Cycle | None
@@ -241,6 +251,10 @@ def decide(situation: Situation) -> Decision:
             return Decision(Nothing(UNCHANGED, told=True), None)
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
         return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
+    if situation.misfit is not None:
+        if cycle is not None and cycle.dirty:
+            return Decision(Save(situation.misfit), cycle)
+        return Decision(Hold(situation.misfit), cycle)
     if cycle is None and reason == causes.Reason.UPDATE and situation.brake is not None and (
             situation.brake.until > situation.now.mono + clocks.PRECISION
             and situation.brake.essence == view.essence):

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -16,7 +16,7 @@ from kopf._cogs.aiokits import clocks, interrupts
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import encoders, nesting, patches
 from kopf._core.actions import invocation, observers, progression, subhandling, tracebacks
-from kopf._core.intents import causes, filters, handlererrors, handlers, registries
+from kopf._core.intents import causes, filters, handlererrors, handlers, registries, typedargs
 
 encode = encoders.make_encode(json.JSONEncoder(allow_nan=False))
 """Encode as strict JSON, without NaN. It raises ValueError, TypeError, RecursionError."""
@@ -126,7 +126,10 @@ async def _attempt(
     patch: patches.Patch | None = None
     if policy.has_own_patch and isinstance(cause, causes.ResourceCause):
         patch = patches.Patch(body=cause.body)
-    kwargs = _make_kwargs(handler, cause, state, age, patch, extras)
+    try:
+        kwargs = _make_kwargs(handler, cause, state, age, patch, extras)
+    except typedargs.MisfitError as e:
+        return _hold(handler, e, state, settings, logger)
     limit: interrupts.Limited[Any] | None = None
     logger.debug(f"{name} is invoked.")
     try:
@@ -182,7 +185,11 @@ def _make_kwargs(
         patch: patches.Patch | None,
         extras: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Combine the kwargs of the cause and of the attempt. Indices replace kwargs of their names."""
+    """
+    Combine the kwargs of the cause and of the attempt. Indices replace kwargs of their names.
+
+    :raises typedargs.MisfitError: if the object does not fit the types of the handler.
+    """
     kwargs = {
         **cause.kwargs,
         'param': handler.param,
@@ -192,9 +199,11 @@ def _make_kwargs(
     }
     if patch is not None:
         kwargs['patch'] = patch
-    if isinstance(cause, causes.ChangingCause) and (
-            isinstance(handler, handlers.ResourceHandler) and handler.field):
-        kwargs.update(cause.describe_change(handler.field))
+    if isinstance(handler, handlers.ResourceHandler):
+        if handler.field and isinstance(cause, causes.ChangingCause):
+            kwargs.update(cause.describe_change(handler.field))
+        if handler.arguments is not None:
+            kwargs.update(typedargs.decode(handler.arguments, kwargs, cause.decoded))
     if extras:
         kwargs.update(extras)
     kwargs.update(cause.indices)
@@ -215,6 +224,49 @@ async def _invoke_with_family(
         return result
     finally:
         registries.parent_var.reset(token)
+
+
+def _hold(
+        handler: handlers.Handler,
+        e: typedargs.MisfitError,
+        state: progression.HandlerState,
+        settings: configuration.OperatorSettings,
+        logger: Any,
+) -> progression.Outcome:
+    """
+    Make the outcome of a handler that is not called, as the object does not fit its types.
+
+    It is no attempt. Timers, and handlers of changes, are tried again; others are called for the
+    next change anyway. It is logged once.
+    """
+    text = f"the object does not fit its types: {e}"
+    if state.message != text:
+        logger.error(f"{handler!r} is not called: {text}")
+    if isinstance(handler, (handlers.TimerHandler, handlers.ChangingHandler)):
+        delay = getattr(handler, 'interval', None) or get_backoff(handler, settings, state.retries)
+        return progression.Outcome(
+            final=False, waiting=True, delay=delay, exception=e, message=text)
+    return progression.Outcome(
+        final=True, message=text,
+        exception=None if POLICIES[type(handler)].default_errors == handlererrors.ErrorsMode.IGNORED
+        else e)
+
+
+def find_misfit(
+        candidates: Iterable[handlers.ResourceHandler], cause: causes.ChangingCause,
+) -> str | None:
+    """Say why some of the handlers cannot be called: the object does not fit their types."""
+    names, reasons = [], dict[str, None]()
+    for handler in candidates:
+        if handler.arguments is not None:
+            kwargs = {**cause.kwargs, **cause.describe_change(handler.field or cause.field)}
+            try:
+                typedargs.decode(handler.arguments, kwargs, cause.decoded)
+            except typedargs.MisfitError as e:
+                names.append(repr(handler.id))
+                reasons.update(dict.fromkeys(e.reasons))
+    return f"The object does not fit the types of {', '.join(names)}: {'; '.join(reasons)}" if (
+        names) else None
 
 
 def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> bool:

@@ -46,7 +46,7 @@ class Family(registries.Parent):
 
 async def execute(
         *,
-        fns: Iterable[callbacks.ChangingFn] | Mapping[str, callbacks.ChangingFn] | None = None,
+        fns: Iterable[callbacks.SubFn] | Mapping[str, callbacks.SubFn] | None = None,
         handlers: Iterable[handlers.ChangingHandler] | None = None,
         registry: registries.ChangingRegistry | None = None,
         lifecycle: lifecycles.LifeCycleFn | None = None,
@@ -91,7 +91,7 @@ async def execute(
 
 
 def _make(
-        fn: callbacks.ChangingFn, id: str | None, family: Family,
+        fn: callbacks.SubFn, id: str | None, family: Family,
 ) -> handlers.ChangingHandler:
     return handlers.ChangingHandler(
         fn=fn, id=handlers.generate_id(fn, id, parent=family.handler.id))

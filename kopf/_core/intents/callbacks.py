@@ -8,6 +8,9 @@ The parameters of the protocols have the narrowest sensible types, for type chec
 can use the same types or wider ones: e.g. ``namespace: str`` if its objects are namespaced, and
 ``namespace: str | None`` otherwise. Filters are usually lambdas; type checkers do not infer the
 types of lambdas' arguments from protocols, so filters have no protocols.
+
+The types of ``body``, ``spec``, and ``status`` are those of Kopf, or any of the author's classes in
+handlers of typed kinds, which are checked when they are declared.
 """
 import datetime
 import functools
@@ -26,6 +29,11 @@ Logger = logging.Logger | logging.LoggerAdapter[Any]
 """The type of the kwarg ``logger``."""
 
 
+BodyT = TypeVar('BodyT', contravariant=True)
+SpecT = TypeVar('SpecT', contravariant=True)
+StatusT = TypeVar('StatusT', contravariant=True)
+
+
 class ActivityFn(Protocol):
     """A handler of an activity of the operator: startup, cleanup, authentication, probing."""
     def __call__(
@@ -37,26 +45,26 @@ class ActivityFn(Protocol):
     ) -> object: ...
 
 
-class IndexingFn(Protocol):
+class IndexingFn(Protocol[BodyT, SpecT, StatusT]):
     """An indexing handler: its result is put into the index."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             **kwargs: Any,
     ) -> object: ...
 
 
-class WatchingFn(Protocol):
+class WatchingFn(Protocol[BodyT, SpecT, StatusT]):
     """A handler of raw events."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             event: bodies.RawEvent, type: Literal['ADDED', 'MODIFIED', 'DELETED'],
@@ -64,13 +72,13 @@ class WatchingFn(Protocol):
     ) -> object: ...
 
 
-class ChangingFn(Protocol):
+class ChangingFn(Protocol[BodyT, SpecT, StatusT]):
     """A handler of changes, or a sub-handler."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             diff: diffs.Diff, old: Any, new: Any, reason: 'causes.Reason',
@@ -78,13 +86,17 @@ class ChangingFn(Protocol):
     ) -> object: ...
 
 
-class WebhookFn(Protocol):
+SubFn = ChangingFn[Any, Any, Any]
+"""A sub-handler."""
+
+
+class WebhookFn(Protocol[BodyT, SpecT, StatusT]):
     """A handler of admission reviews."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             diff: diffs.Diff, old: Any, new: Any,
@@ -94,13 +106,13 @@ class WebhookFn(Protocol):
     ) -> object: ...
 
 
-class DaemonFn(Protocol):
+class DaemonFn(Protocol[BodyT, SpecT, StatusT]):
     """A daemon: it should exit when ``stopped`` is set."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             stopped: Any,
@@ -112,13 +124,13 @@ TimerFn = DaemonFn
 """A timer: it is called periodically, with the same arguments as a daemon."""
 
 
-class ReconcilingFn(Protocol):
+class ReconcilingFn(Protocol[BodyT, SpecT, StatusT]):
     """A function that says which owned resources there should be. ``children`` are those known."""
     def __call__(
             self, *,
             retry: int, started: datetime.datetime, runtime: datetime.timedelta,
             param: Any, logger: Any, memo: Any,
-            body: bodies.Body, spec: bodies.Spec, meta: bodies.Meta, status: bodies.Status,
+            body: BodyT, spec: SpecT, meta: bodies.Meta, status: StatusT,
             uid: str, name: str, namespace: str, resource: references.Resource,
             labels: bodies.Labels, annotations: bodies.Annotations, patch: patches.Patch,
             reason: 'causes.Reason', children: offspring.Children,

@@ -6,11 +6,13 @@ execution adds the kwargs of one attempt, e.g. ``retry``.
 """
 import dataclasses
 import enum
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, dicts, diffs, offspring, patches, references, reviews
+from kopf._core.intents import typedargs
 
 
 class Activity(enum.StrEnum):
@@ -73,6 +75,11 @@ class Cause:
 
     def _kwargs(self) -> dict[str, Any]:
         return {'logger': self.logger, 'memo': self.memo}
+
+    @functools.cached_property
+    def decoded(self) -> typedargs.Known:
+        """The typed arguments that were made for any handler."""
+        return {}
 
 
 @dataclasses.dataclass(kw_only=True, eq=False, repr=False)

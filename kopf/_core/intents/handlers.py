@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Literal
 
 from kopf._cogs.structs import dicts, ids, references, reviews
-from kopf._core.intents import callbacks, causes
+from kopf._core.intents import callbacks, causes, typedargs
 from kopf._core.intents.handlererrors import ErrorsMode
 
 
@@ -157,6 +157,10 @@ class ResourceHandler(Handler):
     when: callbacks.WhenFilterFn | None = None
     field: dicts.FieldPath | None = None
     value: ValueFilter = None
+    arguments: Mapping[str, typedargs.Argument] | None = None
+    """The arguments that are given as values of the author's classes; None for most handlers."""
+    declared: references.Declaration | None = None
+    """The declared kind by whose class the resource is selected."""
 
     criteria: ClassVar[tuple[str, ...]] = ('value',)
     """The options that are criteria for the field."""

@@ -251,6 +251,7 @@ class Handling:
         """Decide the next step, and update the cycle."""
         env, item = self.env, self.item
         former = item.cycle
+        typed = [each for each in self._selection.handlers if each.arguments is not None]
         step, cycle = decisions.decide(decisions.Situation(
             view=self.view,
             reason=self.reason,
@@ -264,10 +265,13 @@ class Handling:
             is_status_essential=self.handlers.is_status_essential,
             brake=item.brake,
             flush_delay=env.settings.persistence.flush_delay,
+            misfit=execution.find_misfit(typed, self._get_cause()) if typed else None,
         ))
         if former is not None and cycle is not None and former.reason != cycle.reason:
             self._tell_superseded(former, cycle.reason)
         item.proceed(cycle)
+        if not isinstance(step, decisions.Hold):
+            item.hold(None)
         return step
 
     def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
@@ -314,14 +318,17 @@ class Handling:
         return None
 
     def rest(self, step: decisions.Nothing) -> None:
-        """Leave the object: this state needs nothing."""
-        if self.reason == causes.Reason.RESUME:
+        """Leave the object: this state needs nothing, or nothing can be done for it."""
+        is_held = isinstance(step, decisions.Hold)
+        if self.reason == causes.Reason.RESUME and not is_held:
             self.item.resume()
         if self.item.cycle is None:
             self.item.slow_down(None)
             self.item.drop()
         else:
             self.item.keep(self.saver.raw)
+        if is_held and self.item.hold(step.because):
+            self.logger.error(f"{step.because}. They are called when it does.")
         if step.told:
             self.logger.debug(step.because)
             self.logger.debug("Handling cycle is finished, waiting for new changes.")

@@ -104,7 +104,7 @@ class Source(Protocol):
 class Item:
     """One object in the work queue, with everything that this process knows about the object."""
     __slots__ = (
-        'attempts', 'brake', 'companions', 'cycle', 'due', 'gone', 'inbox', 'initial',
+        'attempts', 'brake', 'companions', 'cycle', 'due', 'gone', 'held', 'inbox', 'initial',
         'is_confirmed', 'last_list', 'memo', 'name', 'noticed', 'phase', 'reconcilers', 'source',
         'throttler', 'uid', 'vanished')
 
@@ -139,6 +139,8 @@ class Item:
         """The current handling cycle; None if no cycle is known in this process."""
         self.brake: feedbackloops.Brake | None = None
         """What slows the handlers down, if they change the object by themselves."""
+        self.held: str | None = None
+        """Why the handlers were not called for the last state, if that was said."""
         self.throttler: throttlers.Throttler | None = None
         """The next delay, if the object is throttled after errors of Kopf or of the API server."""
         self.companions: Companions | None = None
@@ -344,6 +346,12 @@ class Item:
     def slow_down(self, brake: feedbackloops.Brake | None) -> None:
         """Set what slows the handlers down, or None if nothing does."""
         self.brake = brake
+
+    def hold(self, because: str | None) -> bool:
+        """Note why the handlers are not called, or None; return whether that is news."""
+        is_news = because != self.held
+        self.held = because
+        return is_news
 
     def accompany(self, companions: Companions | None) -> None:
         """Set the daemons and timers, or None if the object needs none."""

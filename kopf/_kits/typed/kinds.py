@@ -3,10 +3,11 @@ Kinds: classes that are declared as kinds of the API, and the definitions that a
 """
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
-from kopf._cogs.structs import references
+from kopf._cogs.structs import dicts, references
+from kopf._core.intents import typedargs
 from kopf._kits.typed import shapes
 from kopf._kits.typed.shapes import Kind, Shape
 from kopf._kits.typed.vocabulary import CEL, Column, DeclarationError, Scale
@@ -42,6 +43,27 @@ class Declaration:
     def name(self) -> str:
         """The name of the definition."""
         return f'{self.plural}.{self.group}'
+
+    def bind(
+            self, fn: Callable[..., Any], field: dicts.FieldPath | None, *, is_lasting: bool,
+    ) -> Mapping[str, typedargs.Argument] | None:
+        """Find the typed arguments of a handler; see `binding.bind`."""
+        from kopf._kits.typed import binding  # what only prints definitions does not need it
+        return binding.bind(self.cls, fn, field, is_lasting=is_lasting)
+
+    async def compare(self, client: Any) -> str | None:
+        """
+        Say in a line if the cluster has another definition; None if it has the same, or none.
+
+        :raises APIError: if the definition cannot be read.
+        """
+        from kopf._kits.typed import publishing
+        try:
+            [definition] = define(
+                declared.cls for declared in _declared.values() if declared.name == self.name)
+        except DeclarationError as e:  # the handlers can be fine without a definition
+            return str(e)
+        return await publishing.compare(client, definition)
 
 
 _declared: dict[tuple[str, str], Declaration] = {}

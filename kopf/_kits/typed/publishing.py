@@ -239,6 +239,25 @@ async def publish(
         raise commanding.CommandError(f"The definitions cannot be read or applied: {e}") from e
 
 
+async def compare(client: api.Client, definition: Definition) -> str | None:
+    """
+    Say in a line if the cluster has another definition; None if it has the same one, or none.
+
+    :raises APIError: if the definition cannot be read.
+    """
+    name = definition['metadata']['name']
+    listed = await client.request(  # operators can list them, but not get them
+        'GET', DEFINITIONS.get_url(), params={'fieldSelector': f'metadata.name={name}'})
+    version = await client.request('GET', '/version')
+    expected = enforcement.remove_ignored(
+        definition, enforcement.parse_version(version['gitVersion']))['spec']
+    for found in listed['items']:
+        if {key: found['spec'].get(key) for key in expected} != expected:
+            return (f"The cluster has another definition of {name} than the code. To see how they "
+                    f"differ: kopf crd FILE... --against=cluster")
+    return None
+
+
 async def _fetch(client: api.Client, name: str) -> Definition | None:
     with contextlib.suppress(errors.APINotFoundError):
         found: Definition = await client.request('GET', f'{DEFINITIONS.get_url()}/{name}')

@@ -142,6 +142,15 @@ def read(cls: type) -> Shape:
     return _read_record(cls, cls.__name__, ())
 
 
+def read_value(annotation: Any, path: str) -> Shape:
+    """
+    Read the annotation of a value. The path is for messages.
+
+    :raises DeclarationError: if it cannot be expressed in a schema.
+    """
+    return _read_inner(annotation, path, ())
+
+
 def _read_record(cls: Any, path: str, outer: tuple[Any, ...]) -> Shape:
     if cls in outer:
         raise DeclarationError(

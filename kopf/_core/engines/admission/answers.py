@@ -9,15 +9,16 @@ from typing import Any
 from kopf._cogs.structs import patches, reviews
 from kopf._core.actions import application
 from kopf._core.engines.admission import questions
-from kopf._core.intents import handlererrors
+from kopf._core.intents import handlererrors, typedargs
 
 DEFAULT_CODE = 500
+MISFIT_CODE = 422
 CODES = range(400, 1000)
 """The status codes of errors that API servers accept in a review."""
 
 _PRECEDENCE = (
-    handlererrors.AdmissionError, handlererrors.PermanentError, handlererrors.TemporaryError,
-    BaseException)
+    handlererrors.AdmissionError, typedargs.MisfitError, handlererrors.PermanentError,
+    handlererrors.TemporaryError, BaseException)
 
 
 def answer(
@@ -61,13 +62,14 @@ def _rank(failure: BaseException) -> int:
 
 
 def describe(failure: BaseException) -> reviews.ResponseStatus:
-    """Describe the failure to the user of the API. Only `AdmissionError` has a code of its own."""
+    """Describe the failure to the user of the API. Only some errors have codes of their own."""
     if isinstance(failure, handlererrors.AdmissionError):
         code = failure.code
         message = '' if failure.args[:1] == (None,) else str(failure)
         is_good = isinstance(code, int) and code in CODES
         return {'message': message, 'code': code if is_good and code else DEFAULT_CODE}
-    return {'message': str(failure) or repr(failure), 'code': DEFAULT_CODE}
+    code = MISFIT_CODE if isinstance(failure, typedargs.MisfitError) else DEFAULT_CODE
+    return {'message': str(failure) or repr(failure), 'code': code}
 
 
 def encode(changes: Sequence[Mapping[str, Any]]) -> str:

@@ -7,15 +7,16 @@ feeds the informer of the resource in the namespace. When a resource or a namesp
 task is cancelled, and its informer forgets the objects.
 """
 import asyncio
+import contextlib
 import dataclasses
 import functools
 import logging
 import sys
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kopf._cogs.aiokits import tasks
-from kopf._cogs.clients import api, watching
+from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling.hub import Hub
@@ -237,6 +238,17 @@ class Orchestration:
         hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
+        declared = [handler.declared for handler in self._registry.iter_resource_handlers()
+                    if handler.declared is not None]
+        if declared:
+            self._observe(self._compare(dict.fromkeys(declared)))
+
+    async def _compare(self, declared: Iterable[references.Declaration]) -> None:
+        """Say which kinds are defined in another way in the cluster, as far as it can be seen."""
+        with contextlib.suppress(errors.APIError):
+            differences = [await each.compare(self._client) for each in declared]
+            for difference in dict.fromkeys(filter(None, differences)):
+                self._logger.warning(difference)
 
     async def _pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""

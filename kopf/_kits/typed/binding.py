@@ -1,0 +1,156 @@
+"""
+Binding: which arguments of a handler are given as values of the author's classes.
+"""
+import functools
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Union, get_args, get_origin
+
+from kopf._cogs.structs import bodies, dicts
+from kopf._core.intents import typedargs
+from kopf._kits.typed import decoding, shapes, writing
+from kopf._kits.typed.shapes import Kind, Shape
+from kopf._kits.typed.vocabulary import DeclarationError
+
+ARGUMENTS = ('body', 'spec', 'status', 'old', 'new')
+"""The arguments that can be typed."""
+
+UNTYPED = ('metadata', 'apiVersion', 'kind')
+"""The fields that Kubernetes itself defines."""
+
+
+def bind(
+        cls: type, fn: Callable[..., Any], field: dicts.FieldPath | None, *, is_lasting: bool,
+) -> Mapping[str, typedargs.Argument] | None:
+    """
+    Find the typed arguments of a handler of this kind; None if there are none.
+
+    The functions of ``is_lasting`` handlers run for long, so they must ask for live values.
+
+    :raises DeclarationError: if an annotation is none of the kind, or if there is no such field.
+    """
+    if field:
+        _find(cls, field)
+    found = {}
+    for name, parameter in inspect.signature(fn).parameters.items():
+        if name in ARGUMENTS and parameter.annotation is not parameter.empty:
+            argument = _bind(cls, fn, name, parameter.annotation, field, is_lasting)
+            if argument is not None:
+                found[name] = argument
+        elif name == 'patch' and (status := writing.find(shapes.read(cls).fields)) is not None:
+            found[name] = typedargs.Argument(functools.partial(writing.equip, status))
+    return found or None
+
+
+def _bind(
+        cls: type, fn: Callable[..., Any], name: str, annotation: Any,
+        field: dicts.FieldPath | None, is_lasting: bool,
+) -> typedargs.Argument | None:
+    place = f"{getattr(fn, '__qualname__', fn)}({name}: …)"
+    if isinstance(annotation, str):
+        annotation = _evaluate(cls, fn, annotation, place)
+    is_live = get_origin(annotation) is decoding.Live
+    if is_live:
+        [annotation] = get_args(annotation)
+    args = [*get_args(annotation)] if get_origin(annotation) in (Union, types.UnionType) else [
+        annotation]
+    takes_misfits = typedargs.Misfit in args
+    inner = [arg for arg in args if arg not in (typedargs.Misfit, types.NoneType)]
+    if not inner or any(_is_untyped(arg) for arg in inner):
+        return None
+    path = {'body': (), 'spec': ('spec',), 'status': ('status',)}.get(name, field or ())
+    shape = _find(cls, path)
+    if shape is None or not _is_same(functools.reduce(lambda a, b: a | b, inner), shape, place):
+        is_named = shape is not None and isinstance(shape.cls, type)
+        expected = shape.cls.__name__ if shape is not None and is_named else "not typed"
+        where = '.'.join(path) or "the object"
+        raise DeclarationError(
+            f"{place} is annotated with another type than the class of the handler has: in "
+            f"{cls.__name__}, {where} is {expected}.")
+    if is_lasting and not is_live:
+        raise DeclarationError(
+            f"{place} would be given once, and be outdated soon, as daemons run for long. Write "
+            f"kopf.Live[…], and ask for its value when you need it.")
+    if is_live and (not is_lasting or name in ('old', 'new')):
+        raise DeclarationError(f"{place} cannot be live: only body, spec, and status of daemons "
+                               f"can. Write the type itself.")
+    decode = _make_decoder(cls, path)
+    if is_live:
+        return typedargs.Argument(functools.partial(_make_live, decode))
+    return typedargs.Argument(decode, takes_misfits=takes_misfits)
+
+
+def _make_live(decode: decoding.Decoder, source: Any) -> Any:
+    return decoding.Live(source, decode)
+
+
+@functools.cache
+def _make_decoder(cls: type, path: dicts.FieldPath) -> decoding.Decoder:
+    shape = _find(cls, path)
+    assert shape is not None
+    decode = decoding.make(shape, '.'.join(path))
+    if path != ('status',) or not any(not field.is_optional for field in shape.fields):
+        return decode
+    # An object has no status at first, whatever its type requires.
+    return lambda raw: decode(raw) if raw else None
+
+
+def _evaluate(cls: type, fn: Callable[..., Any], text: str, place: str) -> Any:
+    names = {cls.__name__: cls, **{
+        field.shape.cls.__name__: field.shape.cls for field in shapes.read(cls).fields
+        if isinstance(field.shape.cls, type)}}
+    try:
+        return eval(text, getattr(inspect.unwrap(fn), '__globals__', {}), names)
+    except Exception as e:  # it is any code
+        raise DeclarationError(f"{place}: the annotation {text!r} cannot be evaluated: {e!r}. "
+                               f"Import what it names, not only for type checkers.") from e
+
+
+def _is_untyped(annotation: Any) -> bool:
+    """Whether an annotation means what it means for handlers of other resources."""
+    cls = get_origin(annotation) or annotation
+    if cls in (Any, object) or getattr(cls, '__module__', '') == bodies.__name__:
+        return True
+    return isinstance(cls, type) and not hasattr(cls, '__total__') and issubclass(cls, Mapping)
+
+
+def _find(cls: type, path: dicts.FieldPath) -> Shape | None:
+    """
+    Find the shape of a field; None if the class says nothing about it.
+
+    :raises DeclarationError: if there is no such field.
+    """
+    shape: Shape | None = shapes.read(cls)
+    if path[:1] and path[0] in UNTYPED:
+        return None
+    for key in path:
+        if shape is None or shape.kind in (Kind.ANY, Kind.OBJECT):
+            return None
+        if shape.kind is Kind.MAP:
+            shape = shape.item
+            continue
+        known = {field.wire: field for field in shape.fields}
+        if key not in known:
+            raise DeclarationError(
+                f"{cls.__name__} has no field {'.'.join(path)!r}. The names are those of the API"
+                + (f": {', '.join(known)}." if known else "."))
+        shape = known[key].shape
+    return shape
+
+
+def _is_same(annotation: Any, shape: Shape, place: str) -> bool:
+    """Whether the annotation says the same as the one in the class."""
+    if annotation is shape.cls:
+        return True
+    try:
+        return _compare(shapes.read_value(annotation, place), shape)
+    except DeclarationError:
+        return False
+
+
+def _compare(one: Shape | None, two: Shape | None) -> bool:
+    if one is None or two is None:
+        return one is two
+    return one.kind is two.kind and one.cls is two.cls and one.values == two.values and (
+        _compare(one.item, two.item))
