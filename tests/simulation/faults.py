@@ -96,7 +96,7 @@ FAULTS = (
     Fault('the progress is not written', '_core.actions.recording:_make_progress',
           "elif handler_id in cycle.unsaved or not state.retries or (", "elif False and (", ONCE),
     Fault('the progress is not removed', '_core.actions.recording:make_closing',
-          "if cycle.stored:\n", "if False:\n", GONE),
+          "if cycle.stored or known is not None:\n", "if False:\n", GONE),
     Fault('a retry is dropped', '_core.actions.progression:HandlerState.after',
           "failure=outcome.final and outcome.exception is not None,",
           "failure=outcome.exception is not None,", SEEN),

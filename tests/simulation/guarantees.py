@@ -428,8 +428,11 @@ class Guarantees:
         later = [without_own(essence) == without_own(call.new)
                  for since, essence in self.states[call.uid] if since > last.began]
         has_returned |= False in later and True in later[later.index(False):]
-        if last.began <= last.process.deposed_at <= last.ended:
-            return  # what a thread has done in a former term of its leader is not recorded
+        if last.began <= last.process.deposed_at:  # what was not stored in its term, is lost
+            record = get_progress(body).get(call.id.replace('/', '.'), {})
+            if record.get('purpose') == call.reason and call.retry < (record.get('retries') or 0):
+                raise Violation('retries', f"{call} follows retry {record['retries']} of a record")
+            return
         if last.process is call.process and last.outcome == 'retry' and last.new == call.new and (
                 call.retry != last.retry + 1 and not has_returned):
             raise Violation('retries', f"{call} follows retry {last.retry} of the same")

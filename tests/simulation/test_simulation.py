@@ -43,6 +43,7 @@ def test_all_guarantees_hold_whatever_happens(batch):
     (4000207, "outcomes are dropped, as the object could not be read after a conflict with them"),
     (7301967, "a former leader reports the end of an object, as a write for that object has hung"),
     (7008996, "a timer whose patch was cut off by a lost Lease has timed out when it leads again"),
+    (9905882, "the finalizer is written, but not what the handlers have done before"),
     (9102264, "after a pause that is over at once, nothing is listed again, and nothing handled"),
 ])
 def test_faults_that_a_seed_has_found_do_not_come_back(seed, fault):
@@ -77,6 +78,7 @@ def test_faults_that_an_older_state_after_a_restart_has_shown_do_not_come_back(s
     (9101527, "webhooks of a process that is cut off are called until the next one has its own"),
     (8906044, "what is done right before an exit is not written if its first PATCH takes too long"),
     (9506178, "what a thread has done in a former term is not recorded in the next one"),
+    (9906270, "what could not be stored before the Lease was lost is done again"),
     (9700504, "an object is not there before it is reviewed, and webhooks can take their time"),
     (8504354, "a new leader whose watches are behind handles what the former one has just handled"),
 ])

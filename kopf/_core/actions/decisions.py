@@ -226,6 +226,8 @@ def decide(situation: Situation) -> Decision:
         if not view.blocked and (is_needed or not selection.handlers):
             return Decision(Nothing(FREED, told=True), None)
     elif is_needed != view.blocked:
+        if cycle is not None and cycle.dirty:
+            return Decision(Save("what is done has to be on the object first"), cycle)
         # If no handler is due, one PATCH writes both the finalizer and the last-handled state.
         is_handled = not selection.handlers and selection.in_scope and (
             reason in cycles.CHANGES and cycle is None)

@@ -267,9 +267,10 @@ def make_closing(
     patch = patches.Patch()
     storage = settings.persistence.progress_storage
     encoded = None if conclusion is None else _encode_divergent(conclusion)
-    if encoded != storage.fetch_cycle(body=body):
+    known = storage.fetch_cycle(body=body)
+    if encoded != known:
         storage.store_cycle(body=body, patch=patch, value=encoded)
-    if cycle.stored:
+    if cycle.stored or known is not None:
         for handler_id in fetch_all(
                 handler_ids, body=body, settings=settings, states=cycle.states):
             storage.purge(key=handler_id, body=body, patch=patch)

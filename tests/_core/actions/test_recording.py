@@ -499,11 +499,19 @@ def test_the_end_leaves_nothing_of_a_handler_that_was_killed_among_its_sub_handl
 
 def test_the_end_of_what_was_never_recorded_changes_nothing():
     settings = make_settings()
-    raw = record(settings, make_cycle('fn'), make_raw(settings))
     patch = make_closing(
-        make_cycle('fn'), ['fn'], body=Body(raw), settings=settings,
+        make_cycle('fn'), ['fn'], body=Body(make_raw(settings)), settings=settings,
         conclusion=Conclusion(essence(1), None))
     assert patch == {}
+
+
+def test_the_end_removes_the_records_of_a_former_process_that_have_come_meanwhile():
+    settings = make_settings()
+    raw = record(settings, make_cycle('fn'), make_raw(settings))
+    closed = merge(raw, make_closing(
+        make_cycle('fn'), ['fn'], body=Body(raw), settings=settings,
+        conclusion=Conclusion(essence(1), None)))
+    assert closed == merge(make_raw(settings), {'metadata': {'annotations': {}}})
 
 
 def test_what_diverges_is_recorded_also_by_cycles_that_never_were():
