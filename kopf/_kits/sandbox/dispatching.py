@@ -5,7 +5,7 @@ from kopf._kits.sandbox import reading
 from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.accessreviews import Reviews
 from kopf._kits.sandbox.cluster import Cluster
-from kopf._kits.sandbox.requests import Request
+from kopf._kits.sandbox.requests import Request, Target
 from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
 from kopf._kits.sandbox.subresources import Subresources
 from kopf._kits.sandbox.writing import Writer
@@ -17,6 +17,7 @@ class Dispatcher:
     def __init__(self, cluster: Cluster, writer: Writer, access: Access) -> None:
         self._cluster = cluster
         self._writer = writer
+        self._access = access
         self._reviews = Reviews(cluster, access)
         self._subresources = Subresources(cluster, writer)
 
@@ -26,6 +27,11 @@ class Dispatcher:
             return review
         if self._subresources.concern(request):
             return await self._subresources.answer(request)
+        if request.verb != 'create' and self._writer.creates(request):
+            kind = request.kind
+            self._access.authorize(request.user, Target(
+                verb='create', group=kind.group, resource=kind.plural, namespace=request.namespace,
+                name=request.name))
         match request.verb:
             case 'get':
                 return 200, reading.get(self._cluster, request)

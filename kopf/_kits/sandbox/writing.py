@@ -86,8 +86,7 @@ class Writer:
         obj = objects.decode_object(request, self._cluster.kinds)
         check_name(request, obj)
         self._place(request, obj)
-        if request.kind.resource in rules.CREATED_BY_UPDATE and not request.subresource \
-                and not self._is_there(request):
+        if self.creates(request):
             obj['metadata'].pop('resourceVersion', None)
             return 201, self._shown(request, await self.create_object(request, obj))
         return 200, self._shown(
@@ -95,14 +94,18 @@ class Writer:
 
     async def patch(self, request: Request) -> tuple[int, bytes]:
         patch = Patch(self._cluster, request)
-        if request.applies and not request.subresource and not self._is_there(request):
+        if self.creates(request):
             obj = patch.apply(None)
             return 201, self._shown(request, await self.create_object(request, obj))
         return 200, self._shown(request, await self.change(request, patch.apply))
 
-    def _is_there(self, request: Request) -> bool:
+    def creates(self, request: Request) -> bool:
+        """Whether the request, if it is an update or a patch, creates the object."""
+        can_create = request.applies or (
+            request.verb == 'update' and request.kind.resource in rules.CREATED_BY_UPDATE)
         key = (request.namespace, request.name)
-        return self._cluster.store.get(stored_resource(request.kind), key) is not None
+        return can_create and not request.subresource and (
+            self._cluster.store.get(stored_resource(request.kind), key) is None)
 
     async def change(
             self, request: Request, changed: Callable[[Obj], Obj], *, replacing: bool = False,

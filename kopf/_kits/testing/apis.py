@@ -1,7 +1,9 @@
 """
 The API for a test: the sandbox or a real API, as chosen by an argument or the environment.
 """
+import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import errno
 import functools
@@ -42,6 +44,8 @@ class API:
         self.sandbox = sandbox
         self.credentials: credentials.ConnectionInfo = read_credentials(kubeconfig)
         self.client: clients.Client = clients.Client(self.credentials)
+        self._context = contextvars.copy_context()
+        """The context of the test: what is done in it is not done by an operator."""
 
     def operator(self, *sources: Any, rbac: bool = False, **options: Any) -> operators.Operator:
         """
@@ -67,11 +71,19 @@ class API:
     async def _prepare(
             self, confined: operators.Operator | None, registry: registries.OperatorRegistry,
     ) -> None:
+        await asyncio.get_running_loop().create_task(
+            self._set_up(confined, registry), context=self._context)
+
+    async def _set_up(
+            self, confined: operators.Operator | None, registry: registries.OperatorRegistry,
+    ) -> None:
         await self._define_kinds(registry)
         if confined is None or self.sandbox is None:
             return
         from kopf._kits.typed import confining  # other operators do not need it
-        confined.settings.peering.standalone |= confined.is_standalone
+        peering = confined.settings.peering
+        peering.standalone = peering.standalone or confined.is_standalone
+        peering.clusterwide = not confined.namespaces
         found = confined.confinement = await confining.confine(
             registry, confined.settings, confined.namespaces, self.credentials)
         await self.client.load(*found.make_objects())

@@ -36,9 +36,13 @@ NOT_SURVIVED = {
     for name, text in TEXTS.items()}
 """The faults that examples do not survive; their text says which, and why."""
 
-OBJECTS = {'07-filters': 'objs.yaml', '10-indices': 'objs.yaml', '20-reconcile': 'obj.yaml'}
-CHANGES = {'10-indices': {'data': {'background': 'black'}}, '20-reconcile': {
-    'spec': {'public': False, 'text': 'Bye.'}}}
+OBJECTS = {
+    '07-filters': 'objs.yaml', '10-indices': 'objs.yaml', '20-reconcile': 'obj.yaml',
+    '23-typed-kinds': 'obj.yaml'}
+CHANGES = {
+    '10-indices': {'data': {'background': 'black'}},
+    '20-reconcile': {'spec': {'public': False, 'text': 'Bye.'}},
+    '23-typed-kinds': {'spec': {'replicas': 3}}}
 CHANGE = {'spec': {'field': 'other', 'items': ['item1', 'heavy'], 'duration': '5m'}}
 
 RECOVERY = 600
