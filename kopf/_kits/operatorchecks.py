@@ -52,6 +52,8 @@ def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:
         yield from _find_faults_of_args(each, indices)
         yield from _find_faults_of_numbers(each)
     yield from registry.find_missing_indices()
+    declared = dict.fromkeys(each.declared for each in registry.iter_resource_handlers())
+    yield from filter(None, [each.find_fault() for each in declared if each is not None])
     for handler in registry.iter_resource_handlers():
         key = handler.selector, handlers.name_decorator(handler), handler.id
         other = known.setdefault(key, handler)

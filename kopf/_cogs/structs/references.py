@@ -187,6 +187,9 @@ class Declaration(Protocol):
     ) -> Any:
         """Find the typed arguments of a handler of this kind; None if there are none."""
 
+    def find_fault(self) -> str | None:
+        """Say why it cannot be defined in the API; None if it can."""
+
     async def compare(self, client: Any) -> str | None:
         """Say in a line if the cluster has another definition; None if it has the same, or none."""
 

@@ -58,12 +58,21 @@ class Declaration:
         :raises APIError: if the definition cannot be read.
         """
         from kopf._kits.typed import publishing
+        return None if self.find_fault() else await publishing.compare(client, self._define())
+
+    def find_fault(self) -> str | None:
+        """Say why it cannot be defined in the API; None if it can."""
         try:
-            [definition] = define(
-                declared.cls for declared in _declared.values() if declared.name == self.name)
-        except DeclarationError as e:  # the handlers can be fine without a definition
+            self._define()
+        except DeclarationError as e:
             return str(e)
-        return await publishing.compare(client, definition)
+        return None
+
+    def _define(self) -> dict[str, Any]:
+        """Make the definition, with all versions."""
+        [definition] = define(
+            declared.cls for declared in _declared.values() if declared.name == self.name)
+        return definition
 
 
 _declared: dict[tuple[str, str], Declaration] = {}

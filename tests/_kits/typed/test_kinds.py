@@ -286,10 +286,15 @@ def test_a_sandbox_of_the_command_line_has_the_typed_kinds(script):
 def test_faults_of_typed_kinds_are_told_by_the_commands(script):
     with open(script, 'a') as file:
         file.write('Spec.__annotations__["size"] = float')
-    for command in ['rbac', 'crd']:
+    for command in ['rbac', 'crd', 'check']:
         result = CliRunner().invoke(cli.main, [command, script])
         assert result.exit_code == 1
         assert 'Error: Size.spec.size is a float' in result.stderr
+
+
+def test_kinds_without_faults_are_checked(script):
+    result = CliRunner().invoke(cli.main, ['check', script])
+    assert (result.exit_code, result.output) == (0, 'sizes.v1.example.com: create create_fn\n')
 
 
 def test_a_file_without_kinds_is_an_error(script):
