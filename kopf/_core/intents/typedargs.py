@@ -56,6 +56,8 @@ def decode(
     values: dict[str, Any] = {}
     reasons: list[str] = []
     for name, argument in arguments.items():
+        if name not in kwargs:  # the call fails, as it does without types
+            continue
         raw = kwargs[name]
         key = name, argument.decode
         entry = known.get(key)

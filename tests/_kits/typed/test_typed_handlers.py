@@ -337,6 +337,18 @@ async def test_timers_and_reconcilers_are_called_again_when_the_object_fits():
 
 
 @testing.virtual_time
+async def test_arguments_that_are_never_given_fail_as_always():
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.event(Database, registry=registry)
+    def event_fn(old: Database, **_):
+        pass
+
+    async with running(registry, make('one', engine='MySQL'), loose=True) as (_, operator):
+        await operator.wait_log("missing 1 required positional argument: 'old'")
+
+
+@testing.virtual_time
 async def test_elements_of_indices_are_what_typed_handlers_return():
     registry, seen = kopf.OperatorRegistry(), []
 
