@@ -282,6 +282,9 @@ class RunCommand(helpscreens.SectionCommand):
                     help="Restart the operator when its files change, and keep the sandbox.")
 @helpscreens.option('--sandbox', is_flag=True, section='Sandbox',
                     help="Run on a Kubernetes API in this process: no cluster is needed.")
+@helpscreens.option('--rbac', is_flag=True, section='Sandbox',
+                    help="Let the operator do only what `kopf rbac` prints, and show at the end "
+                         "what was refused, and what was not used.")
 @sandbox_options
 @click.argument('paths', nargs=-1)
 @click.make_pass_decorator(CLIControls, ensure=True)
@@ -304,6 +307,7 @@ def run(
         debug_endpoint: str | None,
         reload: bool,
         sandbox: bool,
+        rbac: bool,
         **sandboxing: Any,
 ) -> None:
     """
@@ -313,6 +317,8 @@ def run(
     """
     if any(sandboxing.values()) and not sandbox:
         raise click.UsageError("--load, --state, --kubeconfig-out, --fault need --sandbox.")
+    if rbac and (not sandbox or reload or (processes or 1) > 1):
+        raise click.UsageError("--rbac needs --sandbox, and one process: without --reload.")
     lifelines.follow()
     if reload:
         _reload(paths, modules, sandboxing if sandbox else None, is_alone=peering_name is None)
@@ -344,6 +350,9 @@ def run(
     if __controls.stop_flag is None:
         gc.freeze()  # full collections block; they are faster without the loaded modules
     try:
+        if rbac:
+            settings.peering.standalone = bool(standalone)
+            sandboxing['confined'] = loaded, settings, namespaces
         with _accompany(sandboxing if sandbox else None, __controls.vault) as vault:
             running.run(
                 standalone=standalone,

@@ -17,6 +17,7 @@ import click
 import yaml
 
 from kopf._cogs.clients import vaults
+from kopf._cogs.structs import credentials
 from kopf._kits import commanding
 from kopf._kits.sandbox import faults, keeping, statuses
 from kopf._kits.sandbox.server import Sandbox
@@ -51,12 +52,15 @@ def accompany(
         fault: Sequence[str] = (),
         kubeconfig_out: pathlib.Path | None = None,
         load: Sequence[pathlib.Path] = (),
+        confined: Sequence[Any] | None = None,
         **options: Any,
 ) -> Iterator[vaults.Vault]:
     """
     Run a sandbox in a thread for the block, and yield its credentials.
 
-    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use.
+    During the block, ``$KUBECONFIG`` refers to the sandbox, for the clients that handlers use. If
+    the operator is ``confined`` (its registry, settings, and namespaces), the credentials have only
+    the rights that it needs; at the end, it is printed what was refused, and what was not used.
     """
     parsed = _parse(fault)
     with contextlib.ExitStack() as stack:
@@ -70,13 +74,37 @@ def accompany(
         with _introduce(thread.sandbox, kubeconfig_out) as path:
             os.environ['KUBECONFIG'] = os.environ[SHARED] = str(path)
             try:
-                yield vaults.Vault({'sandbox': thread.credentials})
+                with contextlib.nullcontext(thread.credentials) if confined is None else (
+                        _confine(thread, confined)) as item:
+                    yield vaults.Vault({'sandbox': item})
             finally:
                 del os.environ[SHARED]
                 if known is None:
                     del os.environ['KUBECONFIG']
                 else:
                     os.environ['KUBECONFIG'] = known
+
+
+@contextlib.contextmanager
+def _confine(
+        thread: sandboxthreads.SandboxThread, operator: Sequence[Any],
+) -> Iterator[credentials.ConnectionInfo]:
+    try:
+        item, confinement = thread.confine(*operator)
+    except commanding.CommandError as e:
+        raise click.ClickException(str(e)) from e
+    config = thread.kubeconfig()
+    for user in config['users']:
+        user['user'] = {'token': item.token}
+    with tempfile.TemporaryDirectory(prefix='kopf-sandbox-') as folder:
+        path = pathlib.Path(folder, 'kubeconfig')
+        keeping.write_secret(path, yaml.safe_dump(config))
+        os.environ['KUBECONFIG'] = str(path)  # the clients of handlers are confined, too
+        yield item
+    for text in confinement.refused:
+        click.echo(f"Refused, as `kopf rbac` does not print it: {text}")
+    for text in confinement.unused:
+        click.echo(f"Not used: {text}")
 
 
 def join() -> None:

@@ -194,3 +194,35 @@ def test_child_processes_define_the_typed_kinds_on_the_sandbox(start, tmp_path, 
         read_until(process, 'two has the size 2.')
     process.send_signal(signal.SIGTERM)
     process.wait(30)
+
+
+CONFINED = '''
+import kopf
+
+@kopf.on.create('configmaps')
+async def create_fn(name, namespace, logger, **_):
+    if name == 'mine':
+        await kopf.apply({'apiVersion': 'v1', 'kind': 'Secret',
+                          'metadata': {'name': 'some', 'namespace': namespace}})
+'''
+
+
+def test_an_operator_has_only_the_printed_rights_on_request(start, tmp_path):
+    path = tmp_path / 'handlers.py'
+    path.write_text(CONFINED)
+    process, config = start('run', '-A', '--sandbox', '--rbac', str(path))
+    read_until(process, 'Watching configmaps')
+    get(config, '/api/v1/namespaces/default/configmaps', method='POST', body={
+        'apiVersion': 'v1', 'kind': 'ConfigMap', 'metadata': {'name': 'mine'}})
+    read_until(process, 'secrets "some" is forbidden')
+    code, out = stop(process)
+    assert code == 0
+    assert "Refused, as `kopf rbac` does not print it: patch secrets 'some' in 'default'\n" in out
+    assert "Not used" not in out
+
+
+@pytest.mark.parametrize('args', [[], ['--sandbox', '--reload'], ['--sandbox', '--processes=2']])
+def test_only_one_process_on_a_sandbox_can_have_the_printed_rights(args):
+    result = CliRunner().invoke(cli.main, ['run', '-A', '--rbac', *args, 'handlers.py'])
+    assert result.exit_code == 2
+    assert "--rbac needs --sandbox, and one process: without --reload." in result.output

@@ -10,17 +10,21 @@ import functools
 import os
 import pathlib
 import sys
-from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Collection, Mapping
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
-from kopf._cogs.structs import credentials
+from kopf._cogs.structs import credentials, references
 from kopf._core.intents import registries
 from kopf._kits.sandbox import keeping
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import clients, envtest, operators
+
+if TYPE_CHECKING:
+    from kopf._kits.typed.confining import Confinement
 
 CHOICE = 'KOPF_TEST_API'
 """The environment variable: ``sandbox`` (by default), ``envtest``, or a path of a kubeconfig."""
@@ -78,19 +82,32 @@ class API:
             self, confined: operators.Operator | None, registry: registries.OperatorRegistry,
     ) -> None:
         await self._define_kinds(registry)
-        if confined is None or self.sandbox is None:
-            return
+        if confined is not None:
+            confined.settings.peering.standalone |= confined.is_standalone
+            item, confined.confinement = await self.confine(
+                registry, confined.settings, confined.namespaces)
+            confined.log_in(item)
+
+    async def confine(
+            self,
+            registry: registries.OperatorRegistry,
+            settings: configuration.OperatorSettings,
+            namespaces: Collection[references.NamespacePattern],
+    ) -> tuple[credentials.ConnectionInfo, 'Confinement']:
+        """
+        Make a user of the sandbox with only the rights that ``kopf rbac`` prints for an operator.
+
+        The result is the credentials, and what is known of the user.
+        """
+        assert self.sandbox is not None
         from kopf._kits.typed import confining  # other operators do not need it
-        peering = confined.settings.peering
-        peering.standalone = peering.standalone or confined.is_standalone
-        peering.clusterwide = not confined.namespaces
-        found = confined.confinement = await confining.confine(
-            registry, confined.settings, confined.namespaces, self.credentials)
+        settings.peering.clusterwide = not namespaces
+        found = await confining.confine(registry, settings, namespaces, self.credentials)
         await self.client.load(*found.make_objects())
-        token = self.sandbox.add_user(found.user, found.hear)
-        confined.log_in(dataclasses.replace(
-            self.credentials, token=token, scheme=None, username=None, password=None,
-            certificate_data=None, private_key_data=None, default_namespace=confining.HOME))
+        return dataclasses.replace(
+            self.credentials, token=self.sandbox.add_user(found.user, found.hear), scheme=None,
+            username=None, password=None, certificate_data=None, private_key_data=None,
+            default_namespace=confining.HOME), found
 
     async def _define_kinds(self, registry: registries.OperatorRegistry) -> None:
         """Create the definitions of the typed kinds that the handlers use."""

@@ -5,12 +5,19 @@ import asyncio
 import contextlib
 import pathlib
 import threading
-from collections.abc import Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Collection, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kopf._cogs.structs import credentials
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import credentials, references
+from kopf._core.intents import registries
 from kopf._kits.sandbox.server import Sandbox
 from kopf._kits.testing import apis, clients
+
+if TYPE_CHECKING:
+    from kopf._kits.typed.confining import Confinement
+
+    _Confined = tuple[credentials.ConnectionInfo, Confinement]
 
 T = TypeVar('T')
 
@@ -59,6 +66,23 @@ class SandboxThread:
         :param coro: the coroutine.
         """
         return asyncio.run_coroutine_threadsafe(coro, self._loop).result()
+
+    def confine(
+            self,
+            registry: registries.OperatorRegistry,
+            settings: configuration.OperatorSettings,
+            namespaces: Collection[references.NamespacePattern],
+    ) -> '_Confined':
+        """
+        Make a user with only the rights that ``kopf rbac`` prints for an operator.
+
+        :param registry: the handlers of the operator.
+        :param settings: the settings of the operator, as its options set them.
+        :param namespaces: the namespaces to serve. If there are none, the operator is cluster-wide.
+        :returns: the credentials, and what is known of the user.
+        :raises CommandError: if it is not known which resources a handler is for.
+        """
+        return self.run(self._api.confine(registry, settings, namespaces))
 
     async def close(self) -> None:
         """Close the client. The coroutine must run in the event loop of the sandbox."""

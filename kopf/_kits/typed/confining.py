@@ -5,11 +5,10 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from kopf._cogs.clients import scanning, vaults
+from kopf._cogs.clients import api, scanning
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, references
 from kopf._core.intents import registries
-from kopf._kits import commanding
 from kopf._kits.sandbox.requests import Target
 from kopf._kits.typed import granting, roles
 from kopf._kits.typed.rights import Right
@@ -77,11 +76,12 @@ async def confine(
     """
     Find the rights that an operator needs on this API, with these settings and namespaces.
 
-    :raises CommandError: if it is not known which resources a handler is for.
+    :raises GrantError: if it is not known which resources a handler is for.
     """
-    async with commanding.connect(
-            registry=registry, settings=settings, vault=vaults.Vault({'admin': admin}),
-    ) as (client, _):
+    client = api.Client(credentials=admin, settings=settings)
+    try:
         found = await scanning.scan(client)
+    finally:
+        await client.close()
     return Confinement(granting.find_rights(
         registry, settings, resources=found.resources, is_complete=True, namespaces=namespaces))
