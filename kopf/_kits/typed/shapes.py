@@ -404,6 +404,10 @@ def _list_fields(cls: Any, path: str) -> tuple[str, list[_Raw]]:
     if hasattr(cls, 'model_fields'):
         return 'pydantic', [_read_pydantic(name, info) for name, info in cls.model_fields.items()]
     if references.get_declaration(cls) is not None:
+        for name, value in vars(cls).items():
+            if isinstance(value, dataclasses.Field):
+                raise DeclarationError(f"{path}.{name} has dataclasses.field() as its default, but "
+                                       f"the class is no dataclass. Write the value itself.")
         return 'plain', [
             _Raw(name, hint, default=vars(cls).get(name, MISSING)) for name, hint in hints.items()]
     raise DeclarationError(

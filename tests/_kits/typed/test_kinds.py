@@ -190,6 +190,14 @@ def test_wrong_defaults_are_errors(annotation, default, message):
         define(cls=type('Thing', (), {'__annotations__': {'spec': spec}}))
 
 
+def test_fields_of_dataclasses_are_no_defaults_of_other_classes():
+    class Thing:
+        spec: Spec = dataclasses.field(default_factory=Spec)
+
+    with pytest.raises(kopf.DeclarationError, match=r'Thing.spec has dataclasses.field\(\) as its'):
+        define(cls=Thing)
+
+
 def test_names_that_collide_are_errors():
     spec = dataclasses.make_dataclass('XSpec', [('max_size', int), ('maxSize', int)])
     with pytest.raises(kopf.DeclarationError, match=r"'max_size' and 'maxSize' are both 'maxSize'"):
