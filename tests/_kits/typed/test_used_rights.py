@@ -2,6 +2,7 @@
 Each right that is printed for a feature is used by this feature: without it, something is refused.
 """
 import asyncio
+import contextlib
 import pathlib
 
 import kopf
@@ -142,3 +143,80 @@ async def test_peering_uses_all_rights():
                    for verb in FEATURES['peering'].verbs}
         assert peering <= {str(right) for right in operator.confinement.rights}
         assert {*operator.confinement.unused} == SILENT
+
+
+async def run_replicas(make_settings, joined):
+    """
+    Run two replicas in real time; the first one leaves when the second one logs ``joined``.
+    Return the rights, and which of them none of the two has used.
+    """
+    replicas = []
+
+    def find_unused():
+        return set.intersection(*({*each.confinement.unused} for each in replicas))
+
+    def is_at_work():
+        return all(text.startswith(('delete ', 'get ')) for text in find_unused() - SILENT)
+
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(define('things', 'Thing', 'Namespaced'))
+        async with contextlib.AsyncExitStack() as stack:
+            for _ in range(2):
+                registry = kopf.OperatorRegistry()
+                kopf.on.event('things', registry=registry)(watch)
+                replicas.append(await stack.enter_async_context(api.operator(
+                    registry=registry, settings=make_settings(), rbac=True)))
+            await replicas[0].wait_log('Watching things', timeout=60)
+            await testing.wait_for(is_at_work, timeout=60)
+            await replicas[1].wait_log(joined, timeout=60)
+            await replicas[0].stop()
+            await replicas[1].wait_log('Watching things', timeout=60)
+        assert not [each.confinement.refused for each in replicas if each.confinement.refused]
+        return {str(right) for right in replicas[0].confinement.rights}, find_unused()
+
+
+async def test_the_election_of_leaders_uses_all_rights():
+    def make_settings():
+        settings = kopf.OperatorSettings()
+        settings.leadership.name, settings.leadership.retry_period = 'lease', 0.1
+        return settings
+
+    rights, unused = await run_replicas(make_settings, 'Connected')
+    where = " in the operator's namespace"
+    assert {f"{verb} leases.coordination.k8s.io 'lease'{where}"
+            for verb in FEATURES['lease'].verbs} <= rights
+    assert f"create leases.coordination.k8s.io{where}" in rights
+    assert unused == SILENT
+
+
+async def test_shards_use_the_rights_but_those_for_what_is_left_over():
+    def make_settings():
+        settings = kopf.OperatorSettings()
+        settings.sharding.count, settings.leadership.retry_period = 4, 0.1
+        return settings
+
+    rights, unused = await run_replicas(make_settings, 'Gained the shards')
+    where = " in the operator's namespace"
+    assert {f"{verb} leases.coordination.k8s.io{where}"
+            for verb in FEATURES['shards'].verbs} <= rights
+    left_over = {f'{verb} leases.coordination.k8s.io{where}' for verb in ('get', 'delete')}
+    assert unused - left_over == SILENT
+
+
+async def test_managed_webhooks_use_all_rights():
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    settings.admission.server = kopf.WebhookServer(addr='127.0.0.1')
+    settings.admission.managed = 'example.com'
+    kopf.on.validate('things', registry=registry)(watch)
+    kopf.on.mutate('things', registry=registry)(watch)
+    async with testing.open_api('sandbox') as api:
+        await api.client.load(define('things', 'Thing', 'Namespaced'))
+        async with api.operator(registry=registry, settings=settings, rbac=True) as operator:
+            for plural in ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations'):
+                await api.client.wait(plural, 'example.com', lambda obj: obj['webhooks'])
+        assert not operator.confinement.refused
+        rights = {str(right) for right in operator.confinement.rights}
+        for plural in ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations'):
+            assert {f'create {plural}.admissionregistration.k8s.io',
+                    f"patch {plural}.admissionregistration.k8s.io 'example.com'"} <= rights
+        assert operator.confinement.unused == []
