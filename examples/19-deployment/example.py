@@ -16,6 +16,8 @@ import kopf
 
 @kopf.on.create('kopfexamples')
 @kopf.on.update('kopfexamples', field='spec')
+@kopf.needs('configmaps', verbs=['create', 'patch'])
+@kopf.needs('kopfexamples/finalizers', verbs=['update'])
 async def keep_config(spec, logger, **_):
     config = {
         'apiVersion': 'v1', 'kind': 'ConfigMap',
