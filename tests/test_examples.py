@@ -51,7 +51,7 @@ def test_each_is_tested_end_to_end(name):
 @pytest.mark.parametrize('name', NAMES)
 def test_files_that_are_to_be_typed_exist(name):
     text = (ROOT / 'examples' / name / 'example.py').read_text()
-    for path in re.findall(r'examples/[-\w./]+', text.replace('\n', ' ')):
+    for path in re.findall(r'\bexamples/[-\w./]+', text.replace('\n', ' ')):
         assert (ROOT / path.rstrip('.')).exists(), path
 
 
