@@ -235,12 +235,11 @@ class _Explainer:
             **self._common, patch=patches.Patch(), reason=reason, initial=initial,
             diff=diff, old=view.old, new=view.essence)
         selection = filters.select(self._served.changing, change)
-        typed = [each for each in selection.handlers if each.arguments is not None]
         step, following = decisions.decide(decisions.Situation(
             view=view, reason=reason, selection=selection, cycle=cycle, recall=self._recall,
             now=self._now, accompanied=bool(self._spawned) and not view.deleting,
             is_status_essential=self._served.is_status_essential,
-            misfit=execution.find_misfit(typed, change) if typed else None))
+            misfit=execution.find_misfit(selection.handlers, lambda: change)))
         return _Outlook(change, selection, step, following)
 
     def _look_beyond(self, view: decisions.View, now: '_Outlook') -> '_Outlook | None':

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopf._cogs.structs import concealing
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, filters, handlers, typedargs
 
 NOUNS: Mapping[causes.Reason, str] = {
     causes.Reason.CREATE: 'creations',
@@ -49,7 +49,7 @@ def find(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> str 
     except filters.FilterError as e:
         return f"its filter fails: {e.error!r}"
     if mismatch is None:
-        return None
+        return _find_misfit(handler, cause)
     sort, path, value, criterion = mismatch
     field = '.'.join(path)
     value = concealing.conceal_value(value, path, cause.resource)
@@ -64,6 +64,16 @@ def find(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> str 
             return f"the field {field} has not changed: {_show(value)}"
     what = NAMES[sort].format(field=field, key=path[-1])
     return f"{what} {_describe_value(value, criterion)}"
+
+
+def _find_misfit(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> str | None:
+    """Say why the object does not fit the types; handlers of changes are held instead."""
+    if handler.arguments is not None and not isinstance(handler, handlers.ChangingHandler):
+        try:
+            typedargs.decode(handler.arguments, cause.kwargs, cause.decoded)
+        except typedargs.MisfitError as e:
+            return f"the object does not fit its types: {e}"
+    return None
 
 
 def _describe_reason(handler: handlers.ChangingHandler, cause: causes.ChangingCause) -> str:

@@ -8,7 +8,7 @@ import asyncio
 import dataclasses
 import datetime
 import json
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import Executor
 from typing import Any
 
@@ -129,7 +129,7 @@ async def _attempt(
     try:
         kwargs = _make_kwargs(handler, cause, state, age, patch, extras)
     except typedargs.MisfitError as e:
-        return _hold(handler, e, state, settings, logger)
+        return _hold(handler, e, settings, logger)
     limit: interrupts.Limited[Any] | None = None
     logger.debug(f"{name} is invoked.")
     try:
@@ -229,36 +229,38 @@ async def _invoke_with_family(
 def _hold(
         handler: handlers.Handler,
         e: typedargs.MisfitError,
-        state: progression.HandlerState,
         settings: configuration.OperatorSettings,
         logger: Any,
 ) -> progression.Outcome:
     """
     Make the outcome of a handler that is not called, as the object does not fit its types.
 
-    It is no attempt. Timers, and handlers of changes, are tried again; others are called for the
-    next change anyway. It is logged once.
+    It is no attempt. The next change of the object calls the handler, or stops the timer: here, it
+    has only changed since the timer began to wait.
     """
-    text = f"the object does not fit its types: {e}"
-    if state.message != text:
-        logger.error(f"{handler!r} is not called: {text}")
-    if isinstance(handler, (handlers.TimerHandler, handlers.ChangingHandler)):
-        delay = getattr(handler, 'interval', None) or get_backoff(handler, settings, state.retries)
+    text = _complain(handler, e, logger)
+    if isinstance(handler, handlers.TimerHandler):
+        delay = get_backoff(handler, settings, retries=0)
         return progression.Outcome(
             final=False, waiting=True, delay=delay, exception=e, message=text)
-    return progression.Outcome(
-        final=True, message=text,
-        exception=None if POLICIES[type(handler)].default_errors == handlererrors.ErrorsMode.IGNORED
-        else e)
+    return progression.Outcome(final=True, exception=e, message=text)
+
+
+def _complain(handler: handlers.Handler, e: typedargs.MisfitError, logger: Any) -> str:
+    text = f"the object does not fit its types: {e}"
+    logger.error(f"{handler!r} is not called: {text}")
+    return text
 
 
 def find_misfit(
-        candidates: Iterable[handlers.ResourceHandler], cause: causes.ChangingCause,
+        candidates: Iterable[handlers.ResourceHandler],
+        get_cause: Callable[[], causes.ChangingCause],
 ) -> str | None:
     """Say why some of the handlers cannot be called: the object does not fit their types."""
     names, reasons = [], dict[str, None]()
     for handler in candidates:
         if handler.arguments is not None:
+            cause = get_cause()
             kwargs = {**cause.kwargs, **cause.describe_change(handler.field or cause.field)}
             try:
                 typedargs.decode(handler.arguments, kwargs, cause.decoded)
@@ -270,12 +272,23 @@ def find_misfit(
 
 
 def is_matching(handler: handlers.ResourceHandler, cause: causes.ResourceCause) -> bool:
-    """Whether the handler is for the object. If its filters fail, that is logged, and it is not."""
+    """
+    Whether the handler is for the object, which must fit its types, too.
+
+    If it does not, or if the filters fail, that is logged.
+    """
     try:
-        return handler.unfiltered or filters.matches(handler, cause)
+        if not (handler.unfiltered or filters.matches(handler, cause)):
+            return False
+        if handler.arguments is not None:
+            typedargs.decode(handler.arguments, cause.kwargs, cause.decoded)
     except filters.FilterError as e:
         fail(handler, e.error, cause.logger)
         return False
+    except typedargs.MisfitError as e:
+        _complain(handler, e, cause.logger)
+        return False
+    return True
 
 
 def fail(handler: handlers.Handler, exception: BaseException, logger: Any) -> progression.Outcome:

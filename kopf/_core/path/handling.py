@@ -251,7 +251,6 @@ class Handling:
         """Decide the next step, and update the cycle."""
         env, item = self.env, self.item
         former = item.cycle
-        typed = [each for each in self._selection.handlers if each.arguments is not None]
         step, cycle = decisions.decide(decisions.Situation(
             view=self.view,
             reason=self.reason,
@@ -265,7 +264,7 @@ class Handling:
             is_status_essential=self.handlers.is_status_essential,
             brake=item.brake,
             flush_delay=env.settings.persistence.flush_delay,
-            misfit=execution.find_misfit(typed, self._get_cause()) if typed else None,
+            misfit=self._find_misfit(),
         ))
         if former is not None and cycle is not None and former.reason != cycle.reason:
             self._tell_superseded(former, cycle.reason)
@@ -273,6 +272,9 @@ class Handling:
         if not isinstance(step, decisions.Hold):
             item.hold(None)
         return step
+
+    def _find_misfit(self) -> str | None:
+        return execution.find_misfit(self._selection.handlers, self._get_cause)
 
     def _recall(self, handler_id: ids.HandlerId) -> progression.HandlerState | None:
         return recording.fetch_state(
@@ -480,6 +482,8 @@ class Handling:
     async def _call(self, due: Sequence[handlers.ChangingHandler]) -> None:
         """Call the next of the handlers that the lifecycle has chosen; if none are left, choose."""
         self._absorb()
+        if self._find_misfit() is not None:  # others have changed the status: decide again
+            return
         self._announce()
         lifecycle = self.env.lifecycle or lifecycles.get_default_lifecycle()
         chosen = [handler for handler in self._chosen if handler in due] or self._choose(

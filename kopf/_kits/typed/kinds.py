@@ -58,7 +58,11 @@ class Declaration:
         :raises APIError: if the definition cannot be read.
         """
         from kopf._kits.typed import publishing
-        return None if self.find_fault() else await publishing.compare(client, self._define())
+        try:
+            definition = self._define()
+        except DeclarationError:  # `find_fault` says so
+            return None
+        return await publishing.compare(client, definition)
 
     def find_fault(self) -> str | None:
         """Say why it cannot be defined in the API; None if it can."""
@@ -224,7 +228,7 @@ def _get_priority(version: str) -> tuple[int, int, int]:
 
 
 def _define_version(declared: Declaration, stored: str) -> dict[str, Any]:
-    from kopf._kits.typed import schemas  # operators do not need it
+    from kopf._kits.typed import schemas  # it has to know much of the sandbox
     path = declared.cls.__name__
     shape = shapes.read(declared.cls)
     own = [field for field in shape.fields if field.wire not in _IMPLIED]

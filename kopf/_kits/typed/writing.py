@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.structs import dicts, patches
+from kopf._core.engines.reconciling import conditions
 from kopf._kits.typed import encoding
 from kopf._kits.typed.shapes import Field, Kind, Shape
 
@@ -66,14 +67,8 @@ def _merge_list(
         return
     for key in path[:-1]:
         body = body.setdefault(key, {})
-    merged = {tuple(old.get(key) for key in keys): old for old in body.get(path[-1]) or []}
     for item in items:
-        identity = tuple(item.get(key) for key in keys)
-        old = merged.get(identity, {})
-        merged[identity] = {**old, **item}
-        if 'lastTransitionTime' in old and old.get('status') == item.get('status'):
-            merged[identity]['lastTransitionTime'] = old['lastTransitionTime']  # KEP-1623
-    body[path[-1]] = [*merged.values()]
+        body[path[-1]] = conditions.put(body.get(path[-1]) or [], item, keys)
 
 
 def find(fields: Sequence[Field]) -> Shape | None:

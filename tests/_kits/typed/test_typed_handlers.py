@@ -13,6 +13,7 @@ from kopf._cogs.aiokits import clocks
 from kopf._core.actions import execution
 from kopf._core.engines.admission import reviewing, webhooks
 from kopf._kits.typed import kinds
+from tests.crds import make_crd
 
 
 class Engine(enum.StrEnum):
@@ -50,17 +51,7 @@ class Other:
     spec: User
 
 
-LOOSE: Any = {
-    'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
-    'metadata': {'name': 'databases.example.com'},
-    'spec': {
-        'group': 'example.com', 'scope': 'Namespaced',
-        'names': {'plural': 'databases', 'singular': 'database', 'kind': 'Database',
-                  'listKind': 'DatabaseList'},
-        'versions': [{
-            'name': 'v1', 'served': True, 'storage': True, 'subresources': {'status': {}},
-            'schema': {'openAPIV3Schema': {
-                'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}}}]}}
+LOOSE = make_crd('Database', 'databases')
 """An old definition, which accepts everything."""
 
 
@@ -305,7 +296,7 @@ async def test_a_former_state_that_does_not_fit_is_told_as_such():
 
 
 @testing.virtual_time
-async def test_timers_and_reconcilers_are_called_again_when_the_object_fits():
+async def test_other_handlers_leave_a_misfit_out_until_it_fits():
     registry, seen = kopf.OperatorRegistry(), []
 
     @kopf.timer(Database, registry=registry, interval=10, retries=2)
@@ -314,26 +305,88 @@ async def test_timers_and_reconcilers_are_called_again_when_the_object_fits():
 
     @kopf.reconcile(Database, registry=registry, retries=2)
     def reconcile_fn(spec: DatabaseSpec, **_):
-        seen.append(('reconcile', spec.engine))
+        seen.append(('reconcile', spec.engine.value))
 
     @kopf.on.event(Database, registry=registry)
     def event_fn(spec: DatabaseSpec, **_):
         seen.append('event')
 
-    @kopf.index(Database, registry=registry)
-    def by_engine(spec: DatabaseSpec, **_):
-        return {spec.engine: spec}
+    @kopf.index(Database, registry=registry, id='engines')
+    def engines(spec: DatabaseSpec, name, **_):
+        return {name: spec.engine.value}
+
+    @kopf.timer(Other, registry=registry, interval=1)
+    def look(engines: kopf.Index[str, str], memo, **_):
+        memo.known = seen.append(('known', sorted(engines)))
+
+    other = {'apiVersion': 'example.com/v1', 'kind': 'Other', 'metadata': {
+        'name': 'any', 'namespace': 'default'}, 'spec': {'name': 'a'}}
 
     async with running(registry, make('one', engine='Oracle'), loose=True) as (api, operator):
+        await api.client.create(other)
         await settle()
-        assert not seen
-        assert len([line for line in operator.log
-                    if "timer_fn' is not called: the object does not fit" in line]) == 1
+        assert {*map(str, seen)} == {"('known', [])"}
+        for handler in ('timer_fn', 'reconcile_fn', 'event_fn', 'engines'):
+            assert f"{handler}' is not called: the object does not fit its types: spec" in (
+                operator.text)
         await api.client.patch('databases', 'one', {'spec': {'engine': 'MySQL'}})
-        await testing.wait_for(lambda: len(seen) >= 3, timeout=30)
         await settle()
-    assert {*map(str, seen)} == {
-        "('timer', 0)", "('reconcile', <Engine.MYSQL: 'MySQL'>)", 'event'}
+        assert {*map(str, seen)} == {
+            "('known', [])", "('timer', 0)", "('reconcile', 'MySQL')", 'event',
+            "('known', ['one'])"}
+
+        await api.client.patch('databases', 'one', {'spec': {'engine': 'Oracle'}})
+        await settle()
+        seen.clear()
+        await settle()
+        assert {*map(str, seen)} == {"('known', [])"}
+
+
+@testing.virtual_time
+async def test_a_status_that_does_not_fit_any_more_holds_the_next_handler():
+    registry, seen, going = kopf.OperatorRegistry(), [], asyncio.Event()
+
+    @kopf.on.create(Database, registry=registry)
+    async def first_fn(**_):
+        seen.append('first')
+        await going.wait()
+
+    @kopf.on.create(Database, registry=registry)
+    async def second_fn(status: DatabaseStatus | None, **_):
+        seen.append(status)
+
+    async with running(registry, make('one', engine='MySQL'), loose=True) as (api, operator):
+        await testing.wait_for(lambda: seen)
+        await api.client.patch(
+            'databases', 'one', {'status': {'phase': 1}}, subresource='status')
+        await asyncio.sleep(1)
+        going.set()
+        await operator.wait_log("does not fit the types of .* status.phase: is a number")
+        await settle()
+        assert seen == ['first']
+        obj = await api.client.get('databases', 'one')
+        assert 'does not fit' not in str(obj['metadata'])  # it was no attempt
+        await api.client.patch(
+            'databases', 'one', {'status': {'phase': 'up'}}, subresource='status')
+        await testing.wait_for(lambda: len(seen) == 2)
+    assert seen == ['first', DatabaseStatus('up')]
+
+
+@testing.virtual_time
+async def test_misfits_are_explained():
+    registry = kopf.OperatorRegistry()
+    kopf.on.create(Database, registry=registry, id='held')(typed)
+    kopf.timer(Database, registry=registry, interval=1, id='timer')(typed)
+    body = {**make('one', engine='Oracle'), 'metadata': {'name': 'one', 'uid': 'u'}}
+    found = testing.explain(body, registry=registry, resource=kopf.Resource(
+        'example.com', 'v1', 'databases', kind='Database', namespaced=True))
+    text = '\n'.join(found.describe())
+    assert "nothing is done: The object does not fit the types of 'held': spec.engine: is" in text
+    assert "the object does not fit its types: spec.engine: is none of" in text
+
+
+def typed(spec: DatabaseSpec, **_):
+    pass
 
 
 @testing.virtual_time

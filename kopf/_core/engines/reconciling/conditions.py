@@ -6,7 +6,7 @@ utilities for ``Ready``, ``Reconciling``, and ``Stalled``.
 """
 import datetime
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from kopf._cogs.structs import bodies, ids, patches, references
@@ -64,13 +64,24 @@ def _set_condition(condition: dict[str, Any], is_observed: bool, body: bodies.Ra
     generation = content['metadata'].get('generation')
     if is_observed and generation is not None:
         wanted['observedGeneration'] = generation
+    status['conditions'] = put(known, wanted, ['type'])
+
+
+def put(
+        known: Sequence[Mapping[str, Any]], item: Mapping[str, Any], keys: Sequence[str],
+) -> list[Mapping[str, Any]]:
+    """
+    Merge an item into a list by keys, such as a condition, whose key is the type.
+
+    The time of the last transition changes only with the status.
+    """
     for number, old in enumerate(known):
-        if old.get('type') == wanted['type']:
-            if old.get('status') == wanted['status'] and 'lastTransitionTime' in old:
-                wanted['lastTransitionTime'] = old['lastTransitionTime']
-            status['conditions'] = [*known[:number], {**old, **wanted}, *known[number + 1:]]
-            return
-    status['conditions'] = [*known, wanted]
+        if all(old.get(key) == item.get(key) for key in keys):
+            merged = {**old, **item}
+            if old.get('status') == item.get('status') and 'lastTransitionTime' in old:
+                merged['lastTransitionTime'] = old['lastTransitionTime']
+            return [*known[:number], merged, *known[number + 1:]]
+    return [*known, item]
 
 
 class Problems(NamedTuple):

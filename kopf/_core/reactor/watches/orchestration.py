@@ -238,17 +238,19 @@ class Orchestration:
         hint = " Ctrl+C stops." if shutdown.owns_process_var.get() and sys.stderr.isatty() else ""
         self._logger.info(f"Watching {resources} in {where}, {number} "
                           f"handler{'' if number == 1 else 's'}.{hint}")
-        declared = [handler.declared for handler in self._registry.iter_resource_handlers()
-                    if handler.declared is not None]
+        declared = {
+            (each.declared.group, each.declared.plural): each.declared
+            for each in self._registry.iter_resource_handlers() if each.declared is not None}
         if declared:
-            self._observe(self._compare(dict.fromkeys(declared)))
+            self._observe(self._compare(declared.values()))
 
     async def _compare(self, declared: Iterable[references.Declaration]) -> None:
         """Say which kinds are defined in another way in the cluster, as far as it can be seen."""
-        with contextlib.suppress(errors.APIError):
-            differences = [await each.compare(self._client) for each in declared]
-            for difference in dict.fromkeys(filter(None, differences)):
-                self._logger.warning(difference)
+        # Nothing depends on it, so whatever the API answers must not stop the operator.
+        with contextlib.suppress(errors.APIError, LookupError, TypeError, ValueError):
+            for each in declared:
+                if (difference := await each.compare(self._client)) is not None:
+                    self._logger.warning(difference)
 
     async def _pause(self) -> None:
         """Stop watching until `adjust` is called; the new watches begin with lists then."""
