@@ -29,8 +29,14 @@ async def create(kube, cluster, path, name, roles):
             'metadata': {'name': name},
             'roleRef': {'apiGroup': 'rbac.authorization.k8s.io', 'kind': kind, 'name': name},
             'subjects': [{'kind': 'ServiceAccount', 'name': name, 'namespace': 'default'}]})
-    token = await kube.request('POST', f'{HOME}/{name}/token', body={
-        'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
+    return await log_in(kube, cluster, path, name)
+
+
+async def log_in(kube, cluster, path, name, *, namespace='default'):
+    """Write a kubeconfig with a token of the service account to the path."""
+    token = await kube.request(
+        'POST', f'/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token', body={
+            'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
     with open(cluster, encoding='utf-8') as file:
         config = yaml.safe_load(file)
     config['users'] = [{'name': user['name'], 'user': {'token': token['status']['token']}}

@@ -15,6 +15,7 @@ import yaml
 
 import kopf
 from tests import expressions
+from tests.e2e import accounts
 from tests.e2e.journals import wait_handled
 from tests.e2e.kubes import CONFIGMAPS, CRDS, Kind, Kube, KubeError
 from tests.e2e.operators import Operator
@@ -27,7 +28,6 @@ EXAMPLES = pathlib.Path(__file__).parents[2] / 'examples'
 EXAMPLE = EXAMPLES / '19-deployment'
 KEX = Kind('kopf.dev', 'v1', 'kopfexamples', 'KopfExample')
 
-RBAC = '/apis/rbac.authorization.k8s.io/v1'
 WEBHOOKS = Kind('admissionregistration.k8s.io', 'v1', 'validatingwebhookconfigurations',
                 'ValidatingWebhookConfiguration', namespaced=False)
 
@@ -37,12 +37,8 @@ async def name(kube):
     """The name of the account, and of whatever it needs; all of it is gone after the test."""
     name = f'operator-{uuid.uuid4().hex[:8]}'
     yield name
-    for path in [
-        f'/api/v1/namespaces/default/serviceaccounts/{name}',
-        f'{RBAC}/clusterroles/{name}', f'{RBAC}/clusterrolebindings/{name}',
-        f'{RBAC}/namespaces/default/roles/{name}', f'{RBAC}/namespaces/default/rolebindings/{name}',
-        WEBHOOKS.get_path(f'{name}.test'), WIDE.get_path(name), NARROW.get_path(name),
-    ]:
+    await accounts.delete(kube, name, [{'kind': 'ClusterRole'}, {'kind': 'Role'}])
+    for path in [WEBHOOKS.get_path(f'{name}.test'), WIDE.get_path(name), NARROW.get_path(name)]:
         try:
             await kube.request('DELETE', path)
         except KubeError as e:
@@ -57,30 +53,13 @@ def be_an_account(kube, name, cluster, monkeypatch, tmp_path):
     Operators in the test are that account; it returns the path of its kubeconfig.
     """
     async def be(*, clustered, namespaced):
-        await kube.request(
-            'POST', '/api/v1/namespaces/default/serviceaccounts', body={'metadata': {'name': name}})
-        for path, kind, rules in [
-            (RBAC, 'ClusterRole', clustered), (f'{RBAC}/namespaces/default', 'Role', namespaced),
-        ]:
-            await kube.request('POST', f'{path}/{kind.lower()}s', body={
-                'metadata': {'name': name},
-                'rules': [{'apiGroups': [group], 'resources': resources, 'verbs': verbs}
-                          for group, resources, verbs in rules]})
-            await kube.request('POST', f'{path}/{kind.lower()}bindings', body={
-                'metadata': {'name': name},
-                'roleRef': {'apiGroup': 'rbac.authorization.k8s.io', 'kind': kind, 'name': name},
-                'subjects': [{'kind': 'ServiceAccount', 'name': name, 'namespace': 'default'}]})
-        token = await kube.request(
-            'POST', f'/api/v1/namespaces/default/serviceaccounts/{name}/token', body={
-                'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
-        with open(cluster, encoding='utf-8') as file:
-            config = yaml.safe_load(file)
-        config['users'] = [{'name': user['name'], 'user': {'token': token['status']['token']}}
-                           for user in config['users']]
-        path = tmp_path / 'kubeconfig'
-        path.write_text(yaml.safe_dump(config))
-        monkeypatch.setenv('KUBECONFIG', str(path))
-        return str(path)
+        path = await accounts.create(kube, cluster, tmp_path / 'kubeconfig', name, [
+            {'kind': kind, 'rules': [
+                {'apiGroups': [group], 'resources': resources, 'verbs': verbs}
+                for group, resources, verbs in rules]}
+            for kind, rules in [('ClusterRole', clustered), ('Role', namespaced)]])
+        monkeypatch.setenv('KUBECONFIG', path)
+        return path
     return be
 
 
@@ -295,14 +274,9 @@ def find_rights(requests):
 @pytest.fixture()
 async def run_replica(kube, cluster, tmp_path, deployed):
     """Run the command of the image as the account of the example, with another port."""
-    token = await kube.request(
-        'POST', '/api/v1/namespaces/kopf-example/serviceaccounts/operator/token', body={
-            'apiVersion': 'authentication.k8s.io/v1', 'kind': 'TokenRequest', 'spec': {}})
-    config = yaml.safe_load(pathlib.Path(cluster).read_text())
-    config['users'] = [{'name': 'operator', 'user': {'token': token['status']['token']}}]
-    account = tmp_path / 'account'
-    account.write_text(yaml.safe_dump(config))
-    await wait_known_as_owners(str(account))
+    account = await accounts.log_in(
+        kube, cluster, tmp_path / 'account', 'operator', namespace='kopf-example')
+    await wait_known_as_owners(account)
 
     entrypoint = re.search(
         r'^ENTRYPOINT (.+)$', (EXAMPLE / 'Dockerfile').read_text(), re.MULTILINE)
@@ -311,7 +285,7 @@ async def run_replica(kube, cluster, tmp_path, deployed):
 
     with contextlib.ExitStack() as stack:
         def run(name, port):
-            proxy = stack.enter_context(Proxy(str(account)))
+            proxy = stack.enter_context(Proxy(account))
             path = tmp_path / f'{name}.config'
             config = yaml.safe_load(pathlib.Path(proxy.write_kubeconfig(path)).read_text())
             config['contexts'][0]['context']['namespace'] = 'kopf-example'  # that of the pod
@@ -331,7 +305,7 @@ async def wait_known_as_owners(account):
 
     With OwnerReferencesPermissionEnforcement, new kinds are unknown for up to ten seconds.
     """
-    async with Kube(account, user='operator') as own:
+    async with Kube(account) as own:
         while True:
             try:
                 await own.request(

@@ -5,18 +5,9 @@ import pytest
 
 import kopf
 from kopf import testing
+from tests.crds import make_crd
 
-CRD = {
-    'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
-    'metadata': {'name': 'things.example.com'},
-    'spec': {
-        'group': 'example.com', 'scope': 'Namespaced',
-        'names': {'plural': 'things', 'singular': 'thing', 'kind': 'Thing',
-                  'listKind': 'ThingList'},
-        'versions': [{
-            'name': 'v1', 'served': True, 'storage': True, 'subresources': {'status': {}},
-            'schema': {'openAPIV3Schema': {
-                'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}}}]}}
+CRD = make_crd('Thing', 'things')
 THING = {'apiVersion': 'example.com/v1', 'kind': 'Thing',
          'metadata': {'name': 'one', 'namespace': 'default'}, 'spec': {}}
 

@@ -8,22 +8,9 @@ import pathlib
 import kopf
 from kopf import testing
 from kopf._kits.typed.rights import FEATURES
+from tests.crds import make_crd
 
 PEERING = pathlib.Path(__file__).parents[3] / 'peering.yaml'
-
-
-def define(plural, kind, scope):
-    return {
-        'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'CustomResourceDefinition',
-        'metadata': {'name': f'{plural}.example.com'},
-        'spec': {
-            'group': 'example.com', 'scope': scope,
-            'names': {'plural': plural, 'singular': kind.lower(), 'kind': kind,
-                      'listKind': f'{kind}List'},
-            'versions': [{
-                'name': 'v1', 'served': True, 'storage': True, 'subresources': {'status': {}},
-                'schema': {'openAPIV3Schema': {
-                    'type': 'object', 'x-kubernetes-preserve-unknown-fields': True}}}]}}
 
 
 def make(kind, name='one', **spec):
@@ -80,7 +67,7 @@ async def run(registry, settings=None, **options):
     """Run an operator through changes of its objects; return what it has not used."""
     async with testing.open_api('sandbox') as api:
         await api.client.load(
-            define('things', 'Thing', 'Namespaced'), define('wides', 'Wide', 'Cluster'), PEERING)
+            make_crd('Thing', 'things'), make_crd('Wide', 'wides', scope='Cluster'), PEERING)
         async with api.operator(
                 registry=registry, settings=settings, rbac=True, **options) as operator:
             await change_all(api, operator)
@@ -131,7 +118,7 @@ async def test_peering_uses_all_rights():
     kopf.on.event('things', registry=registry)(watch)
     settings.peering.name, settings.peering.mandatory = 'example', True
     async with testing.open_api('sandbox') as api:
-        await api.client.load(define('things', 'Thing', 'Namespaced'), PEERING)
+        await api.client.load(make_crd('Thing', 'things'), PEERING)
         await api.client.create({'apiVersion': 'kopf.dev/v1', 'kind': 'ClusterKopfPeering',
                                  'metadata': {'name': 'example'}})
         async with api.operator(
@@ -159,7 +146,7 @@ async def run_replicas(make_settings, joined):
         return all(text.startswith(('delete ', 'get ')) for text in find_unused() - SILENT)
 
     async with testing.open_api('sandbox') as api:
-        await api.client.load(define('things', 'Thing', 'Namespaced'))
+        await api.client.load(make_crd('Thing', 'things'))
         async with contextlib.AsyncExitStack() as stack:
             for _ in range(2):
                 registry = kopf.OperatorRegistry()
@@ -210,7 +197,7 @@ async def test_managed_webhooks_use_all_rights():
     kopf.on.validate('things', registry=registry)(watch)
     kopf.on.mutate('things', registry=registry)(watch)
     async with testing.open_api('sandbox') as api:
-        await api.client.load(define('things', 'Thing', 'Namespaced'))
+        await api.client.load(make_crd('Thing', 'things'))
         async with api.operator(registry=registry, settings=settings, rbac=True) as operator:
             for plural in ('validatingwebhookconfigurations', 'mutatingwebhookconfigurations'):
                 await api.client.wait(plural, 'example.com', lambda obj: obj['webhooks'])
