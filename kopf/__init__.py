@@ -110,6 +110,8 @@ if TYPE_CHECKING:
     from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.intents.typedargs import Misfit, MisfitError
     from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
+    from kopf._kits.conversion.declaring import convert
+    from kopf._kits.conversion.moves import Lossy, Move
     from kopf._kits.typed.decoding import Live
     from kopf._kits.typed.kinds import crd
     from kopf._kits.typed.rights import needs
@@ -191,6 +193,9 @@ _LAZY = {
     'Scale': 'kopf._kits.typed.vocabulary',
     'SecretKeyRef': 'kopf._kits.typed.vocabulary',
     'Wire': 'kopf._kits.typed.vocabulary',
+    'Lossy': 'kopf._kits.conversion.moves',
+    'Move': 'kopf._kits.conversion.moves',
+    'convert': 'kopf._kits.conversion.declaring',
     'crd': 'kopf._kits.typed.kinds',
 }
 
@@ -240,10 +245,12 @@ __all__ = [
     'LogFormat',
     'Logger',
     'LoginError',
+    'Lossy',
     'Memo',
     'Meta',
     'Misfit',
     'MisfitError',
+    'Move',
     'MultiDiffBaseStorage',
     'MultiProgressStorage',
     'Nullable',
@@ -301,6 +308,7 @@ __all__ = [
     'build_object_reference',
     'build_owner_reference',
     'configure',
+    'convert',
     'crd',
     'daemon',
     'event',

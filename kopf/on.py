@@ -92,6 +92,8 @@ _ReconcilingFnT = TypeVar('_ReconcilingFnT', bound=callbacks.ReconcilingFn[Any, 
 _TimerFnT = TypeVar('_TimerFnT', bound=callbacks.TimerFn[Any, Any, Any])
 _WatchingFnT = TypeVar('_WatchingFnT', bound=callbacks.WatchingFn[Any, Any, Any])
 _FnT = TypeVar('_FnT', bound=Callable[..., object])
+_ConvertingFnT = TypeVar(
+    '_ConvertingFnT', bound=Callable[[dict[str, Any]], dict[str, Any] | None])
 
 _Kind = str | tuple[str, str] | tuple[str, str, str] | type[Any]
 """A resource: its name; or the group, the version, and the name; or a class of `kopf.crd`."""
@@ -519,6 +521,34 @@ def mutate(
     options = {**locals()}
     options['operations'] = _verify_operations(options.pop('operation'), operations)
     return _declare(handlers.WebhookHandler, options, reason='mutate')
+
+
+def convert(
+        resource: str,
+        old: str,
+        new: str,
+        *,
+        lossless: bool = True,
+        registry: registries.OperatorRegistry | None = None,
+) -> Callable[[_ConvertingFnT], _ConvertingFnT]:
+    """
+    Register a function that converts the objects of a kind from one version to another.
+
+    The function gets an object as a dict. It changes the dict in place, or returns another one. It
+    gets parts of objects, too, as server-side apply sends them, so any field can be absent. To
+    refuse an object, it raises `kopf.Lossy`. Each pair of versions needs a function for each
+    direction. See "Serve several versions of a kind" in the documentation.
+
+    :param resource: the name of the definition, e.g. ``'databases.example.com'``.
+    :param old: the version that the function gets.
+    :param new: the version that the function makes.
+    :param lossless: whether to keep what the other version cannot express, in an annotation, and to
+        restore it on the way back. Default: yes.
+    :param registry: the `kopf.OperatorRegistry` for the function. Default: the default registry.
+    :raises DeclarationError: if a name is none, or if the conversion is registered already.
+    """
+    from kopf._kits.conversion import declaring  # only if it is used
+    return declaring.declare(resource, old, new, lossless=lossless, registry=registry)
 
 
 @_changing

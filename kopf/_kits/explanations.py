@@ -193,7 +193,8 @@ class _Explainer:
             handlers=[*self._judge_others()], next=UNREADABLE, problems=[])
         try:
             view = decisions.look(
-                self._raw, settings=self._settings, extra_fields=self._served.extra_fields)
+                self._raw, settings=self._settings, extra_fields=self._served.extra_fields,
+                converter=self._served.converter)
             cycle = recording.restore(
                 self._served.changing, body=self._body, settings=self._settings, now=self._now)
         except ValueError as e:

@@ -14,9 +14,16 @@ from typing import NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
-from kopf._cogs.structs import bodies, dicts, diffs, ids
-from kopf._core.actions import cycles, essences, feedbackloops, finalizers, progression
-from kopf._core.intents import causes, filters, handlers
+from kopf._cogs.structs import bodies, dicts, diffs, ids, patches
+from kopf._core.actions import (
+    cycles,
+    essences,
+    feedbackloops,
+    finalizers,
+    progression,
+    versions,
+)
+from kopf._core.intents import causes, conversions, filters, handlers
 
 
 class View(NamedTuple):
@@ -29,6 +36,8 @@ class View(NamedTuple):
     deleting: bool
     blocked: bool
     """Whether the finalizer of this operator is on the object."""
+    is_outdated: bool = False
+    """Whether the last-handled essence is stored in another version of the kind."""
 
 
 def look(
@@ -36,6 +45,7 @@ def look(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
+        converter: conversions.Converter | None = None,
 ) -> View:
     """
     Reduce an object to what change detection needs.
@@ -44,29 +54,57 @@ def look(
     """
     body = bodies.Body(raw)
     essence = build_essence(body, settings=settings, extra_fields=extra_fields)
+    old, is_outdated = _fetch_old(body, settings, current=essence), False
+    if converter is not None and old is not None:
+        old, is_outdated = versions.update(
+            old, body=body, current=essence, converter=converter)
     return View(
         raw=raw,
         body=body,
         essence=essence,
-        old=fetch_old(body, settings, current=essence),
+        old=None if old is None else versions.unmark(old),
         deleting=finalizers.is_deleting(raw),
         blocked=finalizers.is_present(raw, settings.persistence.finalizer),
+        is_outdated=is_outdated,
     )
 
 
 def fetch_old(
+        body: bodies.Body, settings: configuration.OperatorSettings,
+) -> bodies.BodyEssence | None:
+    """
+    Read the last-handled state as it is stored; None if the object was never handled.
+
+    :raises ValueError: if it is not readable.
+    """
+    old = _fetch_old(body, settings, current=None)
+    return None if old is None else versions.unmark(old)
+
+
+def store_old(
+        essence: bodies.BodyEssence,
+        *,
+        body: bodies.Body,
+        patch: patches.Patch,
+        settings: configuration.OperatorSettings,
+        converter: conversions.Converter | None,
+) -> None:
+    """Put an essence into the patch, to be the last-handled state."""
+    settings.persistence.diffbase_storage.store(
+        body=body, patch=patch, essence=versions.mark(essence, body=body, converter=converter))
+
+
+def _fetch_old(
         body: bodies.Body,
         settings: configuration.OperatorSettings,
         *,
-        current: bodies.BodyEssence | None = None,
+        current: bodies.BodyEssence | None,
 ) -> bodies.BodyEssence | None:
     """
-    Read the last-handled state; None if the object was never handled.
+    Read the last-handled state with its version.
 
     If only digests of some values are stored, the values that have not changed since are taken from
     the ``current`` essence.
-
-    :raises ValueError: if it is not readable.
     """
     persistence = settings.persistence
     old = persistence.diffbase_storage.fetch(body=body)
@@ -214,6 +252,7 @@ ACCOMPANIED = "daemons and timers have to stop first"
 DELETED_BUT_HELD = "the records stay, for nothing else says that the deletion is handled"
 INTERRUPTED = "the object was changed by others, or the operator is exiting or paused"
 BRAKED = "the handlers change the object again and again"
+OUTDATED = "The last-handled state is stored in another version of the kind, so it is stored anew."
 UNCHANGED = "Something has changed, but we are not interested (the essence is the same)."
 
 
@@ -249,8 +288,12 @@ def decide(situation: Situation) -> Decision:
                 causes.Reason.NOOP, conclusion), cycle)
     if reason == causes.Reason.NOOP or (
             reason == causes.Reason.RESUME and not selection.handlers):
-        if cycle is None:
+        if cycle is None and not view.is_outdated:
             return Decision(Nothing(UNCHANGED, told=True), None)
+        if cycle is None:
+            cycle = cycles.Cycle(causes.Reason.NOOP)
+            conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
+            return Decision(Close(OUTDATED, causes.Reason.NOOP, conclusion, told=True), cycle)
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
         return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
     if situation.misfit is not None:

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from typing import Any, Generic, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
-from kopf._core.intents import causes, filters, handlers
+from kopf._core.intents import causes, conversions, filters, handlers
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
@@ -64,6 +64,8 @@ class OperatorRegistry:
         self._changing = ChangingRegistry()
         self._reconciling = GenericRegistry[handlers.ReconcilingHandler]()
         self._webhooks = GenericRegistry[handlers.WebhookHandler]()
+        self._converters: dict[str, conversions.Converter] = {}
+        """By the names of the definitions."""
 
     def append(self, handler: handlers.Handler) -> None:
         """Add a handler to those of its sort."""
@@ -109,10 +111,18 @@ class OperatorRegistry:
         """
         Check what can only be checked when all handlers are declared.
 
-        :raises LookupError: if there is any of `find_missing_indices`.
+        :raises LookupError: if there is any of `find_missing_indices`, or if a conversion between
+            versions is absent.
         """
         for complaint in self.find_missing_indices():
             raise LookupError(complaint)
+        for converter in self._converters.values():
+            if (fault := converter.find_fault()) is not None:
+                raise LookupError(fault)
+
+    def find_converter(self, resource: references.Resource) -> conversions.Converter | None:
+        """Find what converts the objects of this resource between its versions."""
+        return self._converters.get(f'{resource.plural}.{resource.group}')
 
     def find_missing_indices(self) -> Iterator[str]:
         """Describe the indices by which handlers of `kopf.reconcile` watch, and that are absent."""
@@ -178,6 +188,7 @@ class ResourceHandlers:
     changing: tuple[handlers.ChangingHandler, ...] = ()
     reconciling: tuple[handlers.ReconcilingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
+    converter: conversions.Converter | None = None
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
     """
@@ -343,6 +354,7 @@ def resolve(registry: OperatorRegistry, resources: Collection[references.Resourc
                 handler for handler in fitting(registry._reconciling, resource)
                 if versions[handler.id, resource.group, resource.plural] == resource),
             webhooks=fitting(registry._webhooks, resource),
+            converter=registry.find_converter(resource),
             extra_fields=tuple(dict.fromkeys(
                 handler.field for handler in changing if handler.field)),
         )

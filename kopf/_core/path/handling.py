@@ -148,7 +148,8 @@ class Handling:
         self.saver.go_on_from(raw)
         self._accompanied = self._accompany(item, raw)
         self.view = decisions.look(
-            raw, settings=env.settings, extra_fields=self.handlers.extra_fields)
+            raw, settings=env.settings, extra_fields=self.handlers.extra_fields,
+            converter=self.handlers.converter)
         cycle = item.cycle
         if cycle is None:
             cycle = recording.restore(
@@ -336,13 +337,13 @@ class Handling:
             self.logger.debug("Handling cycle is finished, waiting for new changes.")
 
     async def _switch_finalizer(self, step: decisions.SwitchFinalizer) -> bodies.RawBody | None:
-        persistence = self.env.settings.persistence
         self.logger.debug(step.because)
         patch = patches.Patch()
         if step.handled is not None:
             self._announce()
-            persistence.diffbase_storage.store(
-                body=self.view.body, patch=patch, essence=step.handled)
+            decisions.store_old(
+                step.handled, body=self.view.body, patch=patch, settings=self.env.settings,
+                converter=self.handlers.converter)
         return await self.saver.switch_finalizer(
             patch, is_added=isinstance(step, decisions.AddFinalizer))
 
@@ -381,11 +382,12 @@ class Handling:
                 base=essences.advance(conclusion.base, results, build_essence(merged)))
         conclusion = conclusion._replace(
             resumes=step.reason in causes.HANDLED_REASONS or self._is_resumed(cycle))
+        old = None if view.is_outdated else view.old
         is_there = recording.is_committed(
-            conclusion, old=view.old, body=view.body, settings=settings)
+            conclusion, old=old, body=view.body, settings=settings)
         item.proceed(cycle.committing(None if is_there else conclusion))
         handler_ids = [handler.id for handler in self.handlers.changing]
-        newest = await self.saver.close(handler_ids, conclusion=conclusion, old=view.old)
+        newest = await self.saver.close(handler_ids, conclusion=conclusion, old=old)
         if results and newest is not None:
             stored = essences.advance(conclusion.base, results, build_essence(newest))
             if stored != conclusion.base:  # e.g. the server has pruned unknown fields
@@ -631,7 +633,8 @@ class Handling:
                 self._judge(newest, self.saver.expected) is not claims.Verdict.SAME):
             raise handlererrors.HandlerChildrenRetry(delay=None)
         self.view = decisions.look(
-            newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields)
+            newest, settings=self.env.settings, extra_fields=self.handlers.extra_fields,
+            converter=self.handlers.converter)
         self._diff = diffs.diff(self.view.old, self.view.essence)
         self._cause = None
 

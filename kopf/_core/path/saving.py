@@ -204,8 +204,9 @@ class Saver:
                 self.item.get_cycle(), handler_ids, body=body, settings=self.settings,
                 conclusion=conclusion)
             if conclusion.base != old:
-                self.settings.persistence.diffbase_storage.store(
-                    body=body, patch=own, essence=conclusion.base)
+                decisions.store_old(
+                    conclusion.base, body=body, patch=own, settings=self.settings,
+                    converter=self.item.handlers.converter)
             return own
 
         return await self._send(make_own, closing=True)

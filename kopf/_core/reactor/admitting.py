@@ -15,7 +15,7 @@ from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
-from kopf._core.engines.admission import configurations, reviewing, webhooks
+from kopf._core.engines.admission import configurations, conversions, reviewing, webhooks
 from kopf._core.intents import registries
 from kopf._core.path import handling, objects, saving
 from kopf._core.reactor.watches import discovery
@@ -79,13 +79,16 @@ class Admission:
 
         :raises activities.ActivityError: if there are admission handlers but no server is set.
         """
-        if self._directory.webhooks:
+        if self._directory.webhooks or self._registry._converters:
             if self._settings.server is None:
-                ids = ', '.join(repr(webhook.sample.id) for webhook in self._directory.webhooks)
+                ids = [repr(webhook.sample.id) for webhook in self._directory.webhooks]
+                what = "Admission handlers need" if ids else "Conversions between versions need"
                 raise activities.ActivityError(
-                    f"Admission handlers need a server or a tunnel, but none is configured: "
-                    f"set settings.admission.server in a startup handler, e.g. to "
-                    f"kopf.WebhookServer(...). The handlers: {ids}.", {})
+                    f"{what} a server or a tunnel, but none is configured: set "
+                    f"settings.admission.server in a startup handler, e.g. to "
+                    f"kopf.WebhookServer(...). "
+                    f"{'The handlers' if ids else 'The definitions'}: "
+                    f"{', '.join(ids or self._registry._converters)}.", {})
             fn = self._review if self._measure is None else (
                 self._measure(self._review, self._directory))
             self._server = asyncio.create_task(
@@ -173,12 +176,15 @@ class Admission:
         Returns None as long as the address of the server or the resources are not known.
         """
         managed, config = self._settings.managed, self._client_config
-        if not self._directory.webhooks:
+        if not self._directory.webhooks and not self._registry._converters:
             return dict.fromkeys(configurations.CONFIGURATIONS, ())
         if managed is None or config is None or self._insights.resources is None:
             return None
         self._refresh()
         return {
+            **{name: [webhooks.append_path(config, f'{conversions.PATH}/{name}')]
+               for name in self._registry._converters},
+        } | {
             reason: webhooks.build_configuration(
                 [webhook for webhook in self._directory.webhooks
                  if webhook.sample.reason == reason and (
@@ -188,6 +194,9 @@ class Admission:
         }
 
     async def _review(self, request: reviews.Request, **kwargs: Any) -> reviews.Response:
+        if request.get('kind') == conversions.KIND:
+            return conversions.convert(
+                request, self._registry._converters.values(), path=kwargs.get('webhook'))
         self._env.client.enter_term()
         return await self._reviewer(request, **kwargs)
 

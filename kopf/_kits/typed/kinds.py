@@ -16,6 +16,8 @@ ClsT = TypeVar('ClsT', bound=type)
 
 _IMPLIED = frozenset({'apiVersion', 'kind', 'metadata'})
 _VERSION = re.compile(r'v([1-9][0-9]*)(?:(alpha|beta)([1-9][0-9]*))?')
+_COMMON = ('kind', 'singular', 'short', 'categories', 'scope')
+"""What all versions of a kind have in common."""
 _LABEL = r'[a-z0-9]([-a-z0-9]*[a-z0-9])?'
 
 
@@ -87,7 +89,8 @@ def crd(
         group: str,
         version: str,
         *,
-        plural: str,
+        of: type | None = None,
+        plural: str | None = None,
         kind: str | None = None,
         singular: str | None = None,
         short: Collection[str] = (),
@@ -110,7 +113,10 @@ def crd(
     :param group: the API group, e.g. ``'example.com'``.
     :param version: the version, e.g. ``'v1'``. Several classes with the same group and plural are
         versions of one kind.
-    :param plural: the name of the resource, in lower case.
+    :param of: the class of another version of the same kind. Then ``plural``, ``kind``,
+        ``singular``, ``short``, ``categories``, and ``scope`` are those of that class. See
+        `kopf.convert` for how objects of one version become those of the other.
+    :param plural: the name of the resource, in lower case. It is required without ``of``.
     :param kind: the name of the kind. Default: the name of the class.
     :param singular: the name for one object in ``kubectl``. Default: the kind in lower case.
     :param short: short names for ``kubectl``.
@@ -126,6 +132,16 @@ def crd(
     :param scale: the paths of the subresource ``scale``.
     :raises DeclarationError: if a name is none of the API.
     """
+    base = None if of is None else get_declaration(of)
+    if base is not None:
+        if (plural, kind, singular, tuple(short), tuple(categories), scope) != (
+                None, None, None, (), (), 'Namespaced') or group != base.group:
+            raise DeclarationError(
+                f"{base.name} says already what its versions have in common: the group, plural=, "
+                f"kind=, singular=, short=, categories=, and scope=. Leave them out with of=.")
+        plural = base.plural
+    elif plural is None:
+        raise DeclarationError("A kind needs the name of its resource: plural='databases'.")
     for value, pattern, what in [
             (group, rf'{_LABEL}(\.{_LABEL})+', "group, such as 'example.com'"),
             (version, _VERSION.pattern, "version, such as 'v1' or 'v1beta1'"),
@@ -141,6 +157,9 @@ def crd(
             categories=tuple(categories), scope=scope, storage=storage, served=served,
             deprecated=deprecated, columns=tuple(columns), rules=tuple(rules),
             selectable=tuple(selectable), scale=scale)
+        if base is not None:
+            declaration = dataclasses.replace(declaration, **{
+                field: getattr(base, field) for field in _COMMON})
         setattr(cls, references.DECLARATION, declaration)
         _declared[declaration.name, version] = declaration
         return cls
@@ -192,7 +211,7 @@ def _define(name: str, versions: list[Declaration]) -> dict[str, Any]:
     if len({each.version for each in versions}) < len(versions):
         raise DeclarationError(f"{name} has two classes of one version.")
     for each in versions:
-        for field in ('kind', 'singular', 'short', 'categories', 'scope'):
+        for field in _COMMON:
             if getattr(each, field) != getattr(first, field):
                 raise DeclarationError(
                     f"{name} has different values of {field}= in {first.version} and "

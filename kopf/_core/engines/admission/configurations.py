@@ -1,9 +1,11 @@
 """
-Webhook configurations: they are kept up to date in the cluster.
+Webhook configurations, and the conversions of definitions: they are kept up to date in the cluster.
 
-The operator needs only the permissions to ``create`` and ``patch`` the configurations. It never
-reads them, so it overwrites whatever others have written under the same name. But it does not
-remove the webhooks that others have written after it: each writer leaves its mark.
+The operator needs only the permissions to ``create`` and ``patch`` the configurations, and to
+``patch`` the definitions. It never reads the configurations, so it overwrites whatever others have
+written under the same name. But it does not remove the webhooks that others have written after it:
+each writer leaves its mark. Conversions are not removed: objects that are stored in other versions
+could not be read without them.
 """
 import asyncio
 import json
@@ -31,7 +33,10 @@ Record = Mapping[str, Any]
 """A webhook, as an item of the field ``webhooks`` of a configuration."""
 
 Records = Mapping[str, Sequence[Record]]
-"""The webhooks of both configurations, by ``validate`` and ``mutate``."""
+"""
+The webhooks of both configurations, by ``validate`` and ``mutate``; and the addresses of
+conversions, by the names of the definitions.
+"""
 
 NOTHING = json.dumps([])
 """The content of a configuration without webhooks."""
@@ -44,6 +49,10 @@ CONFIGURATIONS = {
         GROUP, VERSION, 'mutatingwebhookconfigurations',
         kind='MutatingWebhookConfiguration', namespaced=False)),
 }
+
+DEFINITIONS = references.Resource(
+    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', kind='CustomResourceDefinition',
+    namespaced=False)
 
 
 class Manager:
@@ -102,7 +111,7 @@ class Manager:
         :raises errors.APIError: if the API server refuses that.
         """
         await self._write_all(
-            {reason: records.get(reason, ()) for reason in self._written},
+            {reason: records.get(reason, ()) for reason in self._written.keys() & CONFIGURATIONS},
             "Cleaning up the {} webhook {}.", self._replace)
 
     async def write(self, records: Records) -> None:
@@ -125,16 +134,20 @@ class Manager:
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
             if self._written.get(reason) != content:
-                title, resource = CONFIGURATIONS[reason]
+                title, resource = CONFIGURATIONS.get(reason, ('', DEFINITIONS))
                 is_news = self._announced.get(reason, NOTHING) != content
                 logger.log(logging.INFO if is_news else logging.DEBUG,
-                           message.format(title, self._name))
+                           message.format(title, self._name) if title else
+                           f"Reconfiguring the conversion of {reason}.")
                 self._announced[reason] = content
                 self._written[reason] = None  # unknown until there is a response
                 if webhooks:
                     self._filled.add(reason)
                 try:
-                    await write(resource, webhooks)
+                    if title:
+                        await write(resource, webhooks)
+                    elif not await self._put_conversion(reason, webhooks[0]):
+                        continue  # there is no such definition yet
                 except errors.APIForbiddenError as e:
                     if reason in self._filled:
                         failure = e
@@ -160,6 +173,15 @@ class Manager:
                 body=json.dumps(body).encode())
         except errors.APIConflictError:
             await self._patch(resource, webhooks)
+
+    async def _put_conversion(self, name: str, client_config: Record) -> bool:
+        """Let the API server convert by this operator; return whether there is the definition."""
+        return await patching.patch(
+            self._client, resource=DEFINITIONS, namespace=None, name=name,
+            payload={'spec': {'conversion': {'strategy': 'Webhook', 'webhook': {
+                # The absent one of both is removed: the API server wants exactly one.
+                'clientConfig': {'url': None, 'service': None, 'caBundle': None, **client_config},
+                'conversionReviewVersions': ['v1']}}}}) is not None
 
     async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
         return await patching.patch(

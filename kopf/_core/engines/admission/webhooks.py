@@ -237,11 +237,18 @@ def make_client_config(
         config: reviews.WebhookClientConfig, webhook: Webhook,
 ) -> reviews.WebhookClientConfig:
     """Append the path of the webhook to the URL, or to the path of the service."""
+    return append_path(config, webhook.path, webhook.slug)
+
+
+def append_path(
+        config: reviews.WebhookClientConfig, path: str, slug: str | None = None,
+) -> reviews.WebhookClientConfig:
+    """Append a path to the URL, and to the path of the service: there, the slug, if it is given."""
     result = config.copy()
     url, service = config.get('url'), config.get('service')
     if url is not None:
-        result['url'] = f"{url.rstrip('/')}/{webhook.path}"
+        result['url'] = f"{url.rstrip('/')}/{path}"
     if service is not None:
-        path = (service.get('path') or '').rstrip('/')
-        result['service'] = {**service, 'path': f"{path}/{webhook.slug}"}
+        root = (service.get('path') or '').rstrip('/')
+        result['service'] = {**service, 'path': f"{root}/{slug or path}"}
     return result

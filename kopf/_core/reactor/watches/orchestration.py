@@ -20,9 +20,10 @@ from kopf._cogs.clients import api, errors, watching
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling.hub import Hub
-from kopf._core.intents import registries
+from kopf._core.intents import conversions, registries
 from kopf._core.reactor import shutdown
 from kopf._core.reactor.watches import consumers, discovery, listprogress, owned, watchsets
+from kopf._core.reactor.watches import conversions as waiting
 from kopf._core.reactor.watches.watchsets import Key
 
 WATCHING_SLACK = 30.0
@@ -260,12 +261,21 @@ class Orchestration:
 
     def _watch(self, key: Key) -> None:
         resource, namespace = key
-        _, sink = self._served[key]
+        served, sink = self._served[key]
         self._progress.observe(key, str(resource), sink)
-        self._watches.start(key, functools.partial(
+        watch: watchsets.Watch = functools.partial(
             watching.watch, self._client, settings=self._settings, resource=resource,
-            namespace=namespace, sink=sink),
-            name=f"watching of {resource}")
+            namespace=namespace, sink=sink)
+        converter = served.handlers.converter
+        if converter is not None:
+            watch = functools.partial(self._watch_converted, converter, watch)
+        self._watches.start(key, watch, name=f"watching of {resource}")
+
+    async def _watch_converted(
+            self, converter: conversions.Converter, watch: watchsets.Watch, **kwargs: Any,
+    ) -> None:
+        await waiting.wait(converter, self._client, settings=self._settings, logger=self._logger)
+        await watch(**kwargs)
 
     def _bind(
             self,

@@ -1,0 +1,261 @@
+"""
+Converting: the objects of one kind from any of its versions to any other.
+
+The versions are a tree: each conversion joins two neighbours, so there is one way between any two.
+"""
+import collections
+import copy
+import functools
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, cast
+
+from kopf._cogs.configs import capacity
+from kopf._cogs.structs import bodies
+from kopf._core.intents import conversions
+from kopf._kits.conversion import lossless, moves
+from kopf._kits.conversion.moves import ConversionError, Object
+from kopf._kits.sandbox import schemas
+from kopf._kits.typed.vocabulary import DeclarationError
+
+Function = Callable[[Object], Object | None]
+"""Converts an object, which is its own copy: in place, or by returning another one."""
+
+ANNOTATION = 'kopf.dev/only-in-'
+"""The annotation of what only that version can express, in objects of other versions."""
+
+_OWN = frozenset({'apiVersion', 'kind', 'metadata'})
+
+
+class Step(NamedTuple):
+    """The way from one version to a neighbour."""
+    moves: Iterable[moves.Move]
+    up: bool
+    function: Function | None
+    lossless: bool
+
+
+class Converter(conversions.Converter):
+    """
+    Converts the objects of one kind.
+
+    The definition's name is that of the resource, e.g. ``databases.example.com``. ``load_schemas``
+    returns the schemas of the versions, as far as they are declared.
+    """
+
+    def __init__(
+            self, name: str, *, load_schemas: Callable[[], Mapping[str, Mapping[str, Any]]],
+    ) -> None:
+        super().__init__()
+        self.name = name
+        self.plural, _, self.group = name.partition('.')
+        self._load = load_schemas
+        self._steps: dict[str, dict[str, Step]] = {}
+
+    @property
+    def versions(self) -> frozenset[str]:
+        """The versions that can be converted."""
+        return frozenset(self._steps) | {target for steps in self._steps.values()
+                                         for target in steps}
+
+    def add(self, old: str, new: str, step: Step) -> None:
+        """
+        Add the way from one version to another.
+
+        :raises DeclarationError: if there is one already.
+        """
+        if new in self._steps.setdefault(old, {}):
+            raise DeclarationError(f"{self.name} has two conversions of {old} to {new}.")
+        self._steps[old][new] = step
+
+    def find_fault(self) -> str | None:
+        """Say why not all versions can be converted to all others; None if they can."""
+        edges = {frozenset({old, new}) for old, steps in self._steps.items() for new in steps}
+        for edge in edges:
+            old, new = sorted(edge)
+            for one, two in [(old, new), (new, old)]:
+                if two not in self._steps.get(one, ()):
+                    return (f"{self.name} has no conversion of {one} to {two}, only back. Declare "
+                            f"both: @kopf.on.convert('{self.name}', '{one}', '{two}')")
+        first = min(self.versions)
+        apart = sorted(version for version in self.versions if not self._has_way(first, version))
+        if apart:
+            return f"{self.name} has no conversion between {first} and {', '.join(apart)}."
+        if len(edges) >= len(self.versions):
+            return (f"{self.name} has several ways between the same versions. Let each version "
+                    f"name only one neighbour.")
+        return None
+
+    def _has_way(self, source: str, target: str) -> bool:
+        try:
+            self._find_way(source, target)
+        except ConversionError:
+            return False
+        return True
+
+    def _find_way(self, source: str, target: str) -> list[tuple[str, Step]]:
+        """:raises ConversionError: if there is none."""
+        ways: dict[str, list[tuple[str, Step]]] = {source: []}
+        queue = collections.deque([source])
+        while queue:
+            version = queue.popleft()
+            if version == target:
+                return ways[version]
+            for neighbour, step in self._steps.get(version, {}).items():
+                if neighbour not in ways:
+                    ways[neighbour] = [*ways[version], (neighbour, step)]
+                    queue.append(neighbour)
+        raise ConversionError(f"there is no conversion of {source} to {target}")
+
+    # Converting.
+
+    def convert(self, obj: Mapping[str, Any], version: str) -> Object:
+        """
+        Convert an object to another version. The object itself is not changed.
+
+        Parts of objects are converted, too: server-side apply sends what one manager has applied.
+        What they lose is not kept, as it is kept with the whole object.
+
+        :raises ConversionError: if it cannot be converted.
+        """
+        source = self._get_version(obj)
+        if source == version:
+            return dict(obj)
+        way = self._find_way(source, version)
+        try:
+            made = self._prune(self._go(obj, way))
+            if all(step.lossless for _, step in way):
+                made = self._keep(obj, made, source, version)
+        except RecursionError:
+            raise ConversionError("it is nested too deeply") from None
+        return made
+
+    def convert_essence(
+            self, old: bodies.BodyEssence, version: str, *,
+            current: bodies.BodyEssence, to: str,
+    ) -> bodies.BodyEssence:
+        """
+        Convert an essence of another version, for a comparison with the ``current`` one.
+
+        What the other version cannot express counts as not changed.
+
+        :raises ConversionError: if it cannot be converted.
+        """
+        way, back = self._find_way(to, version), self._find_way(version, to)
+        versioned = {'apiVersion': f'{self.group}/{to}', **cast(dict[str, Any], current)}
+        there = self._go(versioned, way)
+        leaves = self._find_lost(versioned, there, back)
+        before = {**cast(dict[str, Any], old), 'apiVersion': f'{self.group}/{version}'}
+        made = self._complete(self._go(before, back))
+        return cast(bodies.BodyEssence, {
+            **lossless.restore(_get_content(made), leaves),
+            **({'metadata': made['metadata']} if made.get('metadata') else {})})
+
+    def _get_version(self, obj: Mapping[str, Any]) -> str:
+        group, _, version = str(obj.get('apiVersion') or '').rpartition('/')
+        if group != self.group or version not in self.versions:
+            raise ConversionError(f"{obj.get('apiVersion')!r} is no version of {self.name}")
+        return version
+
+    def _go(self, obj: Mapping[str, Any], way: Iterable[tuple[str, Step]]) -> Object:
+        """Convert step by step; of the metadata, only labels and annotations can change."""
+        content = copy.deepcopy({key: value for key, value in obj.items() if key != 'metadata'})
+        meta = obj.get('metadata')
+        if meta is not None:
+            content['metadata'] = {key: copy.deepcopy(value) for key, value in meta.items()
+                                   if key != 'managedFields'}
+        for version, step in way:
+            content = self._step(content, step)
+            content['apiVersion'] = f'{self.group}/{version}'
+        if meta is not None:
+            content['metadata'] = _merge_metadata(meta, content.get('metadata') or {})
+        return content
+
+    def _step(self, content: Object, step: Step) -> Object:
+        if step.up:
+            moves.apply(step.moves, content, up=True)
+        if step.function is not None:
+            try:
+                returned = step.function(content)
+            except moves.Lossy:
+                raise
+            except Exception as e:  # it is the author's code
+                name = getattr(step.function, '__qualname__', step.function)
+                raise ConversionError(f"{name} has failed: {e!r}") from e
+            if returned is not None:
+                content = {**{key: content[key] for key in _OWN if key in content}, **returned}
+        if not step.up:
+            moves.apply(step.moves, content, up=False)
+        return content
+
+    def _prune(self, obj: Mapping[str, Any]) -> Object:
+        schema = self._schemas.get(self._get_version(obj))
+        return dict(obj) if schema is None else schemas.prune(schema, dict(obj))[0]
+
+    def _complete(self, obj: Mapping[str, Any]) -> Object:
+        """Do as the API server does: drop unknown fields, and fill in defaults."""
+        schema = self._schemas.get(self._get_version(obj))
+        return dict(obj) if schema is None else schemas.default(schema, self._prune(obj))
+
+    @functools.cached_property
+    def _schemas(self) -> Mapping[str, schemas.Schema]:
+        return {version: schemas.Schema(raw) for version, raw in self._load().items()}
+
+    # What is lost.
+
+    def _keep(
+            self, obj: Mapping[str, Any], made: Object, source: str, version: str,
+    ) -> Object:
+        """Restore what only the new version can express; keep what only the former one can."""
+        meta = made.get('metadata') or {}
+        annotations = dict(meta.get('annotations') or {})
+        kept = annotations.pop(ANNOTATION + version, None)
+        if kept is not None:
+            try:
+                leaves = lossless.load(kept)
+            except ValueError as e:
+                raise ConversionError(f"the annotation {ANNOTATION + version}: {e}") from e
+            content = _get_content(self._complete(made))
+            made = {**{key: made[key] for key in _OWN if key in made},
+                    **lossless.restore(content, leaves)}
+        annotations.pop(ANNOTATION + source, None)
+        if meta.get('uid'):
+            leaves = self._find_lost(obj, made, self._find_way(version, source))
+            if leaves:
+                annotations[ANNOTATION + source] = lossless.dump(leaves)
+                if capacity.count_annotations(annotations) > capacity.MAX_ANNOTATIONS:
+                    raise ConversionError(
+                        f"{version} cannot express so much of it that the annotations would be "
+                        f"larger than {capacity.MAX_ANNOTATIONS // 1024} KiB")
+        if annotations != (meta.get('annotations') or {}):
+            meta = {key: value for key, value in meta.items() if key != 'annotations'}
+            made['metadata'] = {**meta, 'annotations': annotations} if annotations else meta
+        return made
+
+    def _find_lost(
+            self, obj: Mapping[str, Any], made: Object, back: Iterable[tuple[str, Step]],
+    ) -> list[lossless.Leaf]:
+        """Find what the way back does not return of an object."""
+        returned = self._complete(self._go(self._complete(made), back))
+        return lossless.find(
+            _get_content(self._complete(obj)), _get_content(returned),
+            self._schemas.get(self._get_version(obj)))
+
+
+def _get_content(obj: Mapping[str, Any]) -> Object:
+    return {key: value for key, value in obj.items() if key not in _OWN}
+
+
+def _merge_metadata(meta: Mapping[str, Any], made: Mapping[str, Any]) -> Object:
+    """Take the labels and annotations of what is made, and all the rest as it was."""
+    merged = {key: value for key, value in meta.items() if key not in ('labels', 'annotations')}
+    return {**merged, **{key: made[key] for key in ('labels', 'annotations') if made.get(key)}}
+
+
+_VERSION = re.compile(r'v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?')
+
+
+def check_version(version: str) -> None:
+    """:raises DeclarationError: if it is no name of a version."""
+    if not isinstance(version, str) or not _VERSION.fullmatch(version):
+        raise DeclarationError(f"{version!r} is no version, such as 'v1' or 'v1beta1'.")

@@ -1,0 +1,137 @@
+"""
+Lossless round trips: what a version cannot express is kept beside the object, leaf by leaf.
+
+A leaf is a value that the way there and back does not return. It is restored later only if its
+place is as that way has left it, so a value that was changed meanwhile is never overwritten. Items
+of lists are found by their keys; lists without keys are leaves as a whole.
+"""
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kopf._kits.sandbox.schemas import nodes
+
+_ABSENT: Any = object()
+
+
+class Leaf(NamedTuple):
+    """A place, the value to restore there, and what is expected there before."""
+    path: tuple[Any, ...]
+    """Keys of mappings; and for the items of lists, mappings with the keys that identify them."""
+    value: Any
+    """The value; absent if there should be none."""
+    left: str | None
+    """A digest of the value that was left there; None if there was none."""
+
+
+def find(original: Any, returned: Any, schema: nodes.Schema | None) -> list[Leaf]:
+    """Find what differs in an object after the way there and back, as few leaves as possible."""
+    leaves = [*_compare(original, returned, schema, ())]
+    if restore(returned, leaves) != original:  # e.g. the order of items has changed
+        leaves = [*_compare(original, returned, None, ())]
+    return leaves
+
+
+def _compare(
+        original: Any, returned: Any, schema: nodes.Schema | None, path: tuple[Any, ...],
+) -> Iterator[Leaf]:
+    if isinstance(original, Mapping) and isinstance(returned, Mapping):
+        for key in {**original, **returned}:
+            one, two = original.get(key, _ABSENT), returned.get(key, _ABSENT)
+            if one is _ABSENT or two is _ABSENT or one != two:
+                child = None if schema is None else (
+                    schema.properties.get(key) or schema.additional)
+                yield from _compare(one, two, child, (*path, key))
+        return
+    before, after = _identify(original, schema), _identify(returned, schema)
+    if before is None or after is None:
+        yield Leaf(path, original, None if returned is _ABSENT else _digest(returned))
+        return
+    for text in {**before, **after}:
+        one, two = before.get(text, _ABSENT), after.get(text, _ABSENT)
+        if one is _ABSENT or two is _ABSENT or one != two:
+            assert schema is not None
+            yield from _compare(one, two, schema.items, (*path, json.loads(text)))
+
+
+def _identify(value: Any, schema: nodes.Schema | None) -> dict[str, Any] | None:
+    """Get the items of a list by their keys; None if it is none of such items."""
+    if schema is None or not schema.map_keys or not isinstance(value, list):
+        return None
+    found: dict[str, Any] = {}
+    for item in value:
+        if not isinstance(item, Mapping) or any(key not in item for key in schema.map_keys):
+            return None
+        found[_encode({key: item[key] for key in schema.map_keys})] = item
+    return found if len(found) == len(value) else None
+
+
+def restore(obj: Any, leaves: Sequence[Leaf]) -> Any:
+    """Restore the leaves whose places are as they were left; the object is not changed itself."""
+    for leaf in leaves:
+        obj = _restore(obj, leaf.path, leaf)
+    return obj
+
+
+def _restore(value: Any, path: tuple[Any, ...], leaf: Leaf) -> Any:
+    key = path[0]
+    if isinstance(key, str):
+        if not isinstance(value, Mapping):
+            return value
+        found = value.get(key, _ABSENT)
+        made = _change(found, path, leaf)
+        if made is found:
+            return value
+        if made is _ABSENT:
+            return {name: item for name, item in value.items() if name != key}
+        return {**value, key: made}
+    if not isinstance(value, list):
+        return value
+    index = next((n for n, item in enumerate(value) if isinstance(item, Mapping) and all(
+        name in item and item[name] == part for name, part in key.items())), len(value))
+    found = value[index] if index < len(value) else _ABSENT
+    made = _change(found, path, leaf)
+    if made is found:
+        return value
+    return [*value[:index], *(() if made is _ABSENT else (made,)), *value[index + 1:]]
+
+
+def _change(found: Any, path: tuple[Any, ...], leaf: Leaf) -> Any:
+    if len(path) > 1:
+        return found if found is _ABSENT else _restore(found, path[1:], leaf)
+    is_as_left = (None if found is _ABSENT else _digest(found)) == leaf.left
+    return leaf.value if is_as_left else found
+
+
+def dump(leaves: Sequence[Leaf]) -> str:
+    """Encode the leaves for an annotation."""
+    return _encode([
+        {'path': leaf.path, **({} if leaf.value is _ABSENT else {'value': leaf.value}),
+         **({} if leaf.left is None else {'left': leaf.left})}
+        for leaf in leaves])
+
+
+def load(text: str) -> list[Leaf]:
+    """
+    Decode the leaves of an annotation.
+
+    :raises ValueError: if it is damaged.
+    """
+    try:
+        leaves = [Leaf(tuple(each['path']), each.get('value', _ABSENT), each.get('left'))
+                  for each in json.loads(text)]
+        if any(not leaf.path or not all(isinstance(key, str | dict) for key in leaf.path)
+               for leaf in leaves):
+            raise ValueError("a path is none")
+    except (AttributeError, KeyError, TypeError, ValueError) as e:
+        raise ValueError(f"it is not readable: {e}") from e
+    return leaves
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(_encode(value).encode()).hexdigest()[:16]
+
+
+def _encode(value: Any) -> str:
+    return json.dumps(value, separators=(',', ':'), sort_keys=True)

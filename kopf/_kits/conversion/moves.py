@@ -1,0 +1,103 @@
+"""
+Moves: fields that have another place, or another notation, in another version of a kind.
+"""
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kopf._cogs.structs import dicts
+from kopf._kits.typed.vocabulary import DeclarationError
+
+Object = dict[str, Any]
+
+_UNTOUCHED = frozenset({'apiVersion', 'kind', 'metadata'})
+
+
+class ConversionError(ValueError):
+    """An object cannot be converted. The message names the field."""
+
+
+class Lossy(ConversionError):
+    """
+    A conversion is refused, as the other version cannot express the object.
+
+    Functions of a conversion raise it with a message for the users of the API.
+    """
+
+
+@dataclasses.dataclass(frozen=True)
+class Move:
+    """
+    A field that has another place in the newer version: ``kopf.Move('.spec.sizeGB', '.spec.size')``
+
+    The paths are in the names of the API. The functions convert the value: ``up`` for the newer
+    version, ``down`` for the older one; without them, the value is the same. A field that is absent
+    stays absent.
+
+    :raises DeclarationError: if a path is none, or is one of the metadata.
+    """
+    old: str
+    new: str
+    up: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
+    down: Callable[[Any], Any] | None = dataclasses.field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        for path in (self.old, self.new):
+            keys = _parse(path)
+            if not path.startswith('.') or not all(keys) or keys[0] in _UNTOUCHED:
+                raise DeclarationError(
+                    f"{path!r} is no path of a field to move. Write the names in the API, such as "
+                    f"'.spec.replicas'. Metadata cannot be moved.")
+
+
+def _parse(path: str) -> dicts.FieldPath:
+    return tuple(path[1:].split('.'))
+
+
+def apply(moves: Iterable[Move], obj: Object, *, up: bool) -> None:
+    """
+    Move the fields of an object, in place. Moves can swap fields: all are taken before any is put.
+
+    :raises ConversionError: if a function fails, or if a place is taken by something else.
+    """
+    taken = []
+    for move in moves:
+        source, target = (move.old, move.new) if up else (move.new, move.old)
+        found = _take(obj, _parse(source))
+        if found:
+            taken.append((source, target, move.up if up else move.down, found[0]))
+    for source, target, fn, value in taken:
+        try:
+            moved = value if fn is None or value is None else fn(value)
+        except Lossy:
+            raise
+        except Exception as e:  # it is the author's code
+            raise ConversionError(f"{source[1:]} cannot be converted: {e!r}") from e
+        _put(obj, _parse(target), moved)
+
+
+def _take(obj: Object, path: dicts.FieldPath) -> list[Any]:
+    """Remove a field, and the parents that have nothing else; return its value, if it is there."""
+    parents = [obj]
+    for key in path[:-1]:
+        child = parents[-1].get(key)
+        if not isinstance(child, dict):
+            return []
+        parents.append(child)
+    if path[-1] not in parents[-1]:
+        return []
+    value = parents[-1].pop(path[-1])
+    for depth in range(len(path) - 1, 1, -1):  # the top-level fields stay
+        if parents[depth]:
+            break
+        del parents[depth - 1][path[depth - 1]]
+    return [value]
+
+
+def _put(obj: Object, path: dicts.FieldPath, value: Any) -> None:
+    for key in path[:-1]:
+        child = obj.setdefault(key, {})
+        if not isinstance(child, dict):
+            raise ConversionError(f"{'.'.join(path)} cannot be set, as {key} is no mapping")
+        obj = child
+    obj[path[-1]] = value
