@@ -11,11 +11,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import aiohttp
-
 from kopf._kits.sandbox import encoding, objects, patching, scaling, schemas
 from kopf._kits.sandbox.accessreviews import user_info
+from kopf._kits.sandbox.calling import Caller
 from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.schemas import expressions
@@ -30,22 +30,17 @@ from kopf._kits.sandbox.webhookcalls import (
 )
 
 API_VERSION = 'admission.k8s.io/v1'
-MAX_ANSWER = 3 * 1024 * 1024
 _OPTIONS = {'CREATE': 'CreateOptions', 'UPDATE': 'UpdateOptions', 'DELETE': 'DeleteOptions'}
 
 
 class Admission:
     """Asks the webhooks; raises the errors of the API where they refuse or fail."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, caller: Caller, conversions: Conversions) -> None:
         self._cluster = cluster
+        self._caller = caller
+        self._conversions = conversions
         self._webhooks = Webhooks(cluster)
-        self._session: aiohttp.ClientSession | None = None
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
 
     def concerns(self, request: Request, operation: str) -> bool:
         """Whether any webhook can be for this request."""
@@ -114,7 +109,10 @@ class Admission:
             raise InternalError(f'webhook "{webhook.name}" has sent no proper patch: {e}') from None
         except APIError as e:
             raise InternalError(e.message) from None
-        return objects.converted(request.kind, made) if made != shown else obj
+        if made == shown:
+            return obj
+        await self._conversions.prepare(request.kind, made)
+        return objects.converted(request.kind, made)
 
     async def _ask(
             self, webhook: Webhook, kind: Kind, request: Request, operation: str,
@@ -126,6 +124,9 @@ class Admission:
         """
         if not webhook.selects(self._cluster, request, (obj, old)):
             return {}
+        if operation != 'CONNECT':
+            await self._conversions.prepare(kind, obj)
+            await self._conversions.prepare(kind, old)
         review = self._review(kind, request, operation, obj, old)
         if not _fulfils(webhook, review['request']):
             return {}
@@ -190,28 +191,8 @@ class Admission:
 
     async def _call(self, webhook: Webhook, review: Obj) -> Mapping[str, Any]:
         """Raises `Unreachable` for everything that is no response."""
-        url = webhook.url(self._cluster)
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(force_close=True))
-        failed = f'failed to call webhook: Post "{url}": '
-        try:
-            async with self._session.post(
-                    url, data=encoding.encode(review), ssl=webhook.context,
-                    headers={'Content-Type': 'application/json', 'Accept': 'application/json',
-                             'User-Agent': 'kube-apiserver-admission'},
-                    timeout=aiohttp.ClientTimeout(total=webhook.timeout),
-            ) as answer:
-                body = await answer.content.read(MAX_ANSWER)
-                code = answer.status
-        except TimeoutError:
-            raise Unreachable(f"{failed}context deadline exceeded") from None
-        except (aiohttp.ClientError, ValueError, OSError) as e:
-            raise Unreachable(f"{failed}{e}") from None
-        if code >= 400:
-            text = body[:1000].decode('utf-8', 'replace')
-            raise Unreachable(f"failed to call webhook: an error on the server ({text!r}) has "
-                              f"prevented the request from succeeding ({code})")
+        body = await self._caller.post(
+            webhook.url(self._cluster), review, context=webhook.context, timeout=webhook.timeout)
         return _parsed(body, review)
 
 

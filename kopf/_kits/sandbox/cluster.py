@@ -59,20 +59,21 @@ class Cluster:
 
     def put(self, kind: Kind, obj: Obj) -> Entry:
         """Store an object that is checked and complete; it is stored in the storage version."""
-        stored = self._stored_kind(kind)
+        stored = self.stored_kind(kind)
         if stored is not kind:
             obj = objects.converted(stored, obj)
         return self.store.put(
             stored_resource(kind), key_of(obj), obj, lambda o: objects.encode_object(stored, o))
 
     def remove(self, kind: Kind, key: Key, last: Obj | None = None) -> Entry:
-        stored = self._stored_kind(kind)
+        stored = self.stored_kind(kind)
         if last is not None and stored is not kind:
             last = objects.converted(stored, last)
         return self.store.remove(
             stored_resource(kind), key, lambda o: objects.encode_object(stored, o), last)
 
-    def _stored_kind(self, kind: Kind) -> Kind:
+    def stored_kind(self, kind: Kind) -> Kind:
+        """The version in which objects of the kind are stored."""
         resource = stored_resource(kind)
         is_stored = resource == kind.resource and kind.storage_version == kind.version
         return kind if is_stored else self.kind(resource)

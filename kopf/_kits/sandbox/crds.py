@@ -4,6 +4,7 @@ Custom resource definitions: what the API makes of them.
 A definition is first completed (`complete`), then validated (`crdrules.validate`), then its names
 are accepted or not (`status_of`), and then its versions are served (`kinds_of`).
 """
+import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -164,8 +165,11 @@ def kinds_of(crd: statuses.Obj) -> list[kinds.Kind]:
     storage = next(version['name'] for version in spec['versions'] if version.get('storage'))
     versions = sorted(spec['versions'], key=lambda version: priority_of(version['name']))
     terminating = is_terminating(crd)
+    conversion = spec.get('conversion') or {}
+    webhook = conversion.get('webhook') if conversion.get('strategy') == 'Webhook' else None
     return [
-        _kind_of(spec, names, version, storage, terminating)
+        dataclasses.replace(
+            _kind_of(spec, names, version, storage, terminating), conversion=webhook)
         for version in versions if version.get('served')
     ]
 

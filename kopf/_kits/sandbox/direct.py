@@ -1,6 +1,7 @@
 """
 The API without HTTP: for tests in the same process. Requests have the same effect as over HTTP.
 """
+import builtins
 import functools
 import json
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ import yaml
 
 from kopf._kits.sandbox import encoding, objects, reading
 from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.patchrequests import APPLY_PATCH, JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH
 from kopf._kits.sandbox.requests import Request
@@ -35,8 +37,10 @@ class Direct:
     def __init__(
             self, cluster: Cluster, writer: Writer,
             dispatch: Callable[[Request], Coroutine[Any, Any, tuple[int, bytes]]],
+            conversions: Conversions,
     ) -> None:
         self._cluster = cluster
+        self._conversions = conversions
         self._writer = writer
         self._dispatch = dispatch
 
@@ -73,7 +77,12 @@ class Direct:
             verb='list', kind=kind, namespace=namespace or '',
             query={'labelSelector': [labels], 'fieldSelector': [fields]})
         found, _ = reading.page(self._cluster, request, reading.selection_of(request))
-        return [self._cluster.load(kind, entry) for entry in found]
+
+        async def load() -> builtins.list[Obj]:
+            objects.demand(kind, [entry.raw for entry in found])
+            return [self._cluster.load(kind, entry) for entry in found]
+
+        return await self._conversions.run(load)
 
     async def create(self, obj: Mapping[str, Any]) -> Obj:
         """

@@ -5,6 +5,7 @@ from kopf._kits.sandbox import reading
 from kopf._kits.sandbox.access import Access
 from kopf._kits.sandbox.accessreviews import Reviews
 from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.requests import Request, Target
 from kopf._kits.sandbox.statuses import MethodNotAllowed, NoPage, NotFound
 from kopf._kits.sandbox.subresources import Subresources
@@ -14,14 +15,20 @@ from kopf._kits.sandbox.writing import Writer
 class Dispatcher:
     """Answers all requests but watches, by a code and a body."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, access: Access) -> None:
+    def __init__(
+            self, cluster: Cluster, writer: Writer, access: Access, conversions: Conversions,
+    ) -> None:
         self._cluster = cluster
+        self._conversions = conversions
         self._writer = writer
         self._access = access
         self._reviews = Reviews(cluster, access)
         self._subresources = Subresources(cluster, writer)
 
     async def dispatch(self, request: Request) -> tuple[int, bytes]:
+        return await self._conversions.run(lambda: self._dispatch(request))
+
+    async def _dispatch(self, request: Request) -> tuple[int, bytes]:
         review = self._reviews.answer(request)
         if review is not None:
             return review

@@ -72,6 +72,8 @@ class Kind:
     storage_version: str = ''
     warning: str = ''
     schema: Mapping[str, Any] | None = None
+    #: The webhook that converts its objects to other versions, if there is one.
+    conversion: Mapping[str, Any] | None = None
     api_version: str = field(init=False, default='')
     #: What the JSON of every object of the kind starts with.
     prefix: bytes = field(init=False, default=b'')

@@ -1,10 +1,12 @@
 """
 Objects in requests and answers: decoded from bodies, encoded for the store and the wire.
 """
+import copy
 import functools
 import json
 import re
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 from typing import Any
 
 import yaml
@@ -12,7 +14,7 @@ import yaml
 from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
-from kopf._kits.sandbox.schemas import decoding, definitions, pruning
+from kopf._kits.sandbox.schemas import decoding, defaulting, definitions, pruning
 from kopf._kits.sandbox.statuses import (
     APIError,
     BadRequest,
@@ -267,8 +269,56 @@ def view(kind: Kind, raw: bytes) -> bytes:
     return encode_object(kind, converted(kind, encoding.decode_own(raw)))
 
 
+class Pending(Exception):
+    """These objects have to be converted by the webhook of their kind to this version."""
+
+    def __init__(self, kind: Kind, *objs: Obj) -> None:
+        super().__init__()
+        self.kind, self.objs = kind, objs
+
+
+known_var: ContextVar[dict[tuple[str, str], Obj] | None] = ContextVar('known_var', default=None)
+"""What is converted for the current request, by the version and the identity (`identify`)."""
+
+
+def identify(obj: Obj) -> str:
+    """What a conversion depends on, as a text: all but the metadata that it cannot change."""
+    meta = obj.get('metadata') or {}
+    kept = {key: meta.get(key) for key in ('name', 'namespace', 'uid', 'labels', 'annotations')}
+    return encoding.encode_sorted({**obj, 'metadata': kept}).decode()
+
+
+def demand(kind: Kind, raws: Iterable[bytes]) -> None:
+    """Raise `Pending` with all of these that are not converted yet, for one call of the webhook."""
+    if kind.conversion is None:
+        return
+    known = known_var.get() or {}
+    objs = [encoding.decode_own(raw) for raw in raws if not raw.startswith(kind.prefix)]
+    missing = [obj for obj in objs if (kind.api_version, identify(obj)) not in known]
+    if missing:
+        raise Pending(kind, *missing)
+
+
+def _convert_by_webhook(kind: Kind, obj: Obj) -> Obj:
+    made = (known_var.get() or {}).get((kind.api_version, identify(obj)))
+    if made is None:
+        raise Pending(kind, obj)
+    meta = {key: value for key, value in obj['metadata'].items()
+            if key not in ('labels', 'annotations')}
+    meta |= {key: made['metadata'][key] for key in ('labels', 'annotations')
+             if made['metadata'].get(key)}
+    content, _ = conform(kind, copy.deepcopy({**made, 'metadata': meta}))
+    return {**defaulting.default(definitions.schema_of(kind), content), 'metadata': meta}
+
+
 def converted(kind: Kind, obj: Obj) -> Obj:
-    """The object in this version of its kind; where nothing else is known, renamed only."""
+    """
+    The object in this version of its kind; where nothing else is known, renamed only.
+
+    Raises `Pending` if a webhook has to be called first.
+    """
+    if kind.conversion is not None and obj.get('apiVersion') != kind.api_version:
+        return _convert_by_webhook(kind, obj)
     return {**builtins.convert(obj, kind.api_version),
             'apiVersion': kind.api_version, 'kind': kind.kind}
 

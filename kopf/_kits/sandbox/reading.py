@@ -183,7 +183,8 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
 def encode_list(
         cluster: Cluster, request: Request, entries: Iterable[Entry], metadata: Obj,
 ) -> bytes:
-    kind = request.kind
+    kind, entries = request.kind, [*entries]
+    objects.demand(kind, [entry.raw for entry in entries])
     if request.accepted.shape == 'Table':
         found = [encoding.decode_own(objects.view(kind, entry.raw)) for entry in entries]
         return encoding.encode(tables.Maker(request, cluster.clock()).table(found, metadata))

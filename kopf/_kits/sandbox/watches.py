@@ -12,6 +12,7 @@ from typing import Any
 from kopf._cogs.aiokits import timeouts
 from kopf._kits.sandbox import encoding, objects, reading, tables
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.kinds import Kind
 from kopf._kits.sandbox.requests import Request
 from kopf._kits.sandbox.statuses import APIError, Expired, Obj
@@ -32,7 +33,10 @@ class Watch:
     is a line of the type ``ERROR``.
     """
 
-    def __init__(self, cluster: Cluster, request: Request) -> None:
+    def __init__(
+            self, cluster: Cluster, request: Request, conversions: Conversions,
+    ) -> None:
+        self._conversions = conversions
         reading.check_list_options(request)
         self._cluster = cluster
         self._request = request
@@ -79,11 +83,11 @@ class Watch:
         if self._request.lag is not None:
             self._request.lag.wait(self._woken.set)
         try:
-            for chunk in self._beginning():
+            for chunk in await self._conversions.run(self._begin):
                 yield chunk
             bookmark = self._next_bookmark(loop.time(), deadline)
             while True:
-                chunk = b''.join(filter(None, map(self._line, self._take())))
+                chunk = await self._encode(self._take())
                 if chunk:
                     yield chunk
                 elif self._over or loop.time() >= deadline:
@@ -124,6 +128,21 @@ class Watch:
             changes.append(self._pending.popleft())
         return changes
 
+    async def _encode(self, changes: list[Change]) -> bytes:
+        async def encode() -> bytes:
+            objects.demand(self.kind, [change.new.raw for change in changes])
+            return b''.join(filter(None, map(self._line, changes)))
+        if not changes:
+            return b''
+        try:
+            return await self._conversions.run(encode)
+        except APIError as e:
+            self.end(e)
+            return b''
+
+    async def _begin(self) -> list[bytes]:
+        return self._beginning()
+
     def _beginning(self) -> list[bytes]:
         """Lines for what was there before the watch began, in chunks."""
         store, resource = self._cluster.store, stored_resource(self.kind)
@@ -136,11 +155,14 @@ class Watch:
         if self._request.option('sendInitialEvents') and not self._initial:
             return []
         reach = self._reach()
-        entries = store.select(resource, self._request.namespace)
-        if reach < store.revision:
-            entries = store.select_at(reach, resource, self._request.namespace)
+        is_behind = reach < store.revision
+        entries = (store.select_at(reach, resource, self._request.namespace) if is_behind else
+                   store.select(resource, self._request.namespace))
+        found = [entry for entry in entries if self._selection.matches(entry)]
+        objects.demand(self.kind, [entry.raw for entry in found])
+        if is_behind:
             self._pending.extend(store.since(resource, reach))
-        lines = [self._show('ADDED', entry) for entry in entries if self._selection.matches(entry)]
+        lines = [self._show('ADDED', entry) for entry in found]
         if self._initial and self._bookmarks:
             lines.append(self._bookmark(initial=True))
         return [b''.join(lines[i:i + 500]) for i in range(0, len(lines), 500)]

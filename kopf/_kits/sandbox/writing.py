@@ -10,6 +10,7 @@ from collections.abc import Callable
 from kopf._kits.sandbox import encoding, managedfields, objects, reading, rules, wordings
 from kopf._kits.sandbox.admission import Admission
 from kopf._kits.sandbox.cluster import Cluster, stored_resource
+from kopf._kits.sandbox.conversions import Conversions
 from kopf._kits.sandbox.deleting import (
     delete_entry,
     is_released,
@@ -36,8 +37,11 @@ ATTEMPTS = 5
 class Writer:
     """Carries out the writing verbs; each returns the code and the object or status as JSON."""
 
-    def __init__(self, cluster: Cluster, admission: Admission) -> None:
+    def __init__(
+            self, cluster: Cluster, admission: Admission, conversions: Conversions,
+    ) -> None:
         self._cluster = cluster
+        self._conversions = conversions
         self.admission = admission
 
     async def create(self, request: Request) -> tuple[int, bytes]:
@@ -144,6 +148,7 @@ class Writer:
         rules.validate(request.kind, new, old, request.subresource)
         request.warnings.extend(rules.warn(request.kind, new, old))
         await self.admission.validate(request, operation, new, old)
+        await self._conversions.prepare_write(request.kind, new)
         return new
 
     def _completed(self, request: Request, new: Obj, old: Obj | None) -> Obj:
@@ -173,6 +178,7 @@ class Writer:
         deletion = parse_deletion(request)
         key = (request.namespace, request.name)
         entry = cluster.get(kind, key)
+        await self._conversions.prepare_write(kind, cluster.load(kind, entry))
         deletion.check(kind, entry)
         await self._admit_deletion(request, entry)
         entry = cluster.get(kind, key)
@@ -188,9 +194,11 @@ class Writer:
         reading.check_list_options(request)
         selection = reading.selection_of(request)
         found, metadata = reading.page(cluster, request, selection)
+        objects.demand(kind, [entry.raw for entry in found])
         shown: list[bytes] = []
         for entry in found:
             try:
+                await self._conversions.prepare_write(kind, cluster.load(kind, entry))
                 await self._admit_deletion(request, entry)
                 current = cluster.get(kind, entry.key)
                 _, raw = delete_entry(cluster, request, current, deletion)

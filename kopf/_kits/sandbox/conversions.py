@@ -1,0 +1,106 @@
+"""
+Conversions: the objects of one version as those of another, by the webhook of their definition.
+
+What is read and written is synchronous, so it cannot wait for a webhook. Where a conversion is not
+known, `convert` raises `Pending`; then the webhook is called, and the operation is repeated.
+"""
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from kopf._kits.sandbox import encoding, objects
+from kopf._kits.sandbox.calling import Caller
+from kopf._kits.sandbox.cluster import Cluster
+from kopf._kits.sandbox.kinds import Kind
+from kopf._kits.sandbox.objects import Pending
+from kopf._kits.sandbox.statuses import InternalError, Obj
+from kopf._kits.sandbox.webhookcalls import Unreachable, Webhook
+
+T = TypeVar('T')
+API_VERSION = 'apiextensions.k8s.io/v1'
+TIMEOUT = 30
+"""How long (seconds) the API waits for the webhooks of conversions."""
+
+
+class Conversions:
+    """Calls the webhooks. What is known is known for one request only, as in the API."""
+
+    def __init__(self, cluster: Cluster, caller: Caller) -> None:
+        self._cluster = cluster
+        self._caller = caller
+
+    async def run(self, operate: Callable[[], Awaitable[T]]) -> T:
+        """
+        Carry out an operation; repeat it after the conversions that it needs.
+
+        :raises InternalError: if a webhook fails.
+        """
+        token = objects.known_var.set({})
+        try:
+            while True:
+                try:
+                    return await operate()
+                except Pending as e:
+                    await self._convert(e)
+        finally:
+            objects.known_var.reset(token)
+
+    async def prepare(self, kind: Kind, obj: Obj | None) -> None:
+        """Convert in advance, so that the operation does not have to be repeated."""
+        while obj is not None:
+            try:
+                objects.converted(kind, obj)
+                return
+            except Pending as e:
+                await self._convert(e)
+
+    async def prepare_write(self, kind: Kind, obj: Obj) -> None:
+        """Convert in advance to what is stored: nothing is awaited between checking and writing."""
+        await self.prepare(self._cluster.stored_kind(kind), obj)
+
+    async def _convert(self, pending: Pending) -> None:
+        kind = pending.kind
+        failed = (f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind} "
+                  f"failed: ")
+        uid = self._cluster.new_uid()
+        review = {'kind': 'ConversionReview', 'apiVersion': API_VERSION, 'request': {
+            'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': list(pending.objs)}}
+        config: Mapping[str, Any] = kind.conversion or {}
+        webhook = Webhook({'clientConfig': config.get('clientConfig'), 'timeoutSeconds': TIMEOUT})
+        try:
+            url, context = webhook.url(self._cluster), webhook.context
+            body = await self._caller.post(url, review, context=context, timeout=TIMEOUT)
+            response = (encoding.decode(body) or {}).get('response') or {}
+        except (Unreachable, encoding.DecodingError, AttributeError) as e:
+            raise InternalError(f"{failed}{e}") from None
+        result = response.get('result') or {}
+        if response.get('uid') != uid:
+            raise InternalError(f'{failed}expected response.uid="{uid}"')
+        if result.get('status') != 'Success':
+            raise InternalError(f"{failed}{result.get('message') or 'no message'}")
+        made = response.get('convertedObjects') or []
+        if len(made) != len(pending.objs):
+            raise InternalError(f"{failed}webhook returned {len(made)} objects, expected "
+                                f"{len(pending.objs)}")
+        known = objects.known_var.get()
+        assert known is not None
+        for obj, converted in zip(pending.objs, made, strict=True):
+            if why := _find_fault(obj, converted, kind):
+                raise InternalError(f"{failed}{why}")
+            known[kind.api_version, objects.identify(obj)] = converted
+
+
+def _find_fault(obj: Obj, converted: Any, kind: Kind) -> str | None:
+    if not isinstance(converted, dict) or not isinstance(converted.get('metadata'), dict):
+        return "invalid converted object: it is none, or has no metadata"
+    if converted.get('apiVersion') != kind.api_version or converted.get('kind') != kind.kind:
+        return (f"invalid converted object: invalid groupVersion, expected {kind.api_version}, "
+                f"got {converted.get('apiVersion')}")
+    changed = sorted(_iter_fixed(obj['metadata'], converted['metadata']))
+    if changed:
+        return f"invalid metadata: {', '.join(changed)} must not be changed"
+    return None
+
+
+def _iter_fixed(one: Obj, two: Obj) -> Iterable[str]:
+    return (key for key in {**one, **two}
+            if key not in ('labels', 'annotations') and one.get(key) != two.get(key))
