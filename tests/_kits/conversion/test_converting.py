@@ -1,0 +1,274 @@
+"""
+Conversion: objects there and back between versions, whole ones and parts of them.
+"""
+import copy
+import json
+import random
+
+import pytest
+
+import kopf
+from tests._kits.conversion import pairs
+from tests._kits.conversion.pairs import make
+
+LOST = 'kopf.dev/only-in-v1'
+
+
+@pytest.fixture()
+def registry():
+    return kopf.OperatorRegistry()
+
+
+@pytest.fixture()
+def converter(registry):
+    return pairs.declare(registry)
+
+
+def complete(converter, obj):
+    """Do as the API does with an object that is converted or written."""
+    made = converter._complete(obj)
+    return json.loads(json.dumps(made))
+
+
+@pytest.mark.parametrize('part', range(10))
+def test_a_thousand_objects_there_and_back_change_only_by_the_edit(converter, part):
+    seen = set()
+    for seed in range(part * 100, part * 100 + 100):
+        rng = random.Random(seed)
+        original = make(pairs.draw(rng))
+        old = complete(converter, converter.convert(original, 'v1alpha1'))
+        assert set(old['spec']) <= {'sizeGB', 'type', 'users', 'ports', 'legacy'}
+        expected = copy.deepcopy(original)
+        edit = pairs.mutate(rng, old['spec'], expected['spec'])
+        seen.add(edit)
+        back = complete(converter, converter.convert(old, 'v1'))
+        assert back == expected, (seed, edit)
+    assert len(seen) > 5
+
+
+def test_what_is_lost_of_the_older_version_is_kept_as_well(converter):
+    original = make({'sizeGB': 1, 'users': [], 'ports': [], 'legacy': 'x'}, 'v1alpha1')
+    new = complete(converter, converter.convert(original, 'v1'))
+    assert 'legacy' not in new['spec']
+    new['spec']['mode'] = 'fast'
+    back = complete(converter, converter.convert(new, 'v1alpha1'))
+    assert back['spec'] == original['spec']
+    again = complete(converter, converter.convert(back, 'v1'))
+    assert again['spec'] == new['spec']
+    assert again['metadata'] == new['metadata']
+
+
+def test_nothing_is_noted_if_nothing_is_lost(converter):
+    original = make({'storage': '2Gi', 'mode': 'auto', 'users': [], 'ports': []})
+    assert converter.convert(original, 'v1alpha1')['metadata'] == original['metadata']
+
+
+def test_a_value_is_restored_only_if_its_place_was_not_touched(converter):
+    original = make({'storage': '1.5Gi', 'users': [], 'ports': [], 'mode': 'auto'})
+    old = converter.convert(original, 'v1alpha1')
+    old['spec']['sizeGB'] = 2
+    assert converter.convert(old, 'v1')['spec']['storage'] == '2Gi'
+
+
+def test_an_item_that_was_removed_does_not_come_back(converter):
+    original = make({'storage': '1Gi', 'users': [{'name': 'joe', 'password': 'x'}]})
+    old = converter.convert(original, 'v1alpha1')
+    old['spec']['users'] = []
+    back = converter.convert(old, 'v1')
+    assert back['spec']['users'] == []
+    old['spec']['users'] = [{'name': 'joe'}]  # it is another one, maybe; but of this name
+    assert converter.convert(old, 'v1')['spec']['users'][0]['password'] == 'x'
+
+
+def test_parts_of_objects_get_neither_defaults_nor_notes(converter):
+    part = {'apiVersion': 'convert.example.com/v1', 'kind': 'Database',
+            'metadata': {'labels': {'a': 'b'}}, 'spec': {'mode': 'fast'}}
+    assert converter.convert(part, 'v1alpha1') == {
+        **part, 'apiVersion': 'convert.example.com/v1alpha1', 'spec': {}}
+    nothing = {'apiVersion': 'convert.example.com/v1alpha1', 'kind': 'Database'}
+    assert converter.convert(nothing, 'v1') == {
+        'apiVersion': 'convert.example.com/v1', 'kind': 'Database'}
+
+
+def test_the_object_itself_stays_and_so_does_its_metadata(converter):
+    original = make({'storage': '1.5Gi', 'mode': 'fast'}, generation=3,
+                    managedFields=[{'manager': 'x'}], labels={'a': 'b'})
+    before = copy.deepcopy(original)
+    old = converter.convert(original, 'v1alpha1')
+    assert original == before
+    old['metadata'].pop('annotations')
+    assert old['metadata'] == original['metadata']
+
+
+def test_too_much_for_the_annotations_is_an_error_that_says_so(converter):
+    original = make({'storage': '1Gi', 'tls': {'cert': 'c' * 300_000}})
+    with pytest.raises(ValueError, match=r"v1alpha1 cannot express so much .* 256 KiB"):
+        converter.convert(original, 'v1alpha1')
+
+
+@pytest.mark.parametrize('damage', ['', '{', '[]{', '{"a": 1}', '[1]', '[{"path": []}]'])
+def test_a_damaged_note_is_an_error_that_names_the_annotation(converter, damage):
+    old = make({'sizeGB': 1}, 'v1alpha1', annotations={LOST: damage})
+    with pytest.raises(ValueError, match=f"annotation {LOST}"):
+        converter.convert(old, 'v1')
+
+
+def test_without_keeping_what_is_lost_is_lost(registry):
+    converter = pairs.declare(registry, lossless=False)
+    original = make({'storage': '1.5Gi', 'mode': 'fast'})
+    old = converter.convert(original, 'v1alpha1')
+    assert old['metadata'] == original['metadata']
+    assert converter.convert(old, 'v1')['spec']['storage'] == '1Gi'
+
+
+# Essences.
+
+def test_an_essence_of_another_version_is_the_current_one_if_nothing_has_changed(converter):
+    for seed in range(200):
+        current = make(pairs.draw(random.Random(seed)))
+        old = complete(converter, converter.convert(current, 'v1alpha1'))
+        converted = converter.convert_essence(
+            {'spec': old['spec']}, 'v1alpha1', current={'spec': current['spec']}, to='v1')
+        assert converted == {'spec': current['spec']}, seed
+
+
+def test_an_essence_of_another_version_shows_what_has_changed_since(converter):
+    current = make({'storage': '3Gi', 'mode': 'fast', 'users': [], 'ports': []})
+    converted = converter.convert_essence(
+        {'spec': {'sizeGB': 1, 'users': [], 'ports': []}, 'metadata': {'labels': {'a': 'b'}}},
+        'v1alpha1', current={'spec': current['spec']}, to='v1')
+    assert converted == {'metadata': {'labels': {'a': 'b'}}, 'spec': {
+        'storage': '1Gi', 'mode': 'fast', 'users': [], 'ports': []}}
+
+
+# Functions and several versions.
+
+@pytest.fixture()
+def three(registry):
+    """Three versions in a row, by functions: the field has another name in each of them."""
+    def rename(old, new):
+        def fn(obj):
+            spec = obj.get('spec', {})
+            if old in spec:
+                spec[new] = spec.pop(old)
+        return fn
+
+    names = {'v1': 'one', 'v2': 'two', 'v3': 'three'}
+    for old, new in [('v1', 'v2'), ('v2', 'v1'), ('v2', 'v3'), ('v3', 'v2')]:
+        kopf.on.convert('things.example.com', old, new, registry=registry)(
+            rename(names[old], names[new]))
+    return registry._converters['things.example.com']
+
+
+def test_versions_are_converted_over_their_neighbours(three):
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'spec': {'one': 1}}
+    assert three.convert(obj, 'v3') == {**obj, 'apiVersion': 'example.com/v3', 'spec': {'three': 1}}
+    assert three.find_fault() is None
+
+
+def test_a_function_can_return_another_object(registry):
+    @kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)
+    def up(obj):
+        return {'spec': {'size': len(obj['spec']['items'])}}
+
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing', 'metadata': {'name': 'a'},
+           'spec': {'items': [1, 2]}}
+    made = registry._converters['things.example.com'].convert(obj, 'v2')
+    assert made == {**obj, 'apiVersion': 'example.com/v2', 'spec': {'size': 2}}
+
+
+def test_functions_refuse_and_fail_with_words(registry):
+    @kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)
+    def up(obj):
+        if obj['spec'] == 'lossy':
+            raise kopf.Lossy("it has too many arms")
+        return obj['nothing']
+
+    converter = registry._converters['things.example.com']
+    obj = {'apiVersion': 'example.com/v1', 'kind': 'Thing'}
+    with pytest.raises(kopf.Lossy, match=r"^it has too many arms$"):
+        converter.convert({**obj, 'spec': 'lossy'}, 'v2')
+    with pytest.raises(ValueError, match=r"up has failed: KeyError\('nothing'\)"):
+        converter.convert({**obj, 'spec': 'x'}, 'v2')
+
+
+@pytest.mark.parametrize(('edges', 'fault'), [
+    ([('v1', 'v2')], r"no conversion of v2 to v1, only back. .*@kopf.on.convert\('things.example"),
+    ([('v1', 'v2'), ('v2', 'v1'), ('v3', 'v4'), ('v4', 'v3')], r"no conversion between v1 and v3"),
+    ([('v1', 'v2'), ('v2', 'v1'), ('v2', 'v3'), ('v3', 'v2'), ('v1', 'v3'), ('v3', 'v1')],
+     r"several ways"),
+])
+def test_versions_have_to_be_a_tree(registry, edges, fault):
+    for old, new in edges:
+        kopf.on.convert('things.example.com', old, new, registry=registry)(lambda obj: None)
+    with pytest.raises(LookupError, match=fault):
+        registry.verify()
+
+
+@pytest.mark.parametrize(('args', 'error'), [
+    (('things', 'v1', 'v2'), r"'things' is no name of a definition"),
+    (('things.example.com', '1', 'v2'), r"'1' is no version"),
+    (('things.example.com', 'v1', 'v1'), r"to the same version is none"),
+])
+def test_wrong_names_are_refused(registry, args, error):
+    with pytest.raises(kopf.DeclarationError, match=error):
+        kopf.on.convert(*args, registry=registry)
+
+
+def test_one_way_is_declared_once(registry):
+    kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
+    with pytest.raises(kopf.DeclarationError, match=r"two conversions of v1 to v2"):
+        kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
+
+
+@pytest.mark.parametrize('path', ['spec.a', '.', '.spec.', '.metadata.name', '.kind', ''])
+def test_only_fields_of_the_content_are_moved(path):
+    with pytest.raises(kopf.DeclarationError, match=r"is no path of a field to move"):
+        kopf.Move(path, '.spec.b')
+    with pytest.raises(kopf.DeclarationError, match=r"is no path of a field to move"):
+        kopf.Move('.spec.b', path)
+
+
+def test_moves_can_swap_fields_and_name_what_fails(registry):
+    @kopf.crd('swap.example.com', 'v1', plural='things', storage=True)
+    class Thing:
+        spec: dict[str, int]
+
+    @kopf.crd('swap.example.com', 'v1beta1', of=Thing)
+    class OldThing:
+        spec: dict[str, int]
+
+    kopf.convert(OldThing, Thing, kopf.Move('.spec.a', '.spec.b'), kopf.Move('.spec.b', '.spec.a'),
+                 kopf.Move('.spec.c', '.spec.c', up=lambda value: value / 0), registry=registry)
+    converter = registry._converters['things.swap.example.com']
+    obj = {'apiVersion': 'swap.example.com/v1beta1', 'kind': 'Thing', 'spec': {'a': 1, 'b': 2}}
+    assert converter.convert(obj, 'v1')['spec'] == {'a': 2, 'b': 1}
+    with pytest.raises(ValueError, match=r"spec\.c cannot be converted: ZeroDivisionError"):
+        converter.convert({**obj, 'spec': {'c': 1}}, 'v1')
+
+
+def test_two_kinds_are_no_versions_of_one(registry):
+    @kopf.crd('one.example.com', 'v1', plural='things')
+    class Thing:
+        spec: dict[str, int]
+
+    @kopf.crd('two.example.com', 'v2', plural='things')
+    class Other:
+        spec: dict[str, int]
+
+    with pytest.raises(kopf.DeclarationError, match=r"not two versions of one kind"):
+        kopf.convert(Thing, Other, registry=registry)
+
+
+def test_a_version_leaves_out_what_all_versions_have_in_common():
+    @kopf.crd('one.example.com', 'v1', plural='things', short=['th'], scope='Cluster')
+    class Thing:
+        spec: dict[str, int]
+
+    for options in [{'short': ['t']}, {'plural': 'others'}, {'kind': 'X'}]:
+        with pytest.raises(kopf.DeclarationError, match=r"Leave them out with of="):
+            kopf.crd('one.example.com', 'v2', of=Thing, **options)
+    with pytest.raises(kopf.DeclarationError, match=r"Leave them out with of="):
+        kopf.crd('another.example.com', 'v2', of=Thing)
+    with pytest.raises(kopf.DeclarationError, match=r"needs the name of its resource"):
+        kopf.crd('one.example.com', 'v2')
