@@ -290,12 +290,10 @@ def decide(situation: Situation) -> Decision:
             reason == causes.Reason.RESUME and not selection.handlers):
         if cycle is None and not view.is_outdated:
             return Decision(Nothing(UNCHANGED, told=True), None)
-        if cycle is None:
-            cycle = cycles.Cycle(causes.Reason.NOOP)
-            conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
-            return Decision(Close(OUTDATED, causes.Reason.NOOP, conclusion, told=True), cycle)
+        cycle = cycles.Cycle(causes.Reason.NOOP) if cycle is None else cycle
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
-        return Decision(Close(UNCHANGED, causes.Reason.NOOP, conclusion, told=True), cycle)
+        because = OUTDATED if view.is_outdated else UNCHANGED
+        return Decision(Close(because, causes.Reason.NOOP, conclusion, told=True), cycle)
     if situation.misfit is not None:
         if cycle is not None and cycle.dirty:
             return Decision(Save(situation.misfit), cycle)

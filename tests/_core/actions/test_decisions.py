@@ -49,12 +49,13 @@ def essence(f, g=0):
     return {'spec': {'f': f, 'g': g}}
 
 
-def make_view(new, old=None, *, deleting=False, blocked=False):
+def make_view(new, old=None, *, deleting=False, blocked=False, is_outdated=False):
     raw = {'metadata': {}, **new}
     raw = finalizers.switch(raw, FINALIZER, is_added=True) if blocked else raw
     raw = merge(raw, DELETED) if deleting else raw
     return View(
-        raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting, blocked=blocked)
+        raw=raw, body=Body(raw), essence=new, old=old, deleting=deleting, blocked=blocked,
+        is_outdated=is_outdated)
 
 
 def make_state(progress, purpose=Reason.CREATE):
@@ -465,11 +466,21 @@ def cycles(draw):
         divergent=draw(st.none() | ESSENCES))
 
 
+@pytest.mark.parametrize('reason', [Reason.NOOP, Reason.RESUME])
+def test_a_state_of_another_version_is_stored_anew_without_handlers(reason):
+    view = make_view(essence(1), essence(1), is_outdated=True)
+    situation = make_situation(view=view, reason=reason)
+    step, cycle = decide(situation)
+    assert (type(step), step.because, step.conclusion.base) == (
+        Close, decisions.OUTDATED, essence(1))
+    assert decide(situation._replace(cycle=cycle)) == (step, cycle)
+
+
 @st.composite
 def situations(draw):
     view = make_view(
         draw(ESSENCES), draw(st.none() | ESSENCES), deleting=draw(st.booleans()),
-        blocked=draw(st.booleans()))
+        blocked=draw(st.booleans()), is_outdated=draw(st.booleans()))
     reason, _ = decisions.detect(view, initial=draw(st.booleans()))
     chosen = [] if reason == Reason.NOOP else draw(st.lists(st.sampled_from(IDS), unique=True))
     handlers = [make_handler(id, None, initial=draw(st.booleans())) for id in chosen]
