@@ -39,7 +39,8 @@ class Ledger(NamedTuple):
 
     def build_essence(self, raw: bodies.RawBody) -> bodies.BodyEssence:
         return decisions.build_essence(
-            bodies.Body(raw), settings=self.settings, extra_fields=self.handlers.extra_fields)
+            bodies.Body(raw), settings=self.settings, extra_fields=self.handlers.extra_fields,
+            converter=self.handlers.converter)
 
     def read(self, raw: bodies.RawBody) -> object | None:
         """Read what operators have recorded of their handling; None if a record is damaged."""

@@ -53,7 +53,8 @@ def look(
     :raises ValueError: if the object has a last-handled state that is not readable.
     """
     body = bodies.Body(raw)
-    essence = build_essence(body, settings=settings, extra_fields=extra_fields)
+    essence = build_essence(
+        body, settings=settings, extra_fields=extra_fields, converter=converter)
     old, is_outdated = _fetch_old(body, settings, current=essence), False
     if converter is not None and old is not None:
         old, is_outdated = versions.update(
@@ -118,7 +119,16 @@ def build_essence(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
+        converter: conversions.Converter | None = None,
 ) -> bodies.BodyEssence:
+    """
+    Reduce an object to what is compared.
+
+    After a conversion to another version, an object has none of the defaults of that version, but
+    the next write adds them, even one of the operator. So they count as set already.
+    """
+    if converter is not None:
+        body = bodies.Body(cast(bodies.RawBody, converter.complete(body._raw)))
     persistence = settings.persistence
     essence = persistence.diffbase_storage.build(body=body, extra_fields=extra_fields)
     return essences.strip(persistence.progress_storage.clear(essence=essence))

@@ -24,6 +24,10 @@ class Converter:
         """
         raise NotImplementedError
 
+    def complete(self, obj: Mapping[str, Any]) -> dict[str, Any]:
+        """Set the defaults of its version, as the API server does at the next write."""
+        raise NotImplementedError
+
     def convert_essence(
             self, old: bodies.BodyEssence, version: str, *,
             current: bodies.BodyEssence, to: str,

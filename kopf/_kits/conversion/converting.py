@@ -113,8 +113,8 @@ class Converter(conversions.Converter):
         """
         Convert an object to another version. The object itself is not changed.
 
-        Parts of objects are converted, too: server-side apply sends what one manager has applied.
-        What they lose is not kept, as it is kept with the whole object.
+        Parts of objects are converted, too: server-side apply sends what some managers own. So no
+        defaults are set: they would look like what somebody owns.
 
         :raises ConversionError: if it cannot be converted.
         """
@@ -146,9 +146,11 @@ class Converter(conversions.Converter):
         there = self._go(versioned, way)
         leaves = self._find_lost(versioned, there, back)
         before = {**cast(dict[str, Any], old), 'apiVersion': f'{self.group}/{version}'}
-        made = self._complete(self._go(before, back))
+        made = self._prune(self._go(before, back))
+        restored = self.complete({
+            'apiVersion': made['apiVersion'], **lossless.restore(_get_content(made), leaves)})
         return cast(bodies.BodyEssence, {
-            **lossless.restore(_get_content(made), leaves),
+            **_get_content(restored),
             **({'metadata': made['metadata']} if made.get('metadata') else {})})
 
     def _get_version(self, obj: Mapping[str, Any]) -> str:
@@ -159,7 +161,9 @@ class Converter(conversions.Converter):
 
     def _go(self, obj: Mapping[str, Any], way: Iterable[tuple[str, Step]]) -> Object:
         """Convert step by step; of the metadata, only labels and annotations can change."""
-        content = copy.deepcopy({key: value for key, value in obj.items() if key != 'metadata'})
+        # Server-side apply leaves nulls of the fields of which nothing is left, e.g. of the spec.
+        content = copy.deepcopy({
+            key: value for key, value in obj.items() if key != 'metadata' and value is not None})
         meta = obj.get('metadata')
         if meta is not None:
             content['metadata'] = {key: copy.deepcopy(value) for key, value in meta.items()
@@ -169,7 +173,7 @@ class Converter(conversions.Converter):
             content['apiVersion'] = f'{self.group}/{version}'
         if meta is not None:
             content['metadata'] = _merge_metadata(meta, content.get('metadata') or {})
-        return content
+        return {**{key: None for key, value in obj.items() if value is None}, **content}
 
     def _step(self, content: Object, step: Step) -> Object:
         if step.up:
@@ -192,8 +196,12 @@ class Converter(conversions.Converter):
         schema = self._schemas.get(self._get_version(obj))
         return dict(obj) if schema is None else schemas.prune(schema, dict(obj))[0]
 
-    def _complete(self, obj: Mapping[str, Any]) -> Object:
-        """Do as the API server does: drop unknown fields, and fill in defaults."""
+    def complete(self, obj: Mapping[str, Any]) -> Object:
+        """
+        Do as the API server does with what is written: drop unknown fields, set defaults.
+
+        After a conversion, it sets none before the next write.
+        """
         schema = self._schemas.get(self._get_version(obj))
         return dict(obj) if schema is None else schemas.default(schema, self._prune(obj))
 
@@ -215,18 +223,16 @@ class Converter(conversions.Converter):
                 leaves = lossless.load(kept)
             except ValueError as e:
                 raise ConversionError(f"the annotation {ANNOTATION + version}: {e}") from e
-            content = _get_content(self._complete(made))
             made = {**{key: made[key] for key in _OWN if key in made},
-                    **lossless.restore(content, leaves)}
+                    **lossless.restore(_get_content(made), leaves)}
         annotations.pop(ANNOTATION + source, None)
-        if meta.get('uid'):
-            leaves = self._find_lost(obj, made, self._find_way(version, source))
-            if leaves:
-                annotations[ANNOTATION + source] = lossless.dump(leaves)
-                if capacity.count_annotations(annotations) > capacity.MAX_ANNOTATIONS:
-                    raise ConversionError(
-                        f"{version} cannot express so much of it that the annotations would be "
-                        f"larger than {capacity.MAX_ANNOTATIONS // 1024} KiB")
+        leaves = self._find_lost(obj, made, self._find_way(version, source))
+        if leaves:
+            annotations[ANNOTATION + source] = lossless.dump(leaves)
+            if capacity.count_annotations(annotations) > capacity.MAX_ANNOTATIONS:
+                raise ConversionError(
+                    f"{version} cannot express so much of it that the annotations would be larger "
+                    f"than {capacity.MAX_ANNOTATIONS // 1024} KiB")
         if annotations != (meta.get('annotations') or {}):
             meta = {key: value for key, value in meta.items() if key != 'annotations'}
             made['metadata'] = {**meta, 'annotations': annotations} if annotations else meta
@@ -235,10 +241,10 @@ class Converter(conversions.Converter):
     def _find_lost(
             self, obj: Mapping[str, Any], made: Object, back: Iterable[tuple[str, Step]],
     ) -> list[lossless.Leaf]:
-        """Find what the way back does not return of an object."""
-        returned = self._complete(self._go(self._complete(made), back))
+        """Find what the way back does not return of an object, once the other version is stored."""
+        returned = self._prune(self._go(self.complete(made), back))
         return lossless.find(
-            _get_content(self._complete(obj)), _get_content(returned),
+            _get_content(self._prune(obj)), _get_content(returned),
             self._schemas.get(self._get_version(obj)))
 
 

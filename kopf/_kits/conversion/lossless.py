@@ -3,13 +3,15 @@ Lossless round trips: what a version cannot express is kept beside the object, l
 
 A leaf is a value that the way there and back does not return. It is restored later only if its
 place is as that way has left it, so a value that was changed meanwhile is never overwritten. Items
-of lists are found by their keys; lists without keys are leaves as a whole.
+of lists are found by their keys; lists without keys are leaves as a whole. An absent value is the
+same as the default of its field, which API servers set at the next write.
 """
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kopf._kits.sandbox import schemas
 from kopf._kits.sandbox.schemas import nodes
 
 _ABSENT: Any = object()
@@ -28,14 +30,25 @@ class Leaf(NamedTuple):
 def find(original: Any, returned: Any, schema: nodes.Schema | None) -> list[Leaf]:
     """Find what differs in an object after the way there and back, as few leaves as possible."""
     leaves = [*_compare(original, returned, schema, ())]
-    if restore(returned, leaves) != original:  # e.g. the order of items has changed
+    restored = restore(returned, leaves)
+    if _complete(restored, schema) != _complete(original, schema):  # e.g. in the order of items
         leaves = [*_compare(original, returned, None, ())]
     return leaves
+
+
+def _complete(value: Any, schema: nodes.Schema | None) -> Any:
+    if schema is None:
+        return value
+    if value is _ABSENT or value is None:
+        value = _ABSENT if schema.default is nodes.NOTHING else schema.default
+    return schemas.default(schema, value) if isinstance(value, dict) else value
 
 
 def _compare(
         original: Any, returned: Any, schema: nodes.Schema | None, path: tuple[Any, ...],
 ) -> Iterator[Leaf]:
+    if _complete(original, schema) == _complete(returned, schema):
+        return
     if isinstance(original, Mapping) and isinstance(returned, Mapping):
         for key in {**original, **returned}:
             one, two = original.get(key, _ABSENT), returned.get(key, _ABSENT)

@@ -14,7 +14,7 @@ import yaml
 from kopf._kits.sandbox import builtins, encoding, protobuf, schemas, wordings
 from kopf._kits.sandbox.kinds import Kind, Kinds
 from kopf._kits.sandbox.requests import MEDIA_TYPES, Request
-from kopf._kits.sandbox.schemas import decoding, defaulting, definitions, pruning
+from kopf._kits.sandbox.schemas import decoding, definitions, pruning
 from kopf._kits.sandbox.statuses import (
     APIError,
     BadRequest,
@@ -308,7 +308,7 @@ def _convert_by_webhook(kind: Kind, obj: Obj) -> Obj:
     meta |= {key: made['metadata'][key] for key in ('labels', 'annotations')
              if made['metadata'].get(key)}
     content, _ = conform(kind, copy.deepcopy({**made, 'metadata': meta}))
-    return {**defaulting.default(definitions.schema_of(kind), content), 'metadata': meta}
+    return {**content, 'metadata': meta}
 
 
 def converted(kind: Kind, obj: Obj) -> Obj:

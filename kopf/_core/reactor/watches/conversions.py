@@ -13,6 +13,13 @@ from kopf._cogs.configs import configuration
 from kopf._core.intents import conversions
 from kopf._core.reactor.watches import discovery
 
+SETTLING = 2.0
+"""
+How long (seconds) API servers can take to follow a change of the definition.
+
+Nothing tells when they have done so, or when the definition was changed.
+"""
+
 PAUSES = (0.1, 0.5, 1.0, 5.0)
 """Pauses (seconds) before the definition is read again; the last pause repeats."""
 
@@ -43,6 +50,7 @@ async def wait(
             continue
         streak.end()
         if all(_is_converted(definition) for definition in listed['items']):
+            await asyncio.sleep(SETTLING)
             return
         if attempt == 2:
             logger.info(f"Waiting until {converter.name} is converted by a webhook: its definition "
