@@ -228,6 +228,8 @@ async def test_an_operator_is_rolled_back_without_calls(kube, old, new, write, d
     text = write(OLD, NEW, CONVERSION, cls='New', stored='v1alpha1')
     await define(text)
     second = operator(text)
+    await second.wait_for("Reconfiguring the conversion")
+    await wait_converted(kube, old, new)
     await kube.create(new, 'one', spec={'size': '1.5G', 'mode': 'fast'})
     await second.wait_for(r"Called: create of one with 1\.5G\.")
     await kube.wait_for(new, 'one', lambda obj: obj['metadata']['annotations'])
@@ -245,7 +247,8 @@ async def test_an_operator_is_rolled_back_without_calls(kube, old, new, write, d
         'size': '1.5G', 'mode': 'fast', 'note': 'edited'}
 
 
-async def test_two_managers_apply_in_two_versions(kube, old, new, write, define, operator):
+async def test_two_managers_apply_in_two_versions(
+        kube, old, new, write, define, operator, is_sandbox):
     text = write(OLD, NEW, CONVERSION, cls='New')
     await define(text)
     op = operator(text)
@@ -264,6 +267,8 @@ async def test_two_managers_apply_in_two_versions(kube, old, new, write, define,
     assert (await kube.get(new, 'one'))['spec'] == {'size': '5G', 'mode': 'fast'}
     await apply(old, 'a', sizeGb=6)
     assert (await kube.get(new, 'one'))['spec'] == {'size': '6G', 'mode': 'fast'}
+    if is_sandbox:  # it compares the fields of managers by their names only
+        return
     with pytest.raises(KubeError, match=r'HTTP 409'):
         await apply(new, 'b', mode='fast', size='7G')
     await apply(new, 'b')
