@@ -15,7 +15,7 @@ P = ParamSpec('P')
 R = TypeVar('R')
 
 ORDER = (
-    'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health',
+    'Definitions', 'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health',
     'Sandbox', 'Options')
 """The order of the sections. The last section is for options without a section."""
 
