@@ -119,11 +119,20 @@ class _Making:
         self._liveness = _parse(plan.liveness, '--liveness', '/')
         self._metrics = None if settings.metrics.endpoint is None else _parse(
             settings.metrics.endpoint, '--metrics', '/metrics')
+        if self._metrics and self._is_shared and self._metrics.host != self._liveness.host:
+            raise ManifestError(
+                f"{self._liveness} and {self._metrics} cannot be served at one port: write their "
+                f"hosts in the same way, in --liveness and in --metrics.")
         if plan.has_monitor and self._metrics is None:
             raise ManifestError(
                 "Without metrics, there is nothing to monitor: add "
                 "--metrics=http://0.0.0.0:8080/metrics, or omit --pod-monitor.")
         self._webhooks = self._find_port() if [*registry._webhooks] else None
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether the metrics are served by the server of the health checks."""
+        return self._metrics is not None and self._metrics.port == self._liveness.port
 
     def _find_port(self) -> int:
         """Find the port of the webhooks, and warn if the API server would not get there."""
@@ -238,7 +247,7 @@ class _Making:
     def _make_container(self) -> Manifest:
         plan = self._plan
         ports = {'http': self._liveness.port}
-        if self._metrics is not None and self._metrics.port != self._liveness.port:
+        if self._metrics is not None and not self._is_shared:
             ports['metrics'] = self._metrics.port
         if self._webhooks is not None:
             ports['webhooks'] = self._webhooks
@@ -279,13 +288,12 @@ class _Making:
                 'spec': {
                     'selector': self._make_labels(),
                     'ports': [{'name': 'webhooks', 'port': self._webhooks,
-                               'targetPort': 'webhooks'}],
+                               'targetPort': 'webhooks', 'protocol': 'TCP'}],
                 },
             }
 
     def make_monitor(self) -> Iterator[Manifest]:
         if self._plan.has_monitor and self._metrics is not None:
-            is_shared = self._metrics.port == self._liveness.port
             yield {
                 'apiVersion': 'monitoring.coreos.com/v1',
                 'kind': 'PodMonitor',
@@ -293,7 +301,8 @@ class _Making:
                 'spec': {
                     'selector': self._make_selector(),
                     'podMetricsEndpoints': [{
-                        'port': 'http' if is_shared else 'metrics', 'path': self._metrics.path}],
+                        'port': 'http' if self._is_shared else 'metrics',
+                        'path': self._metrics.path}],
                 },
             }
 
