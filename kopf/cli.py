@@ -259,6 +259,25 @@ class RunCommand(helpscreens.SectionCommand):
             f'{arg}={LEASE}' if arg == '--leader-elect' else arg for arg in args])
 
 
+@main.command(cls=helpscreens.SectionCommand, short_help="Begin a new operator.")
+@click.argument('name')
+def init(name: str) -> None:
+    """
+    Make the folder NAME with a small operator: a kind, a handler, a test, an image. Then print the
+    commands to type next.
+
+    For example: kopf init my-operator
+    """
+    from kopf._kits.projects import starting  # only for this command
+    try:
+        commands = starting.start(name, pathlib.Path(name))
+    except starting.StartError as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(f"{name} is made. Type next:")
+    for command in commands:
+        click.echo(f"    {command}")
+
+
 @main.command(cls=RunCommand, short_help="Run an operator.")
 @logging_options
 @scope_options

@@ -19,7 +19,7 @@ from kopf._core.engines import activities
 from kopf._core.reactor import running
 
 COMMANDS = [
-    'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
+    'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
     'completion']
 
 HANDLER = '''

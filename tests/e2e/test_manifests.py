@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.e2e import accounts
-from tests.e2e.kubes import CRDS, Kind, KubeError
+from tests.e2e.kubes import Kind, KubeError
 from tests.e2e.operators import Operator
 from tests.e2e.ports import find_free_ports
 from tests.e2e.replicas import LEADING
