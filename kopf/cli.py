@@ -223,6 +223,24 @@ def scope_options(fn: Callable[P, R]) -> Callable[P, R]:
     return wrapper
 
 
+def rights_options(fn: Callable[P, R]) -> Callable[P, R]:
+    """Add the options that say how the rights of an operator are found."""
+    option = functools.partial(helpscreens.option, section='Rights')
+
+    @option('--crd', 'definitions', multiple=True, metavar='FILE',
+            type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
+            help="Take the resources of the definitions in this file for known. "
+                 "Can be repeated.")
+    @option('--cluster', is_flag=True, help="Ask the cluster which resources there are.")
+    @option('--startup', is_flag=True,
+            help="Call the startup handlers first, if they change the settings; "
+                 "and the cleanup handlers at the end.")
+    @functools.wraps(fn)
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
+        return fn(*args, **kwargs)
+    return wrapper
+
+
 @click.group(name='kopf', cls=Commands, context_settings={
     'auto_envvar_prefix': 'KOPF',
     'help_option_names': ['-h', '--help'],
@@ -239,6 +257,25 @@ class RunCommand(helpscreens.SectionCommand):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         return super().parse_args(ctx, [
             f'{arg}={LEASE}' if arg == '--leader-elect' else arg for arg in args])
+
+
+@main.command(cls=helpscreens.SectionCommand, short_help="Begin a new operator.")
+@click.argument('name')
+def init(name: str) -> None:
+    """
+    Make the folder NAME with a small operator: a kind, a handler, a test, an image. Then print the
+    commands to type next.
+
+    For example: kopf init my-operator
+    """
+    from kopf._kits.projects import starting  # only for this command
+    try:
+        commands = starting.start(name, pathlib.Path(name))
+    except starting.StartError as e:
+        raise click.ClickException(str(e)) from e
+    click.echo(f"{name} is made. Type next:")
+    for command in commands:
+        click.echo(f"    {command}")
 
 
 @main.command(cls=RunCommand, short_help="Run an operator.")
@@ -399,15 +436,7 @@ def _share_options(*shown: str) -> list[click.Parameter]:
         'modules', 'standalone', 'peering_name', 'leader_elect', 'shards', 'processes'))
 @logging_options
 @scope_options
-@helpscreens.option('--crd', 'definitions', multiple=True, metavar='FILE', section='Rights',
-                    type=click.Path(dir_okay=False, path_type=pathlib.Path, exists=True),
-                    help="Take the resources of the definitions in this file for known. "
-                         "Can be repeated.")
-@helpscreens.option('--cluster', is_flag=True, section='Rights',
-                    help="Ask the cluster which resources there are.")
-@helpscreens.option('--startup', is_flag=True, section='Rights',
-                    help="Call the startup handlers first, if they change the settings; "
-                         "and the cleanup handlers at the end.")
+@rights_options
 @helpscreens.option('--verify', metavar='FILE|cluster', section='Rights',
                     help="Print how the roles in this file differ from the least ones; or what the "
                          "cluster does not let the current user do. The exit code is 3 then.")
@@ -418,16 +447,11 @@ def rbac(
         paths: Collection[str],
         modules: Collection[str],
         namespaces: Collection[str],
-        standalone: bool | None,
-        peering_name: str | None,
-        leader_elect: str | None,
-        shards: int | None,
-        processes: int | None,
         definitions: Collection[pathlib.Path],
         cluster: bool,
         startup: bool,
         verify: str | None,
-        **_: Any,
+        **options: Any,
 ) -> None:
     """
     Print the least roles by which the handlers in PATHS (Python files) and in modules can run, with
@@ -436,13 +460,7 @@ def rbac(
     For example: kopf rbac --all-namespaces --crd crd.yaml handlers.py
     """
     registry = _load(__controls.registry, paths, modules)
-    if shards is None and processes is not None and processes > 1:
-        shards = SHARDS
-    settings = _make_settings(__controls, leader_elect=leader_elect, shards=shards)
-    if standalone is not None:
-        settings.peering.standalone = standalone
-    if peering_name is not None:
-        settings.peering.name = peering_name
+    settings = _foresee_settings(__controls, **options)
     from kopf._kits.typed import rbac, roles  # only for this command
 
     async def show() -> None:
@@ -450,7 +468,8 @@ def rbac(
             registry=registry, settings=settings, vault=__controls.vault, namespaces=namespaces)
         needed = await inquiry.find(definitions=definitions, cluster=cluster, startup=startup)
         if verify is None:
-            click.echo(roles.dump(needed, [*paths, *modules]), nl=False)
+            made = roles.make_roles(needed, roles.make_name([*paths, *modules]))
+            click.echo(roles.dump(made), nl=False)
             return
         lines = [*await inquiry.verify(needed, verify)]
         click.echo('\n'.join(lines) or "The roles are the least ones.")
@@ -500,17 +519,12 @@ def crd(
     For example: kopf crd handlers.py -o crd.yaml
     """
     _preload(paths, modules)
-    from kopf._kits.typed import enforcement, kinds, publishing  # only for this command
-    classes = kinds.get_declared()
-    if not classes:
+    from kopf._kits.typed import publishing  # only for this command
+    definitions, minor = _define(kubernetes)
+    if not definitions:
         raise click.ClickException(
             f"There are no kinds in {', '.join([*paths, *modules]) or 'no file'}. Declare a class "
             f"as a kind, for example: @kopf.crd('example.com', 'v1', plural='databases')")
-    try:
-        definitions = kinds.define(classes)
-        minor = None if kubernetes is None else enforcement.parse_version(kubernetes)
-    except (TypeError, ValueError) as e:
-        raise click.ClickException(str(e)) from e
     checks = publishing.Options(kubernetes=minor, **options)
     if output is not None:
         publishing.write(definitions, output)
@@ -527,6 +541,96 @@ def crd(
             raise click.exceptions.Exit(report.code)
 
     _run_command(__controls, publish())
+
+
+@main.command(
+    cls=RunCommand, short_help="Print all that a deployment of an operator needs.",
+    params=[param for param in _share_options(
+        'modules', 'standalone', 'dev', 'peering_name', 'priority', 'leader_elect', 'shards',
+        'processes', 'liveness_endpoint', 'metrics_endpoint', 'tracing', 'debug_endpoint')
+        if param.name != 'reload'])
+@logging_options
+@scope_options
+@rights_options
+@helpscreens.option('--image', required=True, section='Deployment',
+                    help="Run this image, which has Kopf and the PATHS in it.")
+@helpscreens.option('--name', section='Deployment',
+                    help="Name the objects so. [default: after the first file]")
+@helpscreens.option('--operator-namespace', metavar='NAME', section='Deployment',
+                    help="Run the operator in this namespace. [default: as the name]")
+@helpscreens.option('--replicas', type=click.IntRange(1), default=1, show_default=True,
+                    metavar='N', section='Deployment',
+                    help="Run so many pods. More than one need --leader-elect or --shards.")
+@helpscreens.option('--pod-monitor', is_flag=True, section='Deployment',
+                    help="Let the Prometheus Operator find the metrics. The cluster must have its "
+                         "kind PodMonitor.")
+@helpscreens.option('--kubernetes', metavar='VERSION', section='Deployment',
+                    help="Print what this version takes, such as 1.20. [default: the current one]")
+@helpscreens.option('--split', metavar='DIR', section='Deployment',
+                    type=click.Path(path_type=pathlib.Path),
+                    help="Write to this folder instead, a file for each concern.")
+@helpscreens.option('--kustomize', is_flag=True, section='Deployment',
+                    help="Write a kustomization.yaml, too. It needs --split.")
+@click.argument('paths', nargs=-1)
+@click.make_pass_decorator(CLIControls, ensure=True)
+def manifests(
+        __controls: CLIControls,
+        paths: Collection[str],
+        modules: Collection[str],
+        namespaces: Collection[str],
+        clusterwide: bool,
+        liveness_endpoint: str | None,
+        processes: int | None,
+        definitions: Collection[pathlib.Path],
+        cluster: bool,
+        startup: bool,
+        image: str,
+        name: str | None,
+        operator_namespace: str | None,
+        replicas: int,
+        pod_monitor: bool,
+        kubernetes: str | None,
+        split: pathlib.Path | None,
+        kustomize: bool,
+        **options: Any,
+) -> None:
+    """
+    Print all objects with which the handlers in PATHS (Python files) and in modules run in a
+    cluster, with the same options as `kopf run`.
+
+    For example: kopf manifests -A --image registry.example.com/my-operator:1 handlers.py
+    """
+    if kustomize and split is None:
+        raise click.UsageError("--kustomize needs --split.")
+    registry = _load(__controls.registry, paths, modules)
+    settings = _foresee_settings(__controls, processes=processes, **options)
+    declared, minor = _define(kubernetes)
+    from kopf._kits.projects import files, manifests  # only for this command
+    from kopf._kits.typed import rbac, roles
+    liveness = liveness_endpoint or manifests.LIVENESS
+    args = ([] if clusterwide or namespaces else ['--all-namespaces']) + (
+        [] if liveness_endpoint else [f'--liveness={liveness}'])
+    args += helpscreens.restore(click.get_current_context(), without={
+        param.name for param in click.get_current_context().command.params
+        if param.name not in {param.name for param in run.params}})
+    name = name or roles.make_name([*paths, *modules])
+    plan = manifests.Plan(
+        name=name, namespace=operator_namespace or name, image=image, args=args,
+        liveness=liveness, namespaces=namespaces, replicas=replicas, processes=processes or 1,
+        has_monitor=pod_monitor, minor=minor)
+
+    async def show() -> None:
+        needed = await rbac.Inquiry(
+            registry=registry, settings=settings, vault=__controls.vault, namespaces=namespaces,
+        ).find(definitions=definitions, cluster=cluster, startup=startup)
+        made = manifests.make(
+            plan, registry=registry, settings=settings, rights=needed, definitions=declared)
+        if split is None:
+            click.echo(files.dump(made), nl=False)
+        else:
+            files.write(made, split, kustomize=kustomize)
+
+    _run_command(__controls, show())
 
 
 @main.command(
@@ -708,6 +812,40 @@ def _make_settings(
     if shards is not None:
         settings.sharding.count = shards
     return settings
+
+
+def _foresee_settings(
+        controls: CLIControls,
+        *,
+        standalone: bool | None,
+        peering_name: str | None,
+        leader_elect: str | None,
+        shards: int | None,
+        processes: int | None,
+        metrics_endpoint: str | None,
+        **_: Any,
+) -> configuration.OperatorSettings:
+    """Make the settings that an operator will have by these options of ``kopf run``."""
+    if shards is None and processes is not None and processes > 1:
+        shards = SHARDS
+    settings = _make_settings(controls, leader_elect=leader_elect, shards=shards)
+    if standalone is not None:
+        settings.peering.standalone = standalone
+    if peering_name is not None:
+        settings.peering.name, settings.peering.mandatory = peering_name, True
+    if metrics_endpoint is not None:
+        settings.metrics.endpoint = metrics_endpoint
+    return settings
+
+
+def _define(kubernetes: str | None) -> tuple[list[dict[str, Any]], int | None]:
+    """Make the definitions of all declared kinds, and get the minor version of Kubernetes."""
+    from kopf._kits.typed import enforcement, kinds
+    try:
+        return (kinds.define(kinds.get_declared()),
+                None if kubernetes is None else enforcement.parse_version(kubernetes))
+    except (TypeError, ValueError) as e:
+        raise click.ClickException(str(e)) from e
 
 
 def _preload(paths: Collection[str], modules: Collection[str]) -> None:

@@ -18,7 +18,9 @@ from kopf._core.actions import loggers
 from kopf._core.engines import activities
 from kopf._core.reactor import running
 
-COMMANDS = ['run', 'check', 'rbac', 'sandbox', 'freeze', 'resume', 'completion']
+COMMANDS = [
+    'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
+    'completion']
 
 HANDLER = '''
 import kopf

@@ -15,9 +15,12 @@ P = ParamSpec('P')
 R = TypeVar('R')
 
 ORDER = (
-    'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership', 'Sharding', 'Health',
-    'Sandbox', 'Options')
+    'Deployment', 'Definitions', 'Rights', 'Scope', 'Handlers', 'Logging', 'Peering', 'Leadership',
+    'Sharding', 'Health', 'Sandbox', 'Options')
 """The order of the sections. The last section is for options without a section."""
+
+GIVEN = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT)
+"""How the user gives values; all others are defaults."""
 
 
 class SectionOption(click.Option):
@@ -79,10 +82,20 @@ def hand_over(ctx: click.Context, *, without: Container[str]) -> list[str]:
         if isinstance(param, SectionOption) and param.name in without:
             for name in param.list_variables(ctx):
                 os.environ.pop(name, None)
+    return restore(ctx, without=without, sources=[ParameterSource.COMMANDLINE])
+
+
+def restore(
+        ctx: click.Context,
+        *,
+        without: Container[str],
+        sources: Container[ParameterSource | None] = GIVEN,
+) -> list[str]:
+    """Restore the arguments of the command, as they were given in these ways, without some."""
     return [
         arg for param in ctx.command.params
         if param.name and param.name not in without
-        and ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        and ctx.get_parameter_source(param.name) in sources
         for arg in _iter_args(param, ctx.params[param.name])
     ]
 

@@ -106,7 +106,7 @@ class Reader:
             elif snippet.language == 'console':
                 if 'kopf run' in snippet.text and '--sandbox' not in snippet.text:
                     self._forget_sandbox()
-                for command in re.findall(r'^\$ (.*(?:\\\n.*)*)', snippet.text, re.MULTILINE):
+                for command in re.findall(r'^\$ ((?:\\\n|.)*)', snippet.text, re.MULTILINE):
                     self.do(command.replace('path/to/kopf', str(ROOT)))
                     if command.startswith('cd '):
                         place = place / command.removeprefix('cd ')

@@ -117,6 +117,8 @@ class Kube:
         self._ssl = ssl.create_default_context(
             cadata=base64.b64decode(cluster['certificate-authority-data']).decode())
         self._session: aiohttp.ClientSession | None = None
+        self.warnings: list[str] = []
+        """What the API has warned of in its responses."""
 
     async def __aenter__(self) -> Self:
         connector = aiohttp.TCPConnector(ssl=self._ssl, limit=50)
@@ -142,6 +144,7 @@ class Kube:
         headers = {} if body is None else {'Content-Type': content_type}
         async with self._session.request(
                 method, path, data=data, headers=headers, params=params) as response:
+            self.warnings += response.headers.getall('Warning', ())
             text = await response.text()
             if response.status >= 400:
                 raise KubeError(response.status, text)

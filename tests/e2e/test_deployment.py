@@ -299,9 +299,9 @@ async def run_replica(kube, cluster, tmp_path, deployed):
         yield run
 
 
-async def wait_known_as_owners(account):
+async def wait_known_as_owners(account, kind=KEX):
     """
-    Wait until the API knows the kind as that of owners.
+    Wait until the API knows the kind as that of owners, for those who can create config maps.
 
     With OwnerReferencesPermissionEnforcement, new kinds are unknown for up to ten seconds.
     """
@@ -311,7 +311,7 @@ async def wait_known_as_owners(account):
                 await own.request(
                     'POST', '/api/v1/namespaces/default/configmaps', params={'dryRun': 'All'},
                     body={'metadata': {'generateName': 'probe-', 'ownerReferences': [{
-                        'apiVersion': KEX.api_version, 'kind': KEX.kind, 'name': 'any',
+                        'apiVersion': kind.api_version, 'kind': kind.kind, 'name': 'any',
                         'uid': 'any', 'blockOwnerDeletion': True}]}})
                 return
             except KubeError as e:

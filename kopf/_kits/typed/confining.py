@@ -16,8 +16,6 @@ from kopf._kits.typed.rights import Right
 HOME = 'default'
 """The namespace of confined operators."""
 
-API_GROUP = 'rbac.authorization.k8s.io'
-
 
 class Confinement:
     """
@@ -42,7 +40,7 @@ class Confinement:
         asked = Right(target.group, f'{target.resource}{part}', target.verb, target.name,
                       target.namespace or None)
         if is_allowed:
-            self._used.update(right for right in self.rights if _at_home(right).covers(asked))
+            self._used.update(right for right in self.rights if right.move_to(HOME).covers(asked))
         elif str(asked) not in self.refused:
             self.refused.append(str(asked))
 
@@ -53,18 +51,11 @@ class Confinement:
 
     def make_objects(self) -> Iterable[Mapping[str, Any]]:
         """Make the roles, and their bindings to the user."""
-        for role in roles.make_roles(map(_at_home, self.rights), self.user):
+        rights = [right.move_to(HOME) for right in self.rights]
+        for role in roles.make_roles(rights, self.user):
             yield role
-            yield {
-                'apiVersion': role['apiVersion'], 'kind': f'{role["kind"]}Binding',
-                'metadata': role['metadata'],
-                'roleRef': {'apiGroup': API_GROUP, 'kind': role['kind'], 'name': self.user},
-                'subjects': [{'apiGroup': API_GROUP, 'kind': 'User', 'name': self.user}]}
-
-
-def _at_home(right: Right) -> Right:
-    return right if right.namespace != '' else Right(
-        right.group, right.resource, right.verb, right.name, HOME)
+            yield roles.bind(
+                role, {'apiGroup': roles.API_GROUP, 'kind': 'User', 'name': self.user})
 
 
 async def confine(

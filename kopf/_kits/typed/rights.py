@@ -126,6 +126,10 @@ class Right:
             return f"{text} in the operator's namespace"
         return text if self.namespace is None else f"{text} in {self.namespace!r}"
 
+    def move_to(self, home: str) -> 'Right':
+        """Name the namespace that the operator is in, if that is the namespace of the right."""
+        return self if self.namespace != '' else dataclasses.replace(self, namespace=home)
+
     def covers(self, other: 'Right') -> bool:
         """Whether this right includes the other one. Any namespace can be that of the operator."""
         part = other.resource.partition('/')[2]

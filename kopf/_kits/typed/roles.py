@@ -9,7 +9,8 @@ import yaml
 
 from kopf._kits.typed.rights import Right
 
-API_VERSION = 'rbac.authorization.k8s.io/v1'
+API_GROUP = 'rbac.authorization.k8s.io'
+API_VERSION = f'{API_GROUP}/v1'
 
 VERBS = ('get', 'list', 'watch', 'create', 'update', 'patch', 'delete')
 """The usual verbs, in the order in which they are shown."""
@@ -38,12 +39,27 @@ def make_roles(rights: Iterable[Right], name: str) -> list[dict[str, Any]]:
         for namespace in sorted(places, key=lambda place: (place is not None, place or ''))]
 
 
-def dump(rights: Iterable[Right], sources: Sequence[str]) -> str:
-    """Make the YAML of the roles, which are named after the first file or module of handlers."""
-    name = f"kopf-{pathlib.PurePath(sources[0]).name.removesuffix('.py').rpartition('.')[2]}"
-    return yaml.safe_dump_all(
-        make_roles(rights, name.lower().replace('_', '-')), sort_keys=False,
-        default_flow_style=None)
+def bind(role: Mapping[str, Any], subject: Mapping[str, Any]) -> dict[str, Any]:
+    """Make the binding of a role to a subject, with the name and the namespace of the role."""
+    return {
+        'apiVersion': API_VERSION,
+        'kind': f'{role["kind"]}Binding',
+        'metadata': {**role['metadata']},
+        'roleRef': {
+            'apiGroup': API_GROUP, 'kind': role['kind'], 'name': role['metadata']['name']},
+        'subjects': [subject],
+    }
+
+
+def make_name(sources: Sequence[str]) -> str:
+    """Make a name for an operator, after the first of its files or modules."""
+    name = pathlib.PurePath(sources[0]).name.removesuffix('.py').rpartition('.')[2]
+    return f"kopf-{name.lower().replace('_', '-')}"
+
+
+def dump(objs: Iterable[Mapping[str, Any]]) -> str:
+    """Make the YAML of objects, in the order of their fields."""
+    return yaml.safe_dump_all(objs, sort_keys=False, default_flow_style=None)
 
 
 def _make_rules(rights: Iterable[Right]) -> list[dict[str, Any]]:
