@@ -127,7 +127,7 @@ class _Making:
             raise ManifestError(
                 "Without metrics, there is nothing to monitor: add "
                 "--metrics=http://0.0.0.0:8080/metrics, or omit --pod-monitor.")
-        self._webhooks = self._find_port() if [*registry._webhooks] else None
+        self._webhooks = self._find_port() if [*registry._webhooks, *registry._converters] else None
 
     @property
     def _is_shared(self) -> bool:

@@ -4,7 +4,7 @@ Conversions: the objects of one version as those of another, by the webhook of t
 What is read and written is synchronous, so it cannot wait for a webhook. Where a conversion is not
 known, `convert` raises `Pending`; then the webhook is called, and the operation is repeated.
 """
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from kopf._kits.sandbox import encoding, objects
@@ -59,8 +59,8 @@ class Conversions:
 
     async def _convert(self, pending: Pending) -> None:
         kind = pending.kind
-        failed = (f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind} "
-                  f"failed: ")
+        whose = f"conversion webhook for {pending.objs[0]['apiVersion']}, Kind={kind.kind}"
+        failed = f"{whose} failed: "
         uid = self._cluster.new_uid()
         review = {'kind': 'ConversionReview', 'apiVersion': API_VERSION, 'request': {
             'uid': uid, 'desiredAPIVersion': kind.api_version, 'objects': list(pending.objs)}}
@@ -69,38 +69,39 @@ class Conversions:
         try:
             url, context = webhook.url(self._cluster), webhook.context
             body = await self._caller.post(url, review, context=context, timeout=TIMEOUT)
-            response = (encoding.decode(body) or {}).get('response') or {}
-        except (Unreachable, encoding.DecodingError, AttributeError) as e:
+            answer = encoding.decode(body)
+        except (Unreachable, encoding.DecodingError) as e:
             raise InternalError(f"{failed}{e}") from None
-        result = response.get('result') or {}
+        match answer:
+            case {'response': dict(response)}:
+                pass
+            case _:
+                raise InternalError(f"{failed}no proper ConversionReview is in the response")
+        result = response.get('result')
+        result = result if isinstance(result, dict) else {}
         if response.get('uid') != uid:
             raise InternalError(f'{failed}expected response.uid="{uid}"')
         if result.get('status') != 'Success':
             raise InternalError(f"{failed}{result.get('message') or 'no message'}")
-        made = response.get('convertedObjects') or []
+        made = response.get('convertedObjects')
+        made = made if isinstance(made, list) else []
         if len(made) != len(pending.objs):
-            raise InternalError(f"{failed}webhook returned {len(made)} objects, expected "
-                                f"{len(pending.objs)}")
+            raise InternalError(
+                f"{whose} returned {len(made)} objects, expected {len(pending.objs)}")
         known = objects.known_var.get()
         assert known is not None
         for obj, converted in zip(pending.objs, made, strict=True):
             if why := _find_fault(obj, converted, kind):
-                raise InternalError(f"{failed}{why}")
+                raise InternalError(f"{whose} returned invalid {why}")
             known[kind.api_version, objects.identify(obj)] = converted
 
 
 def _find_fault(obj: Obj, converted: Any, kind: Kind) -> str | None:
     if not isinstance(converted, dict) or not isinstance(converted.get('metadata'), dict):
-        return "invalid converted object: it is none, or has no metadata"
+        return "converted object: it is none, or has no metadata"
     if converted.get('apiVersion') != kind.api_version or converted.get('kind') != kind.kind:
-        return (f"invalid converted object: invalid groupVersion, expected {kind.api_version}, "
-                f"got {converted.get('apiVersion')}")
-    changed = sorted(_iter_fixed(obj['metadata'], converted['metadata']))
-    if changed:
-        return f"invalid metadata: {', '.join(changed)} must not be changed"
-    return None
-
-
-def _iter_fixed(one: Obj, two: Obj) -> Iterable[str]:
-    return (key for key in {**one, **two}
-            if key not in ('labels', 'annotations') and one.get(key) != two.get(key))
+        return (f"converted object: invalid groupVersion, expected {kind.api_version}, got "
+                f"{converted.get('apiVersion')}")
+    old, new = obj['metadata'], converted['metadata']
+    changed = [key for key in ('name', 'namespace', 'uid') if old.get(key) != new.get(key)]
+    return f"metadata: {', '.join(changed)} must not be changed" if changed else None

@@ -169,6 +169,10 @@ class _Granting:
                 _, resource = configurations.CONFIGURATIONS[reason]
                 yield from self._use('webhook_creation', resource)
                 yield from self._use('webhooks', resource, name=managed)
+        for name in self._registry._converters:
+            yield from self._use('converted', discovery.CRDS)
+            if managed is not None:
+                yield from self._use('conversions', discovery.CRDS, name=name)
 
     def _iter_observation(self) -> Iterator[Right]:
         """Find what is needed to follow the resources and the namespaces of the cluster."""

@@ -230,6 +230,8 @@ async def publish(
             report = check(definitions, options, existing=existing, minor=minor)
             if not options.apply or report.code:
                 return report
+            for definition in definitions:
+                await _check_storage(client, definition)
             lines = [str(finding) for definition in definitions if options.kubernetes != minor
                      for finding in enforcement.find_unenforced(definition, minor)]
             lines += [await _apply(client, enforcement.remove_ignored(definition, minor))
@@ -267,6 +269,25 @@ async def _fetch(client: api.Client, name: str) -> Definition | None:
         found: Definition = await client.request('GET', f'{DEFINITIONS.get_url()}/{name}')
         return found
     return None
+
+
+async def _check_storage(client: api.Client, definition: Definition) -> None:
+    """
+    Check that objects are converted before they are stored in another version.
+
+    Without conversion, they would be stored in the new version with the fields of the former one.
+    """
+    name, versions = definition['metadata']['name'], definition['spec']['versions']
+    found = await _fetch(client, name) if len(versions) > 1 else None
+    if found is None or found['spec'].get('conversion', {}).get('strategy', 'None') != 'None':
+        return
+    old, new = (next((version for version in each['spec']['versions'] if version['storage']), {})
+                for each in (found, definition))
+    if old.get('name') != new.get('name') and old.get('schema') != new.get('schema'):
+        raise commanding.CommandError(
+            f"{name} cannot be stored as {new.get('name')} before its objects are converted: the "
+            f"strategy of its conversion is None. Keep storage=True for {old.get('name')} until "
+            f"the operator with kopf.convert runs, then apply the definition again.")
 
 
 async def _apply(client: api.Client, definition: Definition) -> str:

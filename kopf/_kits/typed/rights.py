@@ -93,6 +93,13 @@ FEATURES: Mapping[str, Feature] = {
         "keep the webhook configurations up to date", "the same",
         'validatingwebhookconfigurations.admissionregistration.k8s.io', ('patch',), Place.CLUSTER,
         named=True),
+    'conversions': Feature(
+        "let the API server convert objects",
+        "`kopf.convert`, `kopf.on.convert` with `settings.admission.managed`",
+        'customresourcedefinitions.apiextensions.k8s.io', ('patch',), Place.CLUSTER, named=True),
+    'converted': Feature(
+        "wait until the API server converts objects", "`kopf.convert`, `kopf.on.convert`",
+        'customresourcedefinitions.apiextensions.k8s.io', ('list',), Place.CLUSTER),
     'definitions': Feature(
         "follow new and deleted resources",
         "resources that can be custom ones, unless `settings.scanning.disabled` is on",

@@ -1,5 +1,5 @@
 """
-Two versions of a kind for the tests, with all sorts of differences, and random objects of the newer one.
+Two versions of a kind for the tests, with all sorts of differences, and random objects.
 """
 import copy
 import random
