@@ -281,13 +281,14 @@ async def _check_storage(client: api.Client, definition: Definition) -> None:
     found = await _fetch(client, name) if len(versions) > 1 else None
     if found is None or found['spec'].get('conversion', {}).get('strategy', 'None') != 'None':
         return
-    old, new = (next((version for version in each['spec']['versions'] if version['storage']), {})
-                for each in (found, definition))
-    if old.get('name') != new.get('name') and old.get('schema') != new.get('schema'):
+    [old], [new] = (
+        [version for version in each['spec']['versions'] if version['storage']]
+        for each in (found, definition))
+    if old['name'] != new['name'] and old['schema'] != new['schema']:
         raise commanding.CommandError(
-            f"{name} cannot be stored as {new.get('name')} before its objects are converted: the "
-            f"strategy of its conversion is None. Keep storage=True for {old.get('name')} until "
-            f"the operator with kopf.convert runs, then apply the definition again.")
+            f"{name} cannot be stored as {new['name']} before its objects are converted: the "
+            f"strategy of its conversion is None. Keep storage=True for {old['name']} until the "
+            f"operator with kopf.convert runs, then apply the definition again.")
 
 
 async def _apply(client: api.Client, definition: Definition) -> str:

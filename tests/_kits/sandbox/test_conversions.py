@@ -14,7 +14,8 @@ DEFINITION = {
     'metadata': {'name': 'things.example.com'},
     'spec': {
         'group': 'example.com', 'scope': 'Namespaced',
-        'names': {'plural': 'things', 'kind': 'Thing', 'singular': 'thing', 'listKind': 'ThingList'},
+        'names': {'plural': 'things', 'kind': 'Thing', 'singular': 'thing',
+                  'listKind': 'ThingList'},
         'versions': [{
             'name': version, 'served': True, 'storage': version == 'v2',
             'subresources': {'status': {}},

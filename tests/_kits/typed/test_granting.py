@@ -114,6 +114,15 @@ def test_managed_webhooks_without_handlers_are_not_written(registry, settings, f
     assert find() == set()
 
 
+@pytest.mark.parametrize('managed', [None, 'name'])
+def test_conversions_are_written_to_the_definition_of_their_name(registry, settings, find, managed):
+    settings.admission.managed = managed
+    kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
+    group, plural = 'apiextensions.k8s.io', 'customresourcedefinitions'
+    written = rights(group, plural, 'patch', name='things.example.com') if managed else set()
+    assert find() == rights(group, plural, 'list') | written
+
+
 def test_reconcilers_may_do_with_their_children_what_they_must(registry, find):
     kopf.reconcile('bares', owns=['configmaps', 'deployments.apps'], registry=registry)(fn)
     verbs = 'list', 'watch', 'create', 'patch', 'delete'

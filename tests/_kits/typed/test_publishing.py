@@ -261,6 +261,27 @@ async def test_the_fields_of_others_are_not_taken_over():
             await publish_to(api, define_x(SHORT), apply=True)
 
 
+def define_versions(stored):
+    definition = define_x(LONG)
+    [version] = definition['spec']['versions']
+    old = {**version, 'name': 'v1alpha1', 'storage': stored == 'v1alpha1'}
+    old['schema'] = define_x(INTEGER)['spec']['versions'][0]['schema']
+    versions = [{**version, 'storage': stored == 'v1'}, old]
+    return {**definition, 'spec': {**definition['spec'], 'versions': versions}}
+
+
+@testing.virtual_time
+async def test_another_version_is_stored_only_if_objects_are_converted():
+    async with testing.open_api('sandbox') as api:
+        await publish_to(api, define_versions('v1alpha1'), apply=True)
+        with pytest.raises(commanding.CommandError, match=r"as v1 before .* are converted"):
+            await publish_to(api, define_versions('v1'), apply=True)
+        await api.client.patch('crds', 'things.example.com', {'spec': {'conversion': {
+            'strategy': 'Webhook', 'webhook': {
+                'conversionReviewVersions': ['v1'], 'clientConfig': {'url': 'https://127.0.0.1/'}}}}})
+        assert (await publish_to(api, define_versions('v1'), apply=True)).code == 0
+
+
 @testing.virtual_time
 async def test_refused_definitions_are_errors():
     async with testing.open_api('sandbox') as api:
