@@ -34,7 +34,7 @@ def load(path):
 
 
 OBJ, = load('obj.yaml')
-SWITCHING = ('13-admission',)
+SWITCHING = ('13-admission', '24-versions')
 """The examples whose startup handlers switch on what needs rights."""
 UNKNOWN = ('16-several-operators',)
 """The examples whose handlers are in registries of their own, which ``kopf rbac`` does not see."""
@@ -615,6 +615,27 @@ async def test_of_typed_kinds_the_api_checks_the_values_and_the_handlers_get_the
         assert info.value.status == 422
     await user.delete(kinds['caches'], 'hello')
     await user.wait_collected(DEPLOYMENTS, 'hello')
+
+
+# 24-versions
+
+async def test_versions_have_tests(check):
+    output = await check('24-versions')
+    assert '3 passed in ' in output
+
+
+async def test_of_versions_the_handlers_know_one_and_users_another(run, user, kinds):
+    archive, = load('24-versions/obj.yaml')
+    op = run('24-versions')
+    await op.wait_for(r"Starting the watch-stream for archives\.v1\.example\.com")  # now converted
+    await user.apply(archive)
+    await op.wait_for("hello has 5G for ann")
+    old = Kind('example.com', 'v1alpha1', 'archives', 'Archive')
+    await user.patch(kinds['archives'], 'hello', {'spec': {'owners': ['ann', 'bob']}})
+    await user.patch(old, 'hello', {'spec': {'sizeGb': 7}})
+    await op.wait_for("Resized from 5G to 7G")
+    obj = await user.get(kinds['archives'], 'hello')
+    assert obj['spec'] == {'size': '7G', 'owners': ['ann', 'bob']}
 
 
 # 20-reconcile

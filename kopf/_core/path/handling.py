@@ -155,6 +155,8 @@ class Handling:
             cycle = recording.restore(
                 self.handlers.changing, body=self.view.body, settings=env.settings,
                 now=self._now)
+            if cycle is not None and self.view.is_outdated:
+                cycle = cycle._replace(base=None, divergent=None)  # of another version
         if cycle is None and item.brake is not None and item.brake.essence != self.view.essence:
             item.slow_down(None)  # others have changed the object
         item.proceed(cycle)

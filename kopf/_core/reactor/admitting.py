@@ -82,9 +82,9 @@ class Admission:
         if self._directory.webhooks or self._registry._converters:
             if self._settings.server is None:
                 ids = [repr(webhook.sample.id) for webhook in self._directory.webhooks]
-                what = "Admission handlers need" if ids else "Conversions between versions need"
+                what = "Admission handlers" if ids else "Conversions between versions"
                 raise activities.ActivityError(
-                    f"{what} a server or a tunnel, but none is configured: set "
+                    f"{what} need a server or a tunnel, but none is configured: set "
                     f"settings.admission.server in a startup handler, e.g. to "
                     f"kopf.WebhookServer(...). "
                     f"{'The handlers' if ids else 'The definitions'}: "

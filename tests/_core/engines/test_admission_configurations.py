@@ -481,3 +481,45 @@ async def test_loss_of_the_lease_is_no_failure_of_the_management(client, manager
     await until(lambda: client.get(V))
     task.cancel()
     await asyncio.wait([task])
+
+
+# Conversions.
+
+CRD = '/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.example.com'
+CONVERTED = {'things.example.com': [{'url': 'https://x/convert/things.example.com'}]}
+
+
+async def test_conversions_are_written_to_the_definition(client, manager):
+    client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {'scope': 'Cluster', 'conversion': {
+        'strategy': 'Webhook', 'webhook': {'clientConfig': {'service': {'name': 'former'}}}}}}
+    await manager.write(CONVERTED)
+    assert client.objects[CRD]['spec'] == {'scope': 'Cluster', 'conversion': {
+        'strategy': 'Webhook', 'webhook': {
+            'clientConfig': CONVERTED['things.example.com'][0],
+            'conversionReviewVersions': ['v1']}}}
+    client.requests.clear()
+    await manager.write(CONVERTED)
+    assert client.requests == []
+
+
+async def test_definitions_that_do_not_exist_yet_are_tried_again(client, manager):
+    await manager.write(CONVERTED)
+    client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {}}
+    await manager.write(CONVERTED)
+    assert client.objects[CRD]['spec']['conversion']['strategy'] == 'Webhook'
+
+
+async def test_conversions_are_left_in_the_cluster(client, manager):
+    client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {}}
+    await manager.write({**CONVERTED, 'validate': [{'name': 'x'}]})
+    before = client.objects[CRD]
+    await manager.clean({})
+    assert client.objects[CRD] == before
+    assert client.get(V) == []
+
+
+async def test_without_rights_conversions_fail(client, manager):
+    client.objects[CRD] = {'metadata': {'name': 'x'}, 'spec': {}}
+    client.faults = [errors.APIForbiddenError("no", status=403)]
+    with pytest.raises(errors.APIForbiddenError):
+        await manager.write(CONVERTED)

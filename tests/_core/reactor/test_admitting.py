@@ -136,3 +136,43 @@ async def test_what_threads_want_in_a_later_term_than_that_of_the_review_is_not_
     await server.review(client.api.objects['obj'])
     assert written == [False, True]
     await admission.stop(loop.time() + 1)
+
+
+async def test_conversions_are_answered_and_need_no_admission_handlers(insights, registry):
+    registry = kopf.OperatorRegistry()
+    kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
+    kopf.on.convert('things.example.com', 'v2', 'v1', registry=registry)(lambda obj: None)
+    settings, server = kopf.OperatorSettings(), Server()
+    settings.admission.server, settings.admission.managed = server, 'auto.test'
+    env = saving.Environment(
+        client=Client(Api(), settings), settings=settings, clock=Clock(), indices={},
+        memo=kopf.Memo())
+    admission = Admission(env=env, registry=registry, insights=insights, find=lambda *_: None)
+    admission.start()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    response = await server.fn({
+        'apiVersion': 'apiextensions.k8s.io/v1', 'kind': 'ConversionReview', 'request': {
+            'uid': 'u', 'desiredAPIVersion': 'example.com/v2', 'objects': [
+                {'apiVersion': 'example.com/v1', 'kind': 'Thing'}]}},
+        webhook='convert/things.example.com')
+    [made] = response['response']['convertedObjects']
+    assert made['apiVersion'] == 'example.com/v2'
+    insights.set_resources([RESOURCE])
+    assert admission._describe() == {
+        'things.example.com': [{'url': 'https://localhost/convert/things.example.com'}],
+        'validate': [], 'mutate': []}
+    await admission.stop(asyncio.get_running_loop().time() + 1)
+    settings.execution.executor.shutdown()
+
+
+async def test_conversions_without_a_server_are_an_error(insights):
+    registry, settings = kopf.OperatorRegistry(), kopf.OperatorSettings()
+    kopf.on.convert('things.example.com', 'v1', 'v2', registry=registry)(lambda obj: None)
+    env = saving.Environment(
+        client=Client(Api(), settings), settings=settings, clock=Clock(), indices={},
+        memo=kopf.Memo())
+    admission = Admission(env=env, registry=registry, insights=insights, find=lambda *_: None)
+    with pytest.raises(ActivityError, match=r"^Conversions .* need a server .*things.example"):
+        admission.start()
+    settings.execution.executor.shutdown()

@@ -1,9 +1,9 @@
 """
 Conversions: the requests of API servers for objects in other versions, and their responses.
 
-See "Webhook conversion" in the documentation of Kubernetes for the protocol: the order and number
-of objects, and their metadata apart from labels and annotations, stay as they are. If one object
-fails, all do.
+The protocol is that of "Webhook conversion" in the documentation of Kubernetes: the order and the
+number of the objects stay as they are, and so do their metadata apart from labels and annotations.
+If one object fails, all do.
 """
 from collections.abc import Collection, Mapping
 from typing import Any, cast
