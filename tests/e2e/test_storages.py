@@ -267,7 +267,7 @@ async def test_progress_can_be_moved_in_the_middle_of_handling(
     @kopf.on.create(*kind.selector, id='fn')
     def fn(retry, **_):
         journal.append(retry)
-        raise kopf.TemporaryError("again!", delay=0.5) if retry < 2 else None
+        raise kopf.TemporaryError("again!", delay=0.5 if retry == 0 else 600)
 
     old = kopf.StatusProgressStorage(field='status.old')
     new = kopf.AnnotationsProgressStorage(prefix='new.example.com')
