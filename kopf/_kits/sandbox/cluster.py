@@ -72,6 +72,10 @@ class Cluster:
         return self.store.remove(
             stored_resource(kind), key, lambda o: objects.encode_object(stored, o), last)
 
+    def is_current(self, kind: Kind, entry: Entry) -> bool:
+        """Whether the object is stored in what is the storage version now."""
+        return entry.raw.startswith(self._stored_kind(kind).prefix)
+
     def _stored_kind(self, kind: Kind) -> Kind:
         resource = stored_resource(kind)
         is_stored = resource == kind.resource and kind.storage_version == kind.version
