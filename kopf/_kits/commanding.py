@@ -120,7 +120,7 @@ async def find_namespaces(
         patterns: Collection[references.NamespacePattern],
 ) -> Sequence[references.Namespace]:
     """
-    Find the namespaces that match any of the patterns; only None, the whole cluster, if clusterwide.
+    Find the namespaces that match any of the patterns; clusterwide, only None: the whole cluster.
 
     :raises CommandError: if there are none.
     """
