@@ -241,8 +241,8 @@ def test_it_is_refused_while_a_lease_is_renewed(release, lines, labels):
             await prepare(api, 'a')
             await hold(api, name='any', labels=labels)
             renewing = asyncio.create_task(renew(api))
-            with pytest.raises(commanding.CommandError, match="operator runs: the Lease default/any "
-                                                              "is held by 'pod'"):
+            with pytest.raises(commanding.CommandError,
+                               match="operator runs: the Lease default/any is held by 'pod'"):
                 await release(api, lease='kopf-operator' if labels else 'any')
             assert await get_finalizers(api) == {'a': [FINALIZER]}
             assert await release(api, lease='kopf-operator' if labels else 'any', force=True)
@@ -326,7 +326,7 @@ async def test_several_kinds_are_released(release, lines):
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a')
         await api.client.create({**GLOBE, 'metadata': {'name': 'b', 'finalizers': [FINALIZER]}})
-        with pytest.raises(commanding.CommandError, match="globes.v1.example.com is cluster-scoped"):
+        with pytest.raises(commanding.CommandError, match="globes.* is cluster-scoped"):
             await release(api, 'things', 'globes', clusterwide=False, namespaces=['default'])
         assert await release(api, 'things', 'globes')
         assert 'finalizers' not in (await api.client.get('globes', 'b'))['metadata']
