@@ -399,6 +399,29 @@ def test_versions_are_not_stored_any_more_when_somebody_says_so(api, make_crd, f
     assert api.put(path, crd).ok['status']['storedVersions'] == ['v2']
 
 
+def test_an_unchanged_object_is_refused_only_by_rules_about_its_former_state(
+        api, make_crd, fresh, ns):
+    crd = make_crd('toys', version('v1'))
+    path, definition = fresh.path('toys', namespace=ns), f"{fresh.crds}/{crd['metadata']['name']}"
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one', a=9, b=[9])).status == 201)
+
+    def change(rule):
+        size = {'type': 'integer', 'x-kubernetes-validations': [{'rule': rule}]}
+        schema = {'type': 'object', 'properties': {
+            'a': size, 'b': {'type': 'array', 'maxItems': 9, 'items': {
+                'type': 'integer', 'x-kubernetes-validations': [{'rule': 'self < 5'}]}}}}
+        crd = api.get(definition).ok
+        crd['spec']['versions'] = [version('v1', schema)]
+        api.put(definition, crd).ok
+
+    change('self < 5')
+    api.wait(path, lambda _: api.patch(f'{path}/one', {'a': 8}, MERGE).status == 422)
+    assert api.patch(f'{path}/one', {'metadata': {}}, MERGE).ok
+    change('oldSelf < 5')
+    api.wait(path, lambda _: api.patch(f'{path}/one', {'metadata': {}}, MERGE).causes == [
+        ('FieldValueInvalid', 'a')])
+
+
 def test_a_change_of_the_schema_counts_at_once(api, make_crd, fresh, ns):
     strict = {'type': 'object', 'properties': {'a': {'type': 'integer'}}}
     crd = make_crd('toys', version('v1', strict))
