@@ -131,7 +131,7 @@ async def test_objects_that_are_invalid_now_are_named(kube, kind, minor, migrate
     code, output = await migrate()
     assert code == 1
     assert f"{kind.kind.lower()} default/obj49: " in output
-    assert ": 1 objects could not be written." in output
+    assert ": 1 not written." in output
     assert await get_stored(kube, kind) == ['v1', 'v2']
     await kube.delete(kind, 'obj49')
     code, output = await migrate()

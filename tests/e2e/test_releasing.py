@@ -117,7 +117,7 @@ async def test_objects_that_are_being_deleted_vanish_only_if_asked_for(kube, kin
     await kube.delete(kind, 'obj1')
     code, output = await release()
     assert code == 1
-    assert "Error: 1 objects are being deleted: default/obj1." in output
+    assert "Error: Being deleted: 1 (default/obj1). " in output
     assert (await release('--dry-run', '--deleting'))[0] == 0
     assert set(map(tuple, (await get_finalizers(kube, kind)).values())) == {(FINALIZER,)}
     assert (await release('--deleting'))[0] == 0

@@ -94,8 +94,8 @@ class _Migration:
             for failure in failures:
                 self._say(failure)
             if failures:
-                self._say(f"{self._name}: {len(failures)} objects could not be written. Correct or "
-                          f"delete them, and run the command again.")
+                self._say(f"{self._name}: {len(failures)} not written. Correct or delete these "
+                          f"objects, and run the command again.")
                 return False
         await self._forget(definition, storage)
         self._say(f"{self._name}: all objects are stored in {storage} now.")

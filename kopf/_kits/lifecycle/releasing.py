@@ -18,14 +18,12 @@ from kopf._core.engines.peering import judging, records
 from kopf._core.engines.reconciling import hub
 from kopf._core.engines.sharding import rosters
 from kopf._core.intents import registries
+from kopf._core.reactor.watches import discovery
 from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
 
 PAUSES = (0, 0.1, 0.2, 0.5, 1, 2)
 """The pauses (seconds) before each attempt to write an object that others write, too."""
-
-MAX_NAMED = 5
-"""How many names an error lists at most."""
 
 _Key = tuple[Any, Any]
 """The namespace and the name of a Lease."""
@@ -93,7 +91,7 @@ async def release(
     """
     Release all objects of the kinds, in the namespaces or in the whole cluster.
 
-    Whether nothing is left is returned, but for a dry run. ``say`` gets what is done, and what is
+    Whether nothing is left is returned; true for a dry run. ``say`` gets what is done, and what is
     left and why.
 
     :raises CommandError: if there are no such kinds or namespaces; if the operator runs, or objects
@@ -131,10 +129,10 @@ class _Releasing:
     async def run(self, resources: Collection[references.Resource]) -> bool:
         found = {resource: await self._find(resource) for resource in resources}
         for resource, held in found.items():
-            self.say(f"{resource}: {len(held)} objects to release.")
+            self.say(f"{resource}: {len(held)} to release.")
             if children := sum(item.has_children for item in held.values()):
-                self.say(f"{resource}: {children} of them have owned resources that Kubernetes does"
-                         f" not delete with them (the finalizer {hub.FINALIZER}). These will stay.")
+                self.say(f"{resource}: {children} with the finalizer {hub.FINALIZER}. Their owned "
+                         f"resources in other namespaces will stay.")
         if deleting := [item for held in found.values() for item in held.values()
                         if item.is_deleting]:
             self._warn_of_deleting(deleting)
@@ -144,10 +142,9 @@ class _Releasing:
         return all([await self._release(resource, held) for resource, held in found.items()])
 
     def _warn_of_deleting(self, deleting: Sequence[Held]) -> None:
-        names = ', '.join(map(str, deleting[:MAX_NAMED])) + (
-            ', …' if len(deleting) > MAX_NAMED else '')
-        text = (f"{len(deleting)} objects are being deleted: {names}. When they are released, they "
-                f"vanish, and their deletion handlers are never called.")
+        names = discovery.enumerate_names(map(str, deleting))
+        text = (f"Being deleted: {len(deleting)} ({names}). "
+                f"When they are released, they vanish, and no deletion handlers are called.")
         if self.options.deleting:
             self.say(text)
         else:
@@ -173,7 +170,7 @@ class _Releasing:
         return found
 
     async def _release(self, resource: references.Resource, held: Mapping[str, Held]) -> bool:
-        progress, reasons = sweeping.Progress(f"{resource}", len(held)), dict[str, str]()
+        progress, reasons = sweeping.Progress(str(resource), len(held)), dict[str, str]()
 
         async def attempt(uid: str) -> None:
             reason = await self._release_one(resource, held[uid])

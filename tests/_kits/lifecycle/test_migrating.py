@@ -132,7 +132,7 @@ async def test_refused_objects_are_named_and_nothing_is_forgotten(migrate, lines
         assert not await migrate(api)
         assert await get_stored(api) == ['v1', 'v2']
         assert lines[1].startswith("thing default/x1: ")
-        assert lines[2].startswith("things.example.com: 1 objects could not be written. ")
+        assert lines[2].startswith("things.example.com: 1 not written. ")
         api.sandbox.faults.remove(fault)
         assert await migrate(api)
         assert await get_stored(api) == ['v2']

@@ -67,7 +67,7 @@ async def test_finalizers_of_others_stay(release, lines):
         assert await release(api)
         others = ['example.com/x', 'example.com/y']
         assert await get_finalizers(api) == {'a': others, 'b': others, 'c': others[:1]}
-    assert lines == ["things.v1.example.com: 2 objects to release.",
+    assert lines == ["things.v1.example.com: 2 to release.",
                      "things.v1.example.com: 2 released, 0 left."]
 
 
@@ -87,7 +87,7 @@ async def test_owned_resources_that_stay_are_reported(release, lines):
         await prepare(api, 'a', finalizers=['kopf.dev/children'])
         assert await release(api)
         assert await get_finalizers(api) == {'a': []}
-    assert lines[1].startswith("things.v1.example.com: 1 of them have owned resources that ")
+    assert lines[1].startswith("things.v1.example.com: 1 with the finalizer kopf.dev/children. ")
 
 
 @testing.virtual_time
@@ -203,12 +203,12 @@ async def test_objects_that_are_being_deleted_need_an_option(release, lines):
     async with testing.open_api('sandbox') as api:
         await prepare(api, 'a', 'b')
         await api.client.delete('things', 'a')
-        with pytest.raises(commanding.CommandError, match="1 objects are being deleted: default/a"):
+        with pytest.raises(commanding.CommandError, match=r"Being deleted: 1 \(default/a\)"):
             await release(api, force=True)
         assert await get_finalizers(api) == {'a': [FINALIZER], 'b': [FINALIZER]}
         assert await release(api, deleting=True)
         assert await get_finalizers(api) == {'b': []}
-    assert any(line.startswith("1 objects are being deleted: default/a.") for line in lines)
+    assert any(line.startswith("Being deleted: 1 (default/a). ") for line in lines)
 
 
 @testing.virtual_time
@@ -220,8 +220,8 @@ async def test_a_dry_run_writes_nothing(release, lines):
         before = await api.client.list('things')
         assert await release(api, dry_run=True)
         assert await api.client.list('things') == before
-    assert lines[1] == "things.v1.example.com: 2 objects to release."
-    assert lines[2].startswith("It would be refused: 1 objects are being deleted: default/a.")
+    assert lines[1] == "things.v1.example.com: 2 to release."
+    assert lines[2].startswith("It would be refused: Being deleted: 1 (default/a). ")
     assert lines[3] == "Nothing is written, as it is a dry run."
 
 
@@ -267,7 +267,7 @@ def test_other_leases_do_not_matter(release, lines, options):
             await hold(api, **options)
             assert await release(api)
     act()
-    assert lines[0] == "things.v1.example.com: 1 objects to release."
+    assert lines[0] == "things.v1.example.com: 1 to release."
 
 
 @testing.virtual_time
