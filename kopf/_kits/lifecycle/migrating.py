@@ -7,7 +7,7 @@ removed from the definition. It can be killed at any moment: the next run writes
 """
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import tasks
@@ -79,25 +79,35 @@ class _Migration:
         self._resource = resource
         self._say = say
         self._name = f'{resource.plural}.{resource.group}'
+        self._migration = f'kopf-{self._name}'
 
     async def run(self, served: frozenset[references.Resource]) -> bool:
         definition = await self._get_definition()
-        storage, stored = _get_storage(definition), definition['status']['storedVersions']
-        if stored == [storage]:
+        storage: str = next(
+            each['name'] for each in definition['spec']['versions'] if each['storage'])
+        stored: Sequence[str] = definition['status']['storedVersions']
+        migrations = next((each for each in served if each.preferred and (
+            (each.group, each.plural) == ('storagemigration.k8s.io', 'storageversionmigrations')
+        )), None)
+        was_killed = migrations is not None and await self._delete(migrations)
+        if stored == [storage] and not was_killed:
             self._say(f"{self._name}: all objects are stored in {storage} already.")
             return True
         self._say(f"{self._name}: objects are stored in {', '.join(stored)}. All are written in "
                   f"{storage} now.")
         await asyncio.sleep(SETTLING)
-        if not await self._delegate(served):
+        if migrations is None or not await self._delegate(migrations):
+            # Kubernetes 1.36 forgets the other versions itself, even if its migration has failed.
+            await self._record(definition, stored)
             failures = await self._rewrite(storage, served)
             for failure in failures:
                 self._say(failure)
             if failures:
+                await self._record(definition, stored)
                 self._say(f"{self._name}: {len(failures)} not written. Correct or delete these "
                           f"objects, and run the command again.")
                 return False
-        await self._forget(definition, storage)
+        await self._record(definition, [storage])
         self._say(f"{self._name}: all objects are stored in {storage} now.")
         return True
 
@@ -111,35 +121,28 @@ class _Migration:
                 f"cannot be migrated. Name a custom resource.") from None
         return found
 
-    async def _delegate(self, served: frozenset[references.Resource]) -> bool:
+    async def _delegate(self, migrations: references.Resource) -> bool:
         """Let the cluster migrate the objects, and return whether it has done so."""
-        migrations = next(
-            (each for each in served if each.group == 'storagemigration.k8s.io'
-             and each.plural == 'storageversionmigrations' and each.preferred), None)
-        if migrations is None:
-            return False
-        name = f'kopf-{self._name}'
         target = {'group': self._resource.group, 'resource': self._resource.plural}
         if migrations.version == 'v1alpha1':
             target['version'] = self._resource.version
-        await self._delete(migrations, name)  # of a run that was killed
         try:
             await self._client.request('POST', migrations.get_url(), body=json.dumps({
                 'apiVersion': migrations.api_version, 'kind': migrations.kind,
-                'metadata': {'name': name}, 'spec': {'resource': target}}).encode())
-            if await self._wait(migrations, name):
+                'metadata': {'name': self._migration}, 'spec': {'resource': target}}).encode())
+            if await self._wait(migrations):
                 return True
         except errors.APIClientError as e:
             self._say(f"{self._name}: the cluster does not migrate the objects: {e}")
         finally:
-            await self._delete(migrations, name)
+            await self._delete(migrations)
         self._say(f"{self._name}: the objects are written one by one instead.")
         return False
 
-    async def _wait(self, migrations: references.Resource, name: str) -> bool:
+    async def _wait(self, migrations: references.Resource) -> bool:
         waited, limit = 0.0, STARTING
         while waited < limit:
-            raw = await self._client.request('GET', migrations.get_url(name=name))
+            raw = await self._client.request('GET', migrations.get_url(name=self._migration))
             conditions = {each['type'] for each in (raw.get('status') or {}).get('conditions') or ()
                           if each['status'] == 'True'}
             if conditions & {'Succeeded', 'Failed'}:
@@ -149,11 +152,13 @@ class _Migration:
             waited += POLLING
         return False
 
-    async def _delete(self, migrations: references.Resource, name: str) -> None:
+    async def _delete(self, migrations: references.Resource) -> bool:
+        """Delete the migration, and return whether there was one."""
         try:
-            await self._client.request('DELETE', migrations.get_url(name=name))
+            await self._client.request('DELETE', migrations.get_url(name=self._migration))
         except errors.APIClientError:
-            pass  # it is gone; or there are no rights, and so it was not created
+            return False  # there are no rights, perhaps, and so it was not created
+        return True
 
     async def _rewrite(
             self, storage: str, served: frozenset[references.Resource],
@@ -194,26 +199,24 @@ class _Migration:
             return f"{resource.singular or resource.plural} {name}: {e}"
         return None
 
-    async def _forget(self, former: Mapping[str, Any], storage: str) -> None:
-        """Forget the other versions, if objects cannot have been stored in them meanwhile."""
+    async def _record(self, former: Mapping[str, Any], versions: Sequence[str]) -> None:
+        """Record the versions as the stored ones, if no other version was for storage meanwhile."""
         for _ in range(ATTEMPTS):
             definition = await self._get_definition()
             if any(definition['metadata'][key] != former['metadata'][key]
                    for key in ('uid', 'generation')):
                 raise commanding.CommandError(
                     f"The definition {self._name} has changed meanwhile. Run the command again.")
+            if definition['status']['storedVersions'] == versions:
+                return
             version = definition['metadata']['resourceVersion']
             try:
                 await patching.patch(
                     self._client, resource=CRDS, namespace=None, name=self._name,
                     payload={'metadata': {'resourceVersion': version},
-                             'status': {'storedVersions': [storage]}}, subresource='status')
+                             'status': {'storedVersions': versions}}, subresource='status')
                 return
             except errors.APIConflictError:
                 continue
         raise commanding.CommandError(
             f"Others change the definition {self._name} all the time. Run the command again.")
-
-
-def _get_storage(definition: Mapping[str, Any]) -> str:
-    return next(str(each['name']) for each in definition['spec']['versions'] if each['storage'])

@@ -274,3 +274,41 @@ async def test_without_the_right_to_ask_the_cluster_the_objects_are_written(migr
         assert await migrate(api)
         assert await get_stored(api) == ['v2']
     assert "the cluster does not migrate the objects: " in lines[1]
+
+
+@testing.virtual_time
+async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success(migrate, lines):
+    """As Kubernetes 1.36 does."""
+    async def forget(api):
+        while not (found := await api.client.list('storageversionmigrations')):
+            await asyncio.sleep(0.1)
+        await api.client.patch('customresourcedefinitions', NAME, {
+            'status': {'storedVersions': ['v2']}}, subresource='status')
+        await api.client.patch(
+            'storageversionmigrations', found[0]['metadata']['name'],
+            {'status': {'conditions': [{'type': 'Failed', 'status': 'True', **CONDITION}]}},
+            subresource='status')
+
+    async with testing.open_api('sandbox') as api:
+        await prepare(api)
+        await api.client.load(define_migrations('v1beta1'))
+        api.sandbox.faults.add(testing.Fault(
+            action='refuse', verb='patch', resource='things', name='x1', status=422))
+        forgetting = asyncio.create_task(forget(api))
+        assert not await migrate(api)
+        await forgetting
+        assert await get_stored(api) == ['v1', 'v2']
+
+
+@testing.virtual_time
+async def test_a_migration_by_the_cluster_that_was_begun_before_a_kill_proves_nothing(migrate):
+    async with testing.open_api('sandbox') as api:
+        await prepare(api)
+        await api.client.load(define_migrations('v1beta1'))
+        await api.client.create('storageversionmigrations', f'kopf-{NAME}')
+        await api.client.patch('customresourcedefinitions', NAME, {
+            'status': {'storedVersions': ['v2']}}, subresource='status')
+        before = await get_versions(api)
+        assert await migrate(api)
+        after = await get_versions(api)
+        assert [name for name in after if after[name] == before[name]] == []
