@@ -277,8 +277,15 @@ async def test_without_the_right_to_ask_the_cluster_the_objects_are_written(migr
 
 
 @testing.virtual_time
-async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success(migrate, lines):
-    """As Kubernetes 1.36 does."""
+async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success(
+        migrate, monkeypatch):
+    """As Kubernetes 1.36 does. They are kept before the first write: it could be the last one."""
+    original, seen = sweeping.write, []
+
+    async def write(client, *, resource, meta, changes):
+        seen.append(await get_stored(api))
+        await original(client, resource=resource, meta=meta, changes=changes)
+
     async def forget(api):
         while not (found := await api.client.list('storageversionmigrations')):
             await asyncio.sleep(0.1)
@@ -294,10 +301,12 @@ async def test_the_versions_are_kept_if_the_cluster_forgets_them_without_success
         await api.client.load(define_migrations('v1beta1'))
         api.sandbox.faults.add(testing.Fault(
             action='refuse', verb='patch', resource='things', name='x1', status=422))
+        monkeypatch.setattr(sweeping, 'write', write)
         forgetting = asyncio.create_task(forget(api))
         assert not await migrate(api)
         await forgetting
         assert await get_stored(api) == ['v1', 'v2']
+    assert seen == [['v1', 'v2']] * 3
 
 
 @testing.virtual_time
