@@ -148,12 +148,12 @@ async def test_no_handler_of_changes_is_called(kube, kind, operator, migrate):
         kube.patch(kind, f'obj{number}', {'metadata': {'labels': {'a': 'b'}}})
         for number in range(20)))
     await op.wait_for("update of", count=20)
-    await change_definition(kube, kind, lambda version: {
-        **version, 'storage': version['name'] == 'v2'})
-    await asyncio.gather(*(
+    await asyncio.gather(*(  # the last writes of the operator
         kube.wait_for(kind, f'obj{number}', lambda obj: '"a":"b"' in obj['metadata'][
             'annotations']['kopf.zalando.org/last-handled-configuration'])
         for number in range(20)))
+    await change_definition(kube, kind, lambda version: {
+        **version, 'storage': version['name'] == 'v2'})
     seen = len(op.find("event of"))
     code, output = await migrate()
     assert code == 0, output
