@@ -25,7 +25,7 @@ from click import shell_completion
 
 from kopf._cogs.aiokits import flags
 from kopf._cogs.clients import vaults
-from kopf._cogs.configs import configuration
+from kopf._cogs.configs import configuration, conventions
 from kopf._cogs.helpers import loaders, versions
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
@@ -781,6 +781,89 @@ def freeze(
 def resume(__controls: CLIControls, id: str | None, **where: Any) -> None:
     """Resume the operators of a peering that were frozen."""
     _change_peering(__controls, commanding.resume, identity=id, **where)
+
+
+@main.command(
+    cls=RunCommand, short_help="Release the objects of an operator, to uninstall it.")
+@logging_options
+@scope_options
+@helpscreens.option('--finalizer', metavar='NAME', show_default=True,
+                    default=configuration.PersistenceSettings.finalizer,
+                    help="Remove this finalizer, if the operator sets another one.")
+@helpscreens.option('--annotations', is_flag=True,
+                    help="Remove the annotations of the operator, too.")
+@helpscreens.option('--prefix', 'prefixes', multiple=True, metavar='NAME', show_default=True,
+                    default=[conventions.DEFAULT_PREFIX],
+                    help="Remove all annotations with this prefix. Can be repeated.")
+@helpscreens.option('--deleting', is_flag=True,
+                    help="Release also the objects that are being deleted: they vanish without "
+                         "their deletion handlers.")
+@helpscreens.option('--dry-run', is_flag=True, help="Write nothing, and show what would be done.")
+@helpscreens.option('--force', is_flag=True,
+                    help="Do not check whether the operator still runs.")
+@helpscreens.option('-P', '--peering', 'peering_name', metavar='NAME', section='Peering',
+                    default='default', show_default=True,
+                    help="The peering of the operator: nobody may be in it.")
+@helpscreens.option('--leader-elect', metavar='[=NAME]', section='Leadership', callback=name_lease,
+                    default=LEASE, show_default=True,
+                    help="The Lease or the sharding of the operator: nobody may hold it.")
+@click.argument('kinds', nargs=-1, required=True, metavar='KIND...')
+@click.make_pass_decorator(CLIControls, ensure=True)
+def release(
+        __controls: CLIControls,
+        kinds: Collection[str],
+        namespaces: Collection[str],
+        clusterwide: bool,
+        annotations: bool,
+        prefixes: Collection[str],
+        peering_name: str,
+        leader_elect: str | None,
+        **options: Any,
+) -> None:
+    """
+    Release all objects of the kinds: remove the finalizers of the operator, so that the objects can
+    be deleted when it is gone. Stop the operator first.
+
+    For example: kopf release --all-namespaces kopfexamples
+    """
+    if not clusterwide and not namespaces:
+        raise click.UsageError("Add --namespace or --all-namespaces.")
+    from kopf._kits.lifecycle import releasing  # only for this command
+
+    async def act() -> None:
+        is_done = await releasing.release(
+            kinds, releasing.Options(
+                prefixes=prefixes if annotations else (), peering=peering_name, lease=leader_elect,
+                **options),
+            say=click.echo, clusterwide=clusterwide, namespaces=namespaces,
+            registry=__controls.registry, settings=__controls.settings, vault=__controls.vault)
+        if not is_done:
+            raise click.exceptions.Exit(1)
+
+    _run_command(__controls, act())
+
+
+@main.command(
+    cls=helpscreens.SectionCommand, short_help="Store all objects in the present storage version.")
+@logging_options
+@click.argument('kind')
+@click.make_pass_decorator(CLIControls, ensure=True)
+def migrate(__controls: CLIControls, kind: str) -> None:
+    """
+    Store all objects of a custom resource in its present storage version, so that the other
+    versions can be removed from its definition.
+
+    For example: kopf migrate kopfexamples
+    """
+    from kopf._kits.lifecycle import migrating  # only for this command
+
+    async def act() -> None:
+        if not await migrating.migrate(
+                kind, say=click.echo, registry=__controls.registry, settings=__controls.settings,
+                vault=__controls.vault):
+            raise click.exceptions.Exit(1)
+
+    _run_command(__controls, act())
 
 
 def _change_peering(

@@ -20,7 +20,7 @@ from kopf._core.reactor import running
 
 COMMANDS = [
     'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',
-    'completion']
+    'release', 'migrate', 'completion']
 
 HANDLER = '''
 import kopf
@@ -198,7 +198,7 @@ def test_variable_named_after_an_option_has_the_effect_of_the_option(
 
     (tmp_path / 'file').touch()
     name = max(option.opts, key=len)
-    needed = ['x', 'y'] if command.name == 'explain' else []
+    needed = {'explain': ['x', 'y'], 'release': ['x'], 'migrate': ['x']}.get(command.name, [])
     needed += [f'{max(other.opts, key=len)}=5' for other in command.params
                if isinstance(other, click.Option) and other.required and other is not option]
     value = 'true' if option.is_flag else {
@@ -335,6 +335,17 @@ def test_failures_to_start_are_said_in_one_line(invoke, monkeypatch, error):
 ])
 def test_freezing_needs_to_know_whom_and_for_how_long(invoke, args):
     assert invoke(*args).exit_code == 2
+
+
+@pytest.mark.parametrize('args, message', [
+    (['release', '-A'], "Missing argument 'KIND...'"),
+    (['release', 'x'], "Add --namespace or --all-namespaces."),
+    (['migrate'], "Missing argument 'KIND'"),
+])
+def test_objects_to_write_must_be_named(invoke, args, message):
+    result = invoke(*args)
+    assert result.exit_code == 2
+    assert message in result.output
 
 
 def test_absent_files_are_said_in_one_line_by_the_process():

@@ -3,10 +3,12 @@ The commands ``kopf freeze`` and ``kopf resume``: pause the operators of a peeri
 
 ``kopf freeze`` writes a record into the peering objects, as an operator would do. The operators
 with the same or a lower priority pause until that record expires or is removed by ``kopf resume``.
+
+Other commands that talk to a cluster share the login, and find resources and namespaces as here.
 """
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
@@ -87,6 +89,52 @@ async def connect(
         await client.close()
 
 
+def find_resource(
+        kind: str, resources: frozenset[references.Resource],
+) -> references.Resource:
+    """
+    Find the resource that a user has named: by any name, also with the group and the version.
+
+    :raises CommandError: if there is no such resource, or there are several.
+    """
+    try:
+        selector = references.Selector(kind)
+    except TypeError as e:
+        raise CommandError(f"{kind!r} names no resource: {e}") from e
+    found = selector.select(resources)
+    if not found:
+        similar = selector.find_similar(resources)
+        hint = f" Did you mean {similar}?" if similar is not None else ''
+        raise CommandError(f"The cluster has no such resource as {kind!r}.{hint}")
+    if len({resource.group for resource in found}) > 1:
+        names = ', '.join(sorted(map(str, found)))
+        raise CommandError(f"{kind!r} is ambiguous. Use one of: {names}")
+    return min(found, key=str)
+
+
+async def find_namespaces(
+        client: api.Client,
+        *,
+        settings: configuration.OperatorSettings,
+        clusterwide: bool,
+        patterns: Collection[references.NamespacePattern],
+) -> Sequence[references.Namespace]:
+    """
+    Find the namespaces that match any of the patterns; clusterwide, only None: the whole cluster.
+
+    :raises CommandError: if there are none.
+    """
+    insights = discovery.Insights()
+    await discovery.observe_namespaces(
+        client=client, settings=settings, clusterwide=clusterwide, patterns=patterns,
+        insights=insights, logger=logger, once=True)
+    if not insights.namespaces:
+        raise CommandError(
+            f"No namespace matches {', '.join(map(repr, map(str, patterns)))}. Check the name: "
+            f"kubectl get namespaces")
+    return sorted(insights.namespaces, key=str)
+
+
 async def _change(
         name: str,
         changes: Mapping[str, Any],
@@ -117,15 +165,8 @@ async def _change(
             if not resources:
                 raise CommandError(
                     f"The cluster has no such kind as {kind}. Apply peering.yaml first.")
-            insights = discovery.Insights()
-            await discovery.observe_namespaces(
-                client=client, settings=settings, clusterwide=clusterwide, patterns=namespaces,
-                insights=insights, logger=logger, once=True)
-            if not insights.namespaces:
-                raise CommandError(
-                    f"No namespace matches {', '.join(map(repr, map(str, namespaces)))}, so there "
-                    f"is no peering to change. Check the name: kubectl get namespaces")
-            for namespace in sorted(insights.namespaces or (), key=str):
+            for namespace in await find_namespaces(
+                    client, settings=settings, clusterwide=clusterwide, patterns=namespaces):
                 changed = False
                 for resource in resources:
                     changed |= await patching.patch(

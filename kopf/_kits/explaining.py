@@ -43,7 +43,7 @@ async def explain(
             async with commanding.connect(
                     registry=registry, settings=settings, vault=vault) as (client, item):
                 resources = (await scanning.scan(client)).resources
-                resource = _find_resource(kind, resources)
+                resource = commanding.find_resource(kind, resources)
                 place = None if not resource.namespaced else references.NamespaceName(
                     namespace or item.default_namespace or 'default')
                 raw = await listing.find_object(
@@ -75,21 +75,3 @@ async def started(
         yield
     finally:
         await run(activity=causes.Activity.CLEANUP)
-
-
-def _find_resource(
-        kind: str, resources: frozenset[references.Resource],
-) -> references.Resource:
-    try:
-        selector = references.Selector(kind)
-    except TypeError as e:
-        raise commanding.CommandError(f"{kind!r} names no resource: {e}") from e
-    found = selector.select(resources)
-    if not found:
-        similar = selector.find_similar(resources)
-        hint = f" Did you mean {similar}?" if similar is not None else ''
-        raise commanding.CommandError(f"The cluster has no such resource as {kind!r}.{hint}")
-    if len({resource.group for resource in found}) > 1:
-        names = ', '.join(sorted(map(str, found)))
-        raise commanding.CommandError(f"{kind!r} is ambiguous. Use one of: {names}")
-    return min(found, key=str)

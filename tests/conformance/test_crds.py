@@ -364,6 +364,64 @@ def test_versions_are_preferred_by_their_stability(api, make_crd, fresh):
         'v11', 'v2', 'v1', 'v10beta1', 'v2alpha1']
 
 
+def test_an_unchanged_object_is_written_only_if_it_is_stored_in_a_former_version(
+        api, make_crd, fresh, ns):
+    crd = make_crd('toys', version('v1'), version('v2'))
+    path, definition = fresh.path('toys', namespace=ns), f"{fresh.crds}/{crd['metadata']['name']}"
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one')).status == 201)
+    made = api.get(f'{path}/one').ok
+
+    def write(obj):
+        guard = {key: obj['metadata'][key] for key in ('uid', 'resourceVersion')}
+        return api.patch(f'{path}/one', {'metadata': guard}, MERGE).ok
+
+    assert write(made) == made
+    crd = api.get(definition).ok
+    for item in crd['spec']['versions']:
+        item['storage'] = item['name'] == 'v2'
+    assert api.put(definition, crd).ok['status']['storedVersions'] == ['v1', 'v2']
+    api.wait(f'{path}/one', lambda _: write(made) != made)  # it takes a moment in a real API
+    written = api.get(f'{path}/one').ok
+    assert written['metadata'] == {
+        **made['metadata'], 'resourceVersion': written['metadata']['resourceVersion']}
+    assert write(written) == written
+
+
+def test_versions_are_not_stored_any_more_when_somebody_says_so(api, make_crd, fresh):
+    crd = make_crd('toys', version('v1'), version('v2'))
+    path = f"{fresh.crds}/{crd['metadata']['name']}"
+    for item in crd['spec']['versions']:
+        item['storage'] = item['name'] == 'v2'
+    api.put(path, {**api.get(path).ok, 'spec': crd['spec']}).ok
+    crd = api.patch(f'{path}/status', {'status': {'storedVersions': ['v2']}}, MERGE).ok
+    assert crd['status']['storedVersions'] == ['v2']
+    crd['spec']['versions'] = [item for item in crd['spec']['versions'] if item['name'] == 'v2']
+    assert api.put(path, crd).ok['status']['storedVersions'] == ['v2']
+
+
+def test_an_unchanged_object_is_refused_only_by_rules_about_its_former_state(
+        api, make_crd, fresh, ns):
+    crd = make_crd('toys', version('v1'))
+    path, definition = fresh.path('toys', namespace=ns), f"{fresh.crds}/{crd['metadata']['name']}"
+    api.wait(path, lambda _: api.post(path, fresh.make('toys', 'one', a=9, b=[9])).status == 201)
+
+    def change(rule):
+        size = {'type': 'integer', 'x-kubernetes-validations': [{'rule': rule}]}
+        schema = {'type': 'object', 'properties': {
+            'a': size, 'b': {'type': 'array', 'maxItems': 9, 'items': {
+                'type': 'integer', 'x-kubernetes-validations': [{'rule': 'self < 5'}]}}}}
+        crd = api.get(definition).ok
+        crd['spec']['versions'] = [version('v1', schema)]
+        api.put(definition, crd).ok
+
+    change('self < 5')
+    api.wait(path, lambda _: api.patch(f'{path}/one', {'a': 8}, MERGE).status == 422)
+    assert api.patch(f'{path}/one', {'metadata': {}}, MERGE).ok
+    change('oldSelf < 5')
+    api.wait(path, lambda _: api.patch(f'{path}/one', {'metadata': {}}, MERGE).causes == [
+        ('FieldValueInvalid', 'a')])
+
+
 def test_a_change_of_the_schema_counts_at_once(api, make_crd, fresh, ns):
     strict = {'type': 'object', 'properties': {'a': {'type': 'integer'}}}
     crd = make_crd('toys', version('v1', strict))

@@ -35,7 +35,7 @@ def test_kinds_of_peering_must_exist(freeze):
 def test_namespaces_must_exist(freeze):
     freeze.sandbox.client.load(PEERING_KINDS)
     assert freeze('-n', 'defualt', '-n', 'test-*', '--peering=x') == (
-        "Error: No namespace matches 'defualt', 'test-*', so there is no peering to change. "
+        "Error: No namespace matches 'defualt', 'test-*'. "
         "Check the name: kubectl get namespaces")
 
 

@@ -72,6 +72,10 @@ class Cluster:
         return self.store.remove(
             stored_resource(kind), key, lambda o: objects.encode_object(stored, o), last)
 
+    def is_current(self, kind: Kind, entry: Entry) -> bool:
+        """Whether the object is stored in what is the storage version now."""
+        return entry.raw.startswith(self.stored_kind(kind).prefix)
+
     def stored_kind(self, kind: Kind) -> Kind:
         """The version in which objects of the kind are stored."""
         resource = stored_resource(kind)

@@ -168,7 +168,7 @@ class Writer:
         if is_released(kind, new):
             cluster.remove(kind, entry.key, copy.deepcopy(new))
             return new
-        if new == old:
+        if new == old and cluster.is_current(kind, entry):
             return new
         cluster.put(kind, new)
         return new

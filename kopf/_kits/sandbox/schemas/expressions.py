@@ -31,13 +31,19 @@ BLOCKING = frozenset([
 
 
 def check_rules(
-        schema: nodes.Schema, value: Any, old: Any, path: paths.Path,
+        schema: nodes.Schema, value: Any, old: Any, path: paths.Path, is_kept: bool = False,
 ) -> Iterator[statuses.Cause]:
-    """What rules are broken by a value that fits its schema otherwise."""
-    if not schema.with_rules or (old is not nodes.NOTHING and old == value):
+    """
+    What rules are broken by a value that fits its schema otherwise.
+
+    Of values that have not changed, only the rules about their old values are checked. ``is_kept``
+    is whether the parent has not changed.
+    """
+    if not schema.with_rules:
         return
+    is_kept = is_kept or (old is not nodes.NOTHING and old == value)
     for rule in schema.raw.get('x-kubernetes-validations') or ():
-        yield from _check_rule(rule, schema, value, old, path)
+        yield from _check_rule(rule, schema, value, old, path, is_kept)
     if isinstance(value, dict):
         known = old if isinstance(old, dict) else {}
         for key, item in value.items():
@@ -46,7 +52,7 @@ def check_rules(
             if child is not None:
                 place = key if named is not None else paths.MapKey(key)
                 yield from check_rules(
-                    child, item, known.get(key, nodes.NOTHING), (path, place))
+                    child, item, known.get(key, nodes.NOTHING), (path, place), is_kept)
     elif isinstance(value, list) and schema.items is not None:
         keys = schema.map_keys
         before = {}
@@ -54,7 +60,7 @@ def check_rules(
             before = {_identity(item, keys): item for item in old if isinstance(item, dict)}
         for index, item in enumerate(value):
             found = before.get(_identity(item, keys), nodes.NOTHING) if before else nodes.NOTHING
-            yield from check_rules(schema.items, item, found, (path, index))
+            yield from check_rules(schema.items, item, found, (path, index), is_kept)
 
 
 def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
@@ -63,6 +69,7 @@ def _identity(item: Any, keys: tuple[str, ...]) -> tuple[Any, ...]:
 
 def _check_rule(
         rule: Mapping[str, Any], schema: nodes.Schema, value: Any, old: Any, path: paths.Path,
+        is_kept: bool,
 ) -> Iterator[statuses.Cause]:
     text = rule['rule']
     variables = {'self': _convert(schema, value)}
@@ -70,6 +77,8 @@ def _check_rule(
         if old is nodes.NOTHING:
             return
         variables['oldSelf'] = _convert(schema, old)
+    elif is_kept:
+        return
     field = paths.render(path)
     try:
         kept = evaluate(text, variables)

@@ -1,0 +1,286 @@
+"""
+The command ``kopf release``: remove what an operator keeps on its objects, to uninstall it.
+
+The finalizers of Kopf are removed, so that the objects can be deleted without the operator; and, if
+asked for, the annotations. Nothing is removed while the operator runs: it would add them again.
+"""
+import asyncio
+import dataclasses
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import Any, Self
+
+from kopf._cogs.aiokits import clocks, tasks
+from kopf._cogs.clients import api, errors, listing, scanning, vaults
+from kopf._cogs.configs import configuration, conventions
+from kopf._cogs.structs import leases, references
+from kopf._core.actions import finalizers
+from kopf._core.engines.peering import judging, records
+from kopf._core.engines.reconciling import hub
+from kopf._core.engines.sharding import rosters
+from kopf._core.intents import registries
+from kopf._core.reactor.watches import discovery
+from kopf._kits import commanding
+from kopf._kits.lifecycle import sweeping
+
+PAUSES = (0, 0.1, 0.2, 0.5, 1, 2)
+"""The pauses (seconds) before each attempt to write an object that others write, too."""
+
+_Key = tuple[Any, Any]
+"""The namespace and the name of a Lease."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """
+    The options of ``kopf release``.
+
+    ``prefixes`` are those of the annotations to remove. ``deleting`` allows to release objects that
+    are being deleted, ``force`` to do so while the operator runs. ``peering`` is the name of the
+    peering objects, ``lease`` the name of the Lease or of the sharding; None if there is none.
+    """
+
+    finalizer: str
+    prefixes: Collection[str] = ()
+    deleting: bool = False
+    dry_run: bool = False
+    force: bool = False
+    peering: str
+    lease: str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Held:
+    """What is needed to know of an object on which the operator keeps something."""
+
+    meta: Mapping[str, Any]
+    changes: Mapping[str, Any]
+    """The metadata to merge, so that the operator keeps nothing on it."""
+    is_deleting: bool
+    has_children: bool
+    """Whether it has owned resources that Kubernetes does not delete with it."""
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], options: Options) -> Self | None:
+        """Look at an object; None if the operator keeps nothing on it."""
+        found: Sequence[str] = raw['metadata'].get('finalizers') or ()
+        foreign = [name for name in found if name not in (options.finalizer, hub.FINALIZER)]
+        own = [key for key in conventions.get_annotations(raw)
+               if conventions.is_own_annotation(key, options.prefixes)]
+        changes: dict[str, Any] = {'finalizers': foreign} if len(foreign) < len(found) else {}
+        changes |= {'annotations': dict.fromkeys(own)} if own else {}
+        meta = {key: raw['metadata'].get(key)
+                for key in ('namespace', 'name', 'uid', 'resourceVersion')}
+        return None if not changes else cls(
+            meta, changes, finalizers.is_deleting(raw), hub.FINALIZER in found)
+
+    def __str__(self) -> str:
+        return '/'.join(filter(None, (self.meta['namespace'], self.meta['name'])))
+
+
+async def release(
+        kinds: Collection[str],
+        options: Options,
+        *,
+        say: sweeping.Say,
+        clusterwide: bool,
+        namespaces: Collection[references.NamespacePattern],
+        registry: registries.OperatorRegistry | None = None,
+        settings: configuration.OperatorSettings | None = None,
+        vault: vaults.Vault | None = None,
+) -> bool:
+    """
+    Release all objects of the kinds, in the namespaces or in the whole cluster.
+
+    Whether nothing is left is returned; true for a dry run. ``say`` gets what is done, and what is
+    left and why.
+
+    :raises CommandError: if there are no such kinds or namespaces; if the operator runs, or objects
+        are being deleted, and the options do not allow that; if the API server refuses to list.
+    :raises LoginError: if there are no credentials.
+    """
+    settings = sweeping.adjust(settings)
+    try:
+        async with commanding.connect(
+                registry=registry, settings=settings, vault=vault) as (client, _):
+            served = (await scanning.scan(client)).resources
+            resources = [commanding.find_resource(kind, served) for kind in kinds]
+            if wrong := [each for each in resources if not clusterwide and not each.namespaced]:
+                raise commanding.CommandError(
+                    f"{wrong[0]} is cluster-scoped. Use --all-namespaces instead of --namespace.")
+            places = await commanding.find_namespaces(
+                client, settings=settings, clusterwide=clusterwide, patterns=namespaces)
+            releasing = _Releasing(client, settings, options, places, say)
+            if not options.force:
+                await releasing.verify_stopped(served)
+            return await releasing.run(resources)
+    except errors.APIError as e:
+        raise commanding.CommandError(
+            f"The objects cannot be released: {e} Run the command again later.") from e
+
+
+@dataclasses.dataclass(frozen=True)
+class _Releasing:
+    client: api.Client
+    settings: configuration.OperatorSettings
+    options: Options
+    places: Sequence[references.Namespace]
+    say: sweeping.Say
+
+    async def run(self, resources: Collection[references.Resource]) -> bool:
+        found = {resource: await self._find(resource) for resource in resources}
+        for resource, held in found.items():
+            self.say(f"{resource}: {len(held)} to release.")
+            if children := sum(item.has_children for item in held.values()):
+                self.say(f"{resource}: {children} with the finalizer {hub.FINALIZER}. Their owned "
+                         f"resources in other namespaces will stay.")
+        if deleting := [item for held in found.values() for item in held.values()
+                        if item.is_deleting]:
+            self._warn_of_deleting(deleting)
+        if self.options.dry_run:
+            self.say("Nothing is written, as it is a dry run.")
+            return True
+        return all([await self._release(resource, held) for resource, held in found.items()])
+
+    def _warn_of_deleting(self, deleting: Sequence[Held]) -> None:
+        names = discovery.enumerate_names(map(str, deleting))
+        text = (f"Being deleted: {len(deleting)} ({names}). "
+                f"When they are released, they vanish, and no deletion handlers are called.")
+        if self.options.deleting:
+            self.say(text)
+        else:
+            self._refuse(f"{text} Let the operator finish them, or add --deleting.")
+
+    def _refuse(self, reason: str) -> None:
+        if not self.options.dry_run:
+            raise commanding.CommandError(reason)
+        self.say(f"It would be refused: {reason}")
+
+    async def _find(
+            self, resource: references.Resource, item: Held | None = None,
+    ) -> dict[str, Held]:
+        """Find the objects on which the operator keeps something, by their uids; or only one."""
+        places = self.places if item is None else [item.meta['namespace']]
+        fields = '' if item is None else f"metadata.name={item.meta['name']}"
+        found: dict[str, Held] = {}
+        async for page, _ in sweeping.list_pages(
+                self.client, resource=resource, namespaces=places,
+                settings=listing.select_only(self.settings, fields=fields)):
+            found.update((each.meta['uid'], each) for raw in page
+                         if (each := Held.parse(raw, self.options)) is not None)
+        return found
+
+    async def _release(self, resource: references.Resource, held: Mapping[str, Held]) -> bool:
+        progress, reasons = sweeping.Progress(str(resource), len(held)), dict[str, str]()
+
+        async def attempt(uid: str) -> None:
+            reason = await self._release_one(resource, held[uid])
+            if reason is not None:
+                reasons[uid] = reason
+            progress.advance()
+
+        try:
+            await tasks.for_each(attempt, held, limit=sweeping.CONCURRENCY)
+        finally:
+            progress.end()
+        left = await self._find(resource)
+        self.say(f"{resource}: {len(held.keys() - left.keys())} released, {len(left)} left.")
+        for uid, item in left.items():
+            reason = reasons.get(uid, "It was written again by an operator. Stop the operator.")
+            self.say(f"{resource.singular or resource.plural} {item}: {reason}")
+        return not left
+
+    async def _release_one(self, resource: references.Resource, item: Held) -> str | None:
+        """Release an object, and return the reason if that is impossible."""
+        known: Held | None = item
+        for pause in PAUSES:
+            await asyncio.sleep(pause)
+            if known is None:
+                return None
+            if known.is_deleting and not self.options.deleting:
+                return "It is being deleted now. Let the operator finish it, or add --deleting."
+            try:
+                await sweeping.write(
+                    self.client, resource=resource, meta=known.meta, changes=known.changes)
+                return None
+            except errors.APIConflictError:
+                known = (await self._find(resource, item)).get(item.meta['uid'])
+            except errors.APIConnectionError:
+                raise
+            except errors.APIError as e:
+                return str(e)
+        return "Others change it all the time. Run the command again."
+
+    async def verify_stopped(self, served: Collection[references.Resource]) -> None:
+        """
+        Verify that the operator does not run.
+
+        :raises CommandError: if it does, or if this cannot be seen; but for a dry run.
+        """
+        try:
+            peers = [peer async for peer in self._iter_peers(served)]
+            holder = await self._find_holder()
+        except errors.APIForbiddenError as e:
+            self._refuse(f"It cannot be seen whether the operator runs: {e} If you have stopped "
+                         f"it, add --force.")
+            return
+        if peers or holder is not None:
+            self._refuse(f"The operator runs: {[*peers, holder][0]} Stop it first, for example: "
+                         f"kubectl scale deployment NAME --replicas=0. If it is another operator, "
+                         f"use --peering or --leader-elect to name your own; otherwise, --force.")
+
+    async def _iter_peers(
+            self, served: Collection[references.Resource],
+    ) -> AsyncIterator[str]:
+        now, name = clocks.Clock().now(), self.options.peering
+        for resource in served:
+            if not any(records.is_peering(resource, clusterwide=each) for each in (True, False)):
+                continue
+            for place in self.places if resource.namespaced else [None]:
+                async for page in listing.list_objects(
+                        self.client, resource=resource, namespace=place, settings=self.settings,
+                        field_selector=f'metadata.name={name}'):
+                    for raw in page.items:
+                        peers = records.parse_peers(raw.get('status'))
+                        roster = judging.observe({}, peers, now=now, live=False)
+                        for identity, sighting in roster.items():
+                            if sighting.until > now.mono:
+                                yield f"{identity} is in the {resource.kind} {name!r}."
+
+    async def _find_holder(self) -> str | None:
+        """
+        Find who holds the Lease: whoever renews it. The times in it are those of another clock.
+        """
+        known: dict[_Key, leases.Sighting] = {}
+        clock = clocks.Clock()
+        while True:
+            now, is_waiting = clock.now().mono, False
+            for key, raw in [item async for item in self._iter_leases()]:
+                former, seen = known.get(key), leases.see(known.get(key), raw, now=now)
+                known[key] = seen
+                if not seen.holder or seen.until <= now:
+                    continue
+                what = f"the Lease {'/'.join(key)} is held by {seen.holder!r}"
+                if former is None:
+                    self.say(f"Waiting, as {what}. It expires in {seen.until - now:.0f} seconds, "
+                             f"unless it is renewed.")
+                elif former.since < seen.since:
+                    return f"{what}."
+                is_waiting = True
+            if not is_waiting:
+                return None
+            await asyncio.sleep(1)
+
+    async def _iter_leases(self) -> AsyncIterator[tuple[_Key, Mapping[str, Any]]]:
+        name = self.options.lease
+        if name is None:
+            return
+        members = listing.select_only(self.settings, f'{rosters.ROLE}=member')
+        named = listing.select_only(
+            self.settings, f'!{rosters.ROLE}', fields=f'metadata.name={name}')
+        for selecting in (named, members):
+            async for page in listing.list_objects(
+                    self.client, resource=leases.RESOURCE, namespace=None, settings=selecting):
+                for raw in page.items:
+                    labels: Any = raw['metadata'].get('labels') or {}
+                    if labels.get(rosters.LABEL, name) == name:
+                        yield (raw['metadata']['namespace'], raw['metadata']['name']), raw
