@@ -2,13 +2,17 @@
 The life of a kind with versions: one is added, becomes the stored one, and the old one is dropped.
 """
 import asyncio
+import base64
 import json
 import subprocess
 import sys
+import urllib.parse
 
+import aiohttp
 import pytest
 import yaml
 
+from tests.e2e import commands
 from tests.e2e.kubes import CRDS, NAMESPACES, Kind, Kube, KubeError, Patience
 
 KINDS = """
@@ -161,20 +165,22 @@ async def wait_converted(kube, old, new):
         await kube.wait_gone(new, 'probe')
 
 
-async def migrate(kube, kind):
-    """Write all objects anew, without a change: they are stored in the newest version then."""
-    for obj in await kube.list_objects(kind):
-        meta = obj['metadata']
-        await kube.patch(kind, meta['name'], {'metadata': {
-            'uid': meta['uid'], 'resourceVersion': meta['resourceVersion']}})
-    await kube.request(
-        'PATCH', f'{CRDS}/{kind.plural}.{kind.group}/status',
-        body={'status': {'storedVersions': [kind.version]}},
-        content_type='application/merge-patch+json')
+async def find_stored(kube, kind, name):
+    """Find the version in which the database has an object; None if it is out of reach."""
+    server = urllib.parse.urlsplit(kube._server)
+    key = f'/registry/{kind.group}/{kind.plural}/default/{name}'
+    try:
+        async with aiohttp.ClientSession() as session, session.post(
+                f'http://{server.hostname}:{server.port + 1}/v3/kv/range',
+                json={'key': base64.b64encode(key.encode()).decode()}) as response:
+            [found] = (await response.json())['kvs']
+    except aiohttp.ClientError:
+        return None
+    return json.loads(base64.b64decode(found['value']))['apiVersion'].rpartition('/')[2]
 
 
 async def test_a_version_comes_and_another_one_goes_without_calls(
-        kube, old, new, write, define, operator):
+        cluster, kube, old, new, write, define, operator):
     names = [f'obj-{n}' for n in range(10)]
 
     # There is only the old version, and an operator that knows nothing of conversions.
@@ -206,7 +212,10 @@ async def test_a_version_comes_and_another_one_goes_without_calls(
 
     # It becomes the one that is stored, while the operator goes on; all objects are migrated.
     await define(write(OLD, NEW, CONVERSION, cls='New', stored='v1'))
-    await migrate(kube, new)
+    assert await find_stored(kube, new, 'obj-0') in ('v1alpha1', None)
+    code, output = await commands.run(cluster, 'migrate', f'{new.plural}.{new.group}')
+    assert code == 0, output
+    assert await find_stored(kube, new, 'obj-0') in ('v1', None)
     namespace = f'ns-{new.plural}'
     await kube.request('POST', NAMESPACES.get_path(), body={'metadata': {'name': namespace}})
     await kube.delete(NAMESPACES, namespace, namespace='')

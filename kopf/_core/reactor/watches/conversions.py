@@ -5,20 +5,24 @@ Without conversion, an API server shows the objects of other versions with the w
 what is written then overwrites the right ones.
 """
 import asyncio
+import datetime
 import logging
 from typing import Any
 
+from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, streaks
 from kopf._cogs.configs import configuration
 from kopf._core.intents import conversions
 from kopf._core.reactor.watches import discovery
 
-SETTLING = 2.0
+SETTLING = 5.0
 """
-How long (seconds) API servers can take to follow a change of the definition.
+How long (seconds) API servers can take to follow a change of the definition. Nothing tells when
+they have done so. They wait as long themselves for each other, when a definition is new.
+"""
 
-Nothing tells when they have done so, or when the definition was changed.
-"""
+FRESH = 60.0
+"""How long (seconds) a change counts as new: the clocks of API servers can differ from this one."""
 
 PAUSES = (0.1, 0.5, 1.0, 5.0)
 """Pauses (seconds) before the definition is read again; the last pause repeats."""
@@ -50,7 +54,9 @@ async def wait(
             continue
         streak.end()
         if all(_is_converted(definition) for definition in listed['items']):
-            await asyncio.sleep(SETTLING)
+            now = clocks.Clock().now().wall
+            if any(_is_fresh(definition, now) for definition in listed['items']):
+                await asyncio.sleep(SETTLING)
             return
         if attempt == 2:
             logger.info(f"Waiting until {converter.name} is converted by a webhook: its definition "
@@ -58,6 +64,15 @@ async def wait(
                         f"settings.admission.managed is set.")
         await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
         attempt += 1
+
+
+def _is_fresh(definition: Any, now: datetime.datetime) -> bool:
+    """Whether the conversion was declared only now, as far as it can be seen."""
+    times = [entry.get('time') for entry in definition['metadata'].get('managedFields') or ()
+             if 'f:conversion' in (entry.get('fieldsV1') or {}).get('f:spec', ())]
+    return not times or any(
+        time is None or (now - datetime.datetime.fromisoformat(time)).total_seconds() < FRESH
+        for time in times)
 
 
 def _is_converted(definition: Any) -> bool:
