@@ -298,11 +298,13 @@ def decide(situation: Situation) -> Decision:
                 causes.Reason.NOOP, conclusion), cycle)
     if reason == causes.Reason.NOOP or (
             reason == causes.Reason.RESUME and not selection.handlers):
-        if cycle is None and not view.is_outdated:
+        # Once for each object: operators that watch different versions must not take turns.
+        is_outdated = view.is_outdated and reason == causes.Reason.RESUME
+        if cycle is None and not is_outdated:
             return Decision(Nothing(UNCHANGED, told=True), None)
         cycle = cycles.Cycle(causes.Reason.NOOP) if cycle is None else cycle
         conclusion = cycle.conclude(causes.Reason.NOOP, essence=view.essence)
-        because = OUTDATED if view.is_outdated else UNCHANGED
+        because = OUTDATED if is_outdated else UNCHANGED
         return Decision(Close(because, causes.Reason.NOOP, conclusion, told=True), cycle)
     if situation.misfit is not None:
         if cycle is not None and cycle.dirty:

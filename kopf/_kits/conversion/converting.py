@@ -193,7 +193,7 @@ class Converter(conversions.Converter):
         return content
 
     def _prune(self, obj: Mapping[str, Any]) -> Object:
-        schema = self._schemas.get(self._get_version(obj))
+        schema = self._find_schema(obj)
         return dict(obj) if schema is None else schemas.prune(schema, dict(obj))[0]
 
     def complete(self, obj: Mapping[str, Any]) -> Object:
@@ -202,8 +202,11 @@ class Converter(conversions.Converter):
 
         After a conversion, it sets none before the next write.
         """
-        schema = self._schemas.get(self._get_version(obj))
+        schema = self._find_schema(obj)
         return dict(obj) if schema is None else schemas.default(schema, self._prune(obj))
+
+    def _find_schema(self, obj: Mapping[str, Any]) -> schemas.Schema | None:
+        return self._schemas.get(str(obj.get('apiVersion') or '').rpartition('/')[2])
 
     @functools.cached_property
     def _schemas(self) -> Mapping[str, schemas.Schema]:
@@ -245,7 +248,7 @@ class Converter(conversions.Converter):
         returned = self._prune(self._go(self.complete(made), back))
         return lossless.find(
             _get_content(self._prune(obj)), _get_content(returned),
-            self._schemas.get(self._get_version(obj)))
+            self._find_schema(obj))
 
 
 def _get_content(obj: Mapping[str, Any]) -> Object:
