@@ -121,6 +121,40 @@ async def test_annotated_arguments_are_given_as_these_types():
 
 
 @testing.virtual_time
+async def test_a_body_is_decoded_once_for_all_handlers_and_not_at_all_if_nobody_asks(monkeypatch):
+    registry, decoded = kopf.OperatorRegistry(), []
+
+    @dataclasses.dataclass(frozen=True)
+    class Spec:
+        replicas: int = 1
+
+        def __post_init__(self):
+            decoded.append(self.replicas)
+
+    @kopf.crd('example.com', 'v1', plural='databases')
+    class Counted:
+        spec: Spec
+
+    def typed(spec: Spec, **_):
+        pass
+
+    def untyped(spec, **_):
+        pass
+
+    for n in range(3):
+        kopf.on.create(Counted, id=f'typed{n}', registry=registry)(typed)
+        kopf.on.update(Counted, id=f'untyped{n}', registry=registry)(untyped)
+    decoded.clear()  # of the declaration
+    async with running(registry, make('one', replicas=5), loose=True) as (api, operator):
+        await settle()
+        assert decoded == [5]
+        await api.client.patch('databases', 'one', {'spec': {'replicas': 6}})
+        await settle()
+        assert decoded == [5]
+        assert operator.text.count("Updating is processed: 3 succeeded") == 1
+
+
+@testing.virtual_time
 async def test_other_annotations_mean_what_they_always_mean():
     registry, seen = kopf.OperatorRegistry(), []
 
