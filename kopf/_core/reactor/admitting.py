@@ -15,7 +15,7 @@ from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
-from kopf._core.engines.admission import configurations, conversions, reviewing, webhooks
+from kopf._core.engines.admission import configurations, conversions, reviewing, sites, webhooks
 from kopf._core.intents import registries
 from kopf._core.path import handling, objects, saving
 from kopf._core.reactor.watches import discovery
@@ -70,7 +70,11 @@ class Admission:
         self._server: asyncio.Task[None] | None = None
         self._managing: asyncio.Task[None] | None = None
         self._manager: configurations.Manager | None = None
-        self._is_standby = True
+        self._site = sites.Site(
+            client=env.client.without_limits(), settings=env.settings, clock=env.clock,
+            wake=self._changed.set)
+        self._writing: reviews.WebhookClientConfig | None = None
+        """The client configuration that is being written."""
 
     def start(self) -> None:
         """
@@ -98,7 +102,8 @@ class Admission:
                 client=self._env.client, settings=self._env.settings, name=self._settings.managed)
             self._managing = asyncio.create_task(
                 self._manager.run(
-                    self._changed, lambda: None if self._is_standby else self._describe()),
+                    self._changed, self._describe_if_due, self._note_written,
+                    lambda: self._site.refresh),
                 name="webhook manager")
         self._insights.subscribe(self._changed)
 
@@ -119,14 +124,14 @@ class Admission:
 
     def take_over(self) -> None:
         """Write the configurations from now on, and overwrite what other replicas have written."""
-        self._is_standby = False
+        self._site.assign(is_writer=True)
         if self._manager is not None:
             self._manager.distrust()
         self._changed.set()
 
     def stand_by(self) -> None:
         """Write the configurations no more; those in the cluster are answered as before."""
-        self._is_standby = True
+        self._site.assign(is_writer=False)
 
     async def stop(self, deadline: float) -> None:
         """
@@ -157,6 +162,8 @@ class Admission:
             async with contextlib.AsyncExitStack() as stack:
                 if hasattr(type(server), '__aenter__'):
                     server = await stack.enter_async_context(server)
+                if isinstance(server, sites.SitedServer):
+                    server.site = self._site
                 iterator: AsyncIterator[reviews.WebhookClientConfig] = server(fn)
                 if hasattr(iterator, 'aclose'):
                     stack.push_async_callback(iterator.aclose)
@@ -168,6 +175,17 @@ class Admission:
                 f"The webhook server has failed: {e or repr(e)}", {}) from e
         raise activities.ActivityError(
             "The webhook server has ended, and so does the operator.", {})
+
+    def _describe_if_due(self) -> configurations.Records | None:
+        if self._manager is None or not (self._site.is_writer or self._site.is_helping):
+            return None
+        self._manager.is_helping = not self._site.is_writer
+        self._writing = self._client_config
+        return self._describe()
+
+    def _note_written(self) -> None:
+        if self._writing is not None:
+            self._site.note(self._writing)
 
     def _describe(self, *, persistent: bool = False) -> configurations.Records | None:
         """

@@ -5,7 +5,8 @@ See "Dynamic Admission Control" in the Kubernetes documentation for the terms.
 
 The modules: `webhooks` arranges handlers into webhooks, and makes the webhook configurations;
 `questions` parses the request of an AdmissionReview; `answers` makes its response; `reviewing`
-calls the handlers in between; `configurations` writes the webhook configurations to the cluster.
+calls the handlers in between; `configurations` writes the webhook configurations to the cluster;
+`sites` is what webhook servers can know of the operator.
 `kopf._core.reactor.admitting` runs the webhook server.
 
 The package may import the actions, the intents, and the cogs. The package guarantees:

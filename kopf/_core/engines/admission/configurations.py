@@ -18,7 +18,7 @@ from typing import Any
 from kopf._cogs.aiokits import timeouts
 from kopf._cogs.clients import api, errors, patching, streaks
 from kopf._cogs.configs import configuration
-from kopf._cogs.structs import references
+from kopf._cogs.structs import dicts, references
 
 logger = logging.getLogger(__name__)
 
@@ -69,20 +69,33 @@ class Manager:
         self._written: dict[str, str | None] = {}
         self._announced: dict[str, str] = {}
         self._filled: set[str] = set()
+        self.is_helping = False
+        """Whether this operator writes in place of another one, and without leaving its mark."""
 
-    def distrust(self) -> None:
-        """Write everything anew when needed: other operators can have overwritten it."""
+    def distrust(self, *, is_routine: bool = False) -> None:
+        """
+        Write everything anew when needed: others can have overwritten it. If that ``is_routine``,
+        only changes are logged.
+        """
         self._written = dict.fromkeys(self._written)
-        self._announced.clear()
+        if not is_routine:
+            self._announced.clear()
+
+    @property
+    def _writing(self) -> api.Client:
+        return self._client.without_limits() if self.is_helping else self._client
 
     async def run(
             self, woken: asyncio.Event, describe: Callable[[], Records | None],
+            note: Callable[[], None] = lambda: None,
+            get_refresh: Callable[[], float | None] = lambda: None,
     ) -> None:
         """
         Write what ``describe`` returns, and again each time when ``woken`` is set; until cancelled.
 
-        Nothing is written while ``describe`` returns None. Errors of the API are retried, with
-        pauses.
+        Nothing is written while ``describe`` returns None. When all is written, ``note`` is called.
+        After ``get_refresh`` (seconds; None for never), all is written anew. Errors of the API are
+        retried, with pauses.
         """
         streak = streaks.Streak(
             f"Managing of the webhook configurations {self._name}",
@@ -100,7 +113,10 @@ class Manager:
                     pause = streak.fail(e)
                 else:
                     streak.end()
-            await timeouts.wait(woken, pause)
+                    note()
+            await timeouts.wait(woken, get_refresh() if pause is None else pause)
+            if pause is None and not woken.is_set():
+                self.distrust(is_routine=True)
 
     async def clean(self, records: Records) -> None:
         """
@@ -161,7 +177,7 @@ class Manager:
             raise failure
 
     async def _put(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
-        if await self._patch(resource, webhooks) or not webhooks:
+        if await self._patch(resource, webhooks) or not webhooks or self.is_helping:
             return
         body = {
             'apiVersion': f'{GROUP}/{VERSION}', 'kind': resource.kind,
@@ -176,19 +192,29 @@ class Manager:
 
     async def _put_conversion(self, name: str, client_config: Record) -> bool:
         """Let the API server convert by this operator; return whether there is the definition."""
-        return await patching.patch(
-            self._client, resource=DEFINITIONS, namespace=None, name=name,
+        body: Any = await patching.patch(
+            self._writing, resource=DEFINITIONS, namespace=None, name=name,
             payload={'spec': {'conversion': {'strategy': 'Webhook', 'webhook': {
                 # The absent one of both is removed: the API server wants exactly one.
                 'clientConfig': {'url': None, 'service': None, 'caBundle': None, **client_config},
-                'conversionReviewVersions': ['v1']}}}}) is not None
+                'conversionReviewVersions': ['v1']}}}})
+        if body is None:
+            return False
+        path = ('spec', 'conversion', 'webhook', 'clientConfig')
+        _verify([dicts.resolve(body, path, {})], [client_config])
+        return True
 
     async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
-        return await patching.patch(
-            self._client, resource=resource, namespace=None, name=self._name,
-            payload={
-                'metadata': {'annotations': {WRITER_ANNOTATION: self._mark}},
-                'webhooks': webhooks}) is not None
+        mark = {} if self.is_helping else {
+            'metadata': {'annotations': {WRITER_ANNOTATION: self._mark}}}
+        body: Any = await patching.patch(
+            self._writing, resource=resource, namespace=None, name=self._name,
+            payload={**mark, 'webhooks': webhooks})
+        if body is None:
+            return False
+        found = [each.get('clientConfig', {}) for each in body.get('webhooks') or ()]
+        _verify(found, [each.get('clientConfig', {}) for each in webhooks])
+        return True
 
     async def _replace(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
         """Replace the webhooks only if this operator is the last that has written them."""
@@ -201,3 +227,9 @@ class Manager:
         except errors.APIUnprocessableError:
             logger.info(f"The webhooks in {resource.kind} {self._name} are left in the cluster: "
                         f"another operator has written them.")
+
+
+def _verify(found: Sequence[Record], written: Sequence[Record]) -> None:
+    """Check that the API server has stored the certificates by which it knows the operator."""
+    if [each.get('caBundle') for each in found] != [each.get('caBundle') for each in written]:
+        raise errors.APIServerError("The API server has stored another caBundle than was written.")

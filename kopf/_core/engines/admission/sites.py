@@ -1,0 +1,59 @@
+"""
+Sites: what a webhook server can know of the operator around it, and ask it for.
+
+Most servers need none of it. A server that keeps its certificates in the cluster does.
+"""
+import asyncio
+import dataclasses
+import datetime
+from collections.abc import Callable
+
+from kopf._cogs.aiokits import clocks
+from kopf._cogs.clients import api
+from kopf._cogs.configs import configuration
+from kopf._cogs.structs import reviews
+
+
+@dataclasses.dataclass(eq=False, kw_only=True, repr=False)
+class Site:
+    """The operator, as its webhook server sees it."""
+    client: api.Client
+    """Its writes are sent during a standby, too."""
+    settings: configuration.OperatorSettings
+    clock: clocks.Clock
+    wake: Callable[[], None]
+    """Lets the operator write the configurations if they have changed, or if that is due."""
+    news: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+    """Set when ``is_writer`` or ``placed`` has changed."""
+    is_writer: bool = False
+    """Whether this replica writes the configurations; of all replicas, only one should."""
+    is_helping: bool = False
+    """Whether this replica writes the configurations though it is not the writer."""
+    refresh: float | None = None
+    """How often (seconds) the configurations are written again; None for never."""
+    placed: reviews.WebhookClientConfig | None = None
+    """The client configuration that this replica has written everywhere; None if it has not."""
+    placed_at: datetime.datetime | None = None
+    """When that was complete, by the wall clock."""
+
+    def assign(self, *, is_writer: bool) -> None:
+        """Change the writer: what others have written in between is not known."""
+        self.is_writer, self.placed, self.placed_at = is_writer, None, None
+        self.news.set()
+
+    def help(self, is_helping: bool) -> None:
+        """Begin or end to write though this replica is not the writer."""
+        if self.is_helping != is_helping:
+            self.is_helping = is_helping
+            self.wake()
+
+    def note(self, config: reviews.WebhookClientConfig) -> None:
+        """Note that this is written in all configurations."""
+        if config != self.placed:
+            self.placed, self.placed_at = config, self.clock.now().wall
+            self.news.set()
+
+
+class SitedServer:
+    """A webhook server that needs the site. The operator sets it before it calls the server."""
+    site: Site | None = None
