@@ -143,6 +143,7 @@ if TYPE_CHECKING:
         WebhookMinikubeServer,
         WebhookNgrokTunnel,
         WebhookServer,
+        WebhookServiceServer,
     )
 
 # Operators need these when they run, but not when their handlers are declared, tested, or typed;
@@ -155,6 +156,7 @@ _LAZY = {
     'WebhookMinikubeServer': 'kopf._kits.webhooks',
     'WebhookNgrokTunnel': 'kopf._kits.webhooks',
     'WebhookServer': 'kopf._kits.webhooks',
+    'WebhookServiceServer': 'kopf._kits.webhooks',
     'apply': 'kopf._core.engines.reconciling.applications',
     'set_condition': 'kopf._core.engines.reconciling.conditions',
     'event': 'kopf._core.engines.posting',
@@ -295,6 +297,7 @@ __all__ = [
     'WebhookNgrokTunnel',
     'WebhookServer',
     'WebhookServerProtocol',
+    'WebhookServiceServer',
     'Wire',
     '__commit_id__',
     '__version__',

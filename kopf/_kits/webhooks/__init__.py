@@ -2,7 +2,8 @@
 Webhook servers and tunnels: API servers reach the admission handlers of an operator through them.
 
 `httpreviews` answers the requests, which come through `kopf._cogs.serving`. `certificates` are for
-HTTPS. `servers`, `detection`, and `tunnels` are the values for ``settings.admission.server``.
+HTTPS; `generations` decides how the replicas of an operator renew them. `servers`, `services`,
+`detection`, and `tunnels` are the values for ``settings.admission.server``.
 
 The package may import the core and the cogs. It guarantees that nothing is left open when a server
 ends.
@@ -14,6 +15,7 @@ from kopf._kits.webhooks.servers import (
     WebhookMinikubeServer,
     WebhookServer,
 )
+from kopf._kits.webhooks.services import WebhookServiceServer
 from kopf._kits.webhooks.tunnels import WebhookAutoTunnel, WebhookNgrokTunnel
 
 __all__ = [
@@ -24,4 +26,5 @@ __all__ = [
     'WebhookMinikubeServer',
     'WebhookNgrokTunnel',
     'WebhookServer',
+    'WebhookServiceServer',
 ]

@@ -19,13 +19,18 @@ CLOCK_SKEW = datetime.timedelta(hours=1)
 
 MAX_COMMON_NAME = 64
 
+ADVICE = (
+    "Self-signed certificates need the library cryptography: `pip install cryptography`; "
+    "or give certificates as certfile= & pkeyfile=, or use insecure=True.")
+
 
 class MissingLibraryError(Exception):
     """A library that an extra of Kopf needs is not installed."""
 
 
 def build_certificate(
-        hostnames: Iterable[str], password: str | None = None,
+        hostnames: Iterable[str], password: str | None = None, *,
+        validity: datetime.timedelta = VALIDITY, now: datetime.datetime | None = None,
 ) -> tuple[bytes, bytes]:
     """
     Make a self-signed certificate and its private key.
@@ -36,6 +41,8 @@ def build_certificate(
     :param hostnames: the hostnames and the addresses of the server.
     :param password: the password to encrypt the private key with. Default: the key is not
         encrypted.
+    :param validity: how long the certificate is valid.
+    :param now: since when it is; its time begins earlier by `CLOCK_SKEW`. Default: now.
     :returns: the certificate and the private key, in PEM.
     :raises MissingLibraryError: if the library ``cryptography`` is not installed.
     :raises ValueError: if there are no names.
@@ -46,9 +53,7 @@ def build_certificate(
         from cryptography.hazmat.primitives.asymmetric import ec
         from cryptography.x509 import oid
     except ImportError as e:
-        raise MissingLibraryError(
-            "Self-signed certificates need the library cryptography: `pip install cryptography`; "
-            "or give certificates as certfile= & pkeyfile=, or use insecure=True.") from e
+        raise MissingLibraryError(ADVICE) from e
 
     names, addresses = sort_hostnames(hostnames)
     if not names and not addresses:
@@ -58,7 +63,7 @@ def build_certificate(
         [x509.NameAttribute(oid.NameOID.COMMON_NAME, common_name)]
         if len(common_name) <= MAX_COMMON_NAME else [])
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
+    now = datetime.datetime.now(datetime.UTC) if now is None else now
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -66,7 +71,7 @@ def build_certificate(
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + VALIDITY)
+        .not_valid_after(now + validity)
         .add_extension(x509.SubjectAlternativeName([
             *map(x509.DNSName, names), *map(x509.IPAddress, addresses)]), critical=not subject)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -90,6 +95,32 @@ def build_certificate(
         key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption),
     )
+
+
+def read(pem: bytes, key: bytes | None) -> tuple[frozenset[str], datetime.datetime]:
+    """
+    Read the names and the addresses of a certificate, and until when it is valid.
+
+    :raises MissingLibraryError: if the library ``cryptography`` is not installed.
+    :raises ValueError: if it is no certificate, or if the key, if given, is not its key.
+    """
+    try:
+        from cryptography import x509
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
+    except ImportError as e:
+        raise MissingLibraryError(ADVICE) from e
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        if key is not None and certificate.public_key() != serialization.load_pem_private_key(
+                key, None).public_key():
+            raise ValueError("The key is of another certificate.")
+        sans = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, UnsupportedAlgorithm, TypeError) as e:
+        raise ValueError("The certificate is of another sort.") from e
+    names = [*sans.get_values_for_type(x509.DNSName),
+             *map(str, sans.get_values_for_type(x509.IPAddress))]
+    return frozenset(names), certificate.not_valid_after_utc
 
 
 def sort_hostnames(

@@ -1,0 +1,309 @@
+"""
+A server for webhooks behind a Service: all replicas serve one certificate, which they renew.
+
+`generations` decides what to do. Here, it is done: the Secret is watched and written, and the
+certificates are loaded into the listener.
+"""
+import asyncio
+import base64
+import contextlib
+import dataclasses
+import datetime
+import hashlib
+import json
+import logging
+import random
+import ssl
+import urllib.parse
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from kopf._cogs.aiokits import clocks, tasks, timeouts
+from kopf._cogs.clients import errors, listing, patching, screening, streaks, watching
+from kopf._cogs.logins import serviceaccounts
+from kopf._cogs.structs import bodies, references, reviews
+from kopf._core.engines.admission import sites
+from kopf._core.engines.peering import records
+from kopf._kits import siblings
+from kopf._kits.webhooks import certificates, generations, httpreviews, servers
+from kopf._kits.webhooks.generations import Do
+
+if TYPE_CHECKING:
+    from kopf._cogs.serving import inbound
+
+logger = logging.getLogger(__name__)
+
+SECRETS = references.Resource('', 'v1', 'secrets', kind='Secret', namespaced=True)
+
+SERVICE_PORT = 443
+"""The port of the Service: Kubernetes assumes it if a webhook configuration names none."""
+
+CONFLICT_PAUSE = 1.0
+"""How long (seconds) to wait for what others have just written into the Secret."""
+
+FAREWELL_TIMEOUT = 0.5
+"""How long (seconds) it can take to remove the report of a replica that exits."""
+
+
+@dataclasses.dataclass(kw_only=True, eq=False, repr=False)
+class WebhookServiceServer(servers.WebhookContextManager, sites.SitedServer):
+    """
+    A webhook server behind a Service of the cluster, with certificates that renew themselves.
+
+    A server is for ``settings.admission.server``, and ``settings.admission.managed`` must be set.
+    All replicas serve one self-signed certificate. It is in a Secret, which Kopf creates. Kopf
+    renews it after 60 of its 90 days, and API servers trust the new certificate before it is
+    served. If the Secret is of the type ``kubernetes.io/tls``, e.g. of cert-manager, Kopf only
+    reads it. See "Serve in a cluster" in the documentation.
+
+    The operator exits if the library ``cryptography`` is not installed, if the namespace is not
+    known, or if the port is taken.
+
+    :param service: the name of the Service. It forwards its port 443 to the ``port`` of the pods.
+    :param namespace: the namespace of the Service and of the Secret. Default: that of the operator.
+    :param secret: the name of the Secret. Default: the name of the service with
+        ``-webhook-tls`` appended.
+    :param port: the port to listen on. With ``--processes``, all processes listen on it.
+    :param addr: the address to listen on; None for all addresses, of IPv6, too.
+    :param url: the URL under which API servers reach the replicas without the Service. Default:
+        they use the Service.
+    :param extra_sans: more hostnames and addresses for the certificate.
+    """
+
+    service: str
+    namespace: str | None = None
+    secret: str | None = None
+    port: int = servers.DEFAULT_PORT
+    addr: str | None = '0.0.0.0'
+    url: str | None = None
+    extra_sans: Iterable[str] = ()
+    _times: generations.Times = dataclasses.field(default=generations.Times(), init=False)
+
+    def __repr__(self) -> str:
+        return f'<{self.__class__.__name__} {self.service} at {self.addr or "*"}:{self.port}>'
+
+    @property
+    def secret_name(self) -> str:
+        """The name of the Secret."""
+        return self.secret or f'{self.service}-webhook-tls'
+
+    async def _serve(
+            self, fn: reviews.WebhookFn,
+    ) -> AsyncGenerator[reviews.WebhookClientConfig, None]:
+        site = self.site
+        if site is None or site.settings.admission.managed is None:
+            raise ValueError("kopf.WebhookServiceServer needs settings.admission.managed, as it "
+                             "changes the certificates in the webhook configurations.")
+        namespace = self.namespace or _find_namespace(site)
+        url = urllib.parse.urlsplit(self.url or '')
+        keeper = Keeper(site, namespace, self.secret_name, self._times, [
+            url.hostname or '', f'{self.service}.{namespace}.svc', f'{self.service}.{namespace}',
+            self.service, *self.extra_sans])
+        task = asyncio.create_task(keeper.watch(), name="watch of the certificates of webhooks")
+        task.add_done_callback(lambda _: site.news.set())
+        listener: inbound.Listener | None = None
+        served: ssl.SSLContext | None = None
+        known: reviews.WebhookClientConfig | None = None
+        try:
+            while True:
+                site.news.clear()
+                if task.done():
+                    task.result()
+                pause = await keeper.advance()
+                if keeper.context is not None and keeper.context is not served:
+                    if listener is None:
+                        listener = httpreviews.make_listener(
+                            fn, addr=self.addr, port=self.port,
+                            root=httpreviews.normalise_root(url.path),
+                            shared=siblings.are_there())
+                    served = keeper.context
+                    listener.listen(served)
+                if listener is not None:
+                    config = self._make_config(namespace, keeper.bundle)
+                    if config != known:
+                        known = config
+                        yield config.copy()
+                if pause != 0:
+                    await timeouts.wait(site.news, pause)
+        finally:
+            await tasks.cancel([task])
+            if listener is not None:
+                await listener.close()
+            await keeper.leave()
+
+    def _make_config(self, namespace: str, bundle: bytes) -> reviews.WebhookClientConfig:
+        config: reviews.WebhookClientConfig = {'url': self.url} if self.url else {
+            'service': {'name': self.service, 'namespace': namespace, 'port': SERVICE_PORT}}
+        if bundle:
+            config['caBundle'] = base64.b64encode(bundle).decode()
+        return config
+
+
+class Keeper(watching.Sink):
+    """Keeps the Secret as far as this replica has to, and what this replica serves of it."""
+
+    def __init__(
+            self, site: sites.Site, namespace: str, name: str, times: generations.Times,
+            hostnames: Iterable[str],
+    ) -> None:
+        super().__init__()
+        self.context: ssl.SSLContext | None = None
+        """With the certificate that is to be served; None before the first one."""
+        self._site = site
+        self._namespace = references.NamespaceName(namespace)
+        self._name = name
+        self._times = times
+        self._hostnames = list(hostnames)
+        self._title = records.make_identity()
+        suffix = f'/{random.random()}' if siblings.are_there() else ''  # they share the identity
+        names, addresses = certificates.sort_hostnames(self._hostnames)
+        self._me = generations.Replica(
+            id=hashlib.sha256(f'{self._title}{suffix}'.encode()).hexdigest()[:16],
+            names=frozenset([*names, *map(str, addresses)]))
+        self._raw: bodies.RawBody | None = None
+        self._is_listing = self._is_known = False
+        self._served: generations.Generation | None = None
+        self._foreign: list[bytes] = []
+        """The latest two authorities of a Secret that others keep."""
+        self._store: generations.Store | None = None
+        self._streak = streaks.Streak(
+            f"Keeping of the certificates in the Secret {namespace}/{name}",
+            settings=site.settings, logger=logger)
+
+    @property
+    def bundle(self) -> bytes:
+        """The certificates that API servers must trust, in PEM."""
+        if self._store is None:
+            return b'' if self._served is None else self._served.certificate
+        found = self._foreign if self._store.is_foreign else self._store.authorities
+        return b''.join(each.rstrip() + b'\n' for each in found)
+
+    async def watch(self) -> None:
+        settings = listing.select_only(self._site.settings, fields=f'metadata.name={self._name}')
+        await watching.watch(
+            self._site.client, settings=settings, resource=SECRETS, namespace=self._namespace,
+            sink=self, logger=logger)
+
+    def begin(self, *, restored: bool) -> None:
+        self._is_listing = True
+        self._listed: bodies.RawBody | None = None
+
+    def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
+        self._listed = body
+
+    def end(self) -> None:
+        self._raw, self._is_known = self._listed, True
+        self._site.news.set()
+
+    def changed(self, type: screening.EventType, body: bodies.RawBody, packed: bytes) -> None:
+        self._take(body, is_deleted=type == 'DELETED')
+
+    def _take(self, body: bodies.RawBody, *, is_deleted: bool = False) -> None:
+        """Take a newer state. Both the watch and the responses bring them."""
+        known = self._raw
+        if known is None or bodies.is_newer(
+                bodies.parse_version(body), bodies.parse_version(known)):
+            if not is_deleted:
+                self._raw = body
+            elif known is not None and known['metadata'].get('uid') == body['metadata'].get('uid'):
+                self._raw = None
+            self._site.news.set()
+
+    async def advance(self) -> float | None:
+        """Do the next step. Return after how long (seconds) to look again; None if never."""
+        if not self._is_known:
+            return None
+        now = self._site.clock.now().wall
+        try:
+            store = None if self._raw is None else generations.parse(self._raw)
+            self._note(store, now)
+            step = generations.decide(store, self._me, now=now, times=self._times)
+            logger.debug(f"The next step for the certificates of webhooks: {step.do.value}.")
+            if step.do is Do.WAIT:
+                return None if step.until is None else (
+                    max(clocks.PRECISION, (step.until - now).total_seconds()))
+            if step.do is Do.LOAD and store is not None and store.current is not None:
+                self._load(store.current, now)
+            elif step.do is Do.REPORT and store is not None:
+                await self._patch({'metadata': {'annotations': generations.make_report(
+                    store, self._me, self._title, now=now, times=self._times)}})
+            else:
+                await self._write(step.do, store, now)
+        except errors.APIConflictError:
+            return CONFLICT_PAUSE
+        except (errors.APIError, OSError, ValueError) as e:
+            return self._streak.fail(e)
+        self._streak.end()
+        return 0
+
+    def _note(self, store: generations.Store | None, now: datetime.datetime) -> None:
+        """Note what is new: what the Secret has, and what the operator has written elsewhere."""
+        site, known, times = self._site, self._store, self._times
+        if store is not None and store.is_foreign:
+            self._foreign = list(dict.fromkeys([*self._foreign, *store.authorities]))[-2:]
+            if known is None or known.current != store.current:
+                self._me = dataclasses.replace(self._me, changed_at=now)
+        self._store = store
+        placed = base64.b64decode((site.placed or {}).get('caBundle') or '')
+        self._me = dataclasses.replace(
+            self._me, is_writer=site.is_writer, placed=placed, placed_at=site.placed_at)
+        is_rotating = store is not None and store.current is not None and (
+            store.current.id != self._me.serves or len(store.authorities) > 1)
+        site.refresh = (times.settling if is_rotating else times.report).total_seconds()
+        site.help(store is not None and generations.is_late(store, now=now, times=times))
+
+    def _load(self, generation: generations.Generation, now: datetime.datetime) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        certificates.load_pair(context, (generation.certificate, generation.key), None)
+        self.context, self._served = context, generation
+        self._me = dataclasses.replace(self._me, serves=generation.id, serves_since=now)
+        logger.info(f"The webhooks are served with the certificate {generation.id} of the Secret "
+                    f"{self._namespace}/{self._name}.")
+
+    async def _write(
+            self, do: Do, store: generations.Store | None, now: datetime.datetime,
+    ) -> None:
+        fresh = self._served if do is Do.CREATE else None  # the Secret was deleted
+        if fresh is None and do in (Do.CREATE, Do.ANNOUNCE):
+            fresh = generations.Generation(*certificates.build_certificate(
+                self._hostnames, validity=self._times.life, now=now))
+        data = generations.make_data(do, store, fresh)
+        logger.info(f"Changing the Secret {self._namespace}/{self._name}: {do.value}.")
+        if store is not None:
+            await self._patch({'metadata': {'resourceVersion': store.version}, 'data': data})
+            return
+        path = f'{SECRETS.get_url(namespace=self._namespace)}?fieldManager={patching.FIELD_MANAGER}'
+        self._take(await self._site.client.request('POST', path, body=json.dumps({
+            'apiVersion': 'v1', 'kind': 'Secret', 'type': 'Opaque',
+            'metadata': {'name': self._name}, 'data': data}).encode()))
+
+    async def _patch(self, payload: Mapping[str, Any]) -> None:
+        body = await patching.patch(
+            self._site.client, resource=SECRETS, namespace=self._namespace, name=self._name,
+            payload=payload)
+        if body is not None:  # if it is absent, the watch will show it
+            self._take(body)
+
+    async def leave(self) -> None:
+        """Remove the own report, so that nobody waits for this replica."""
+        if self._store is not None and self._me.id in self._store.reports:
+            with contextlib.suppress(errors.APIError, TimeoutError):
+                async with timeouts.timeout(FAREWELL_TIMEOUT):
+                    await self._patch({'metadata': {'annotations': {
+                        f'{generations.PREFIX}{self._me.id}': None}}})
+
+
+def _find_namespace(site: sites.Site) -> str:
+    """
+    Find the namespace of the pod, or else that of the credentials.
+
+    :raises ValueError: if there is none.
+    """
+    found = [serviceaccounts.get_namespace(), *(
+        item.default_namespace for item in site.client.vault.select_all())]
+    namespace = next(filter(None, found), None)
+    if namespace is None:
+        raise ValueError("In which namespace is the Service of the webhooks? Set namespace= of "
+                         "kopf.WebhookServiceServer.")
+    return namespace
