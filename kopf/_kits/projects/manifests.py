@@ -21,7 +21,7 @@ from kopf._kits.projects import labels
 from kopf._kits.typed import enforcement, granting, roles
 from kopf._kits.typed.findings import Definition
 from kopf._kits.typed.rights import Right
-from kopf._kits.webhooks import servers
+from kopf._kits.webhooks import servers, services
 
 logger = logging.getLogger(__name__)
 
@@ -137,6 +137,13 @@ class _Making:
     def _find_port(self) -> int:
         """Find the port of the webhooks, and warn if the API server would not get there."""
         server = self._settings.admission.server
+        if isinstance(server, services.WebhookServiceServer):
+            if (server.service, server.namespace or self._plan.namespace) != (
+                    self._plan.name, self._plan.namespace):
+                logger.warning(
+                    f"The service of the webhooks has another name than their server. Set: "
+                    f"kopf.WebhookServiceServer(service={self._plan.name!r})")
+            return server.port
         own = server if isinstance(server, servers.WebhookServer) else None
         port = (own is not None and own.port) or servers.DEFAULT_PORT
         host = f'{self._plan.name}.{self._plan.namespace}.svc'
@@ -281,14 +288,16 @@ class _Making:
 
     def make_service(self) -> Iterator[Manifest]:
         if self._webhooks is not None:
+            is_standard = isinstance(
+                self._settings.admission.server, services.WebhookServiceServer)
             yield {
                 'apiVersion': 'v1',
                 'kind': 'Service',
                 'metadata': self._make_metadata(is_labelled=True),
                 'spec': {
                     'selector': self._make_labels(),
-                    'ports': [{'name': 'webhooks', 'port': self._webhooks,
-                               'targetPort': 'webhooks', 'protocol': 'TCP'}],
+                    'ports': [{'name': 'webhooks', 'targetPort': 'webhooks', 'protocol': 'TCP',
+                               'port': services.SERVICE_PORT if is_standard else self._webhooks}],
                 },
             }
 

@@ -18,6 +18,7 @@ from kopf._core.intents import handlers, registries
 from kopf._core.reactor.watches import discovery, orchestration
 from kopf._kits import commanding
 from kopf._kits.typed.rights import FEATURES, Place, Right, get_needs
+from kopf._kits.webhooks import services
 
 PEERINGS = {
     True: references.Resource(
@@ -75,6 +76,8 @@ class _Granting:
         self._served: Collection[str | None] = (
             [None] if self._has_patterns or not patterns else exact)
         self._binding = registries.resolve(registry, resources)
+        server = settings.admission.server
+        self._server = server if isinstance(server, services.WebhookServiceServer) else None
 
     def iterate(self) -> Iterator[Right]:
         self._verify()
@@ -169,6 +172,9 @@ class _Granting:
                 _, resource = configurations.CONFIGURATIONS[reason]
                 yield from self._use('webhook_creation', resource)
                 yield from self._use('webhooks', resource, name=managed)
+        if self._server is not None and [*self._registry._webhooks, *self._registry._converters]:
+            yield from self._use('certificate_creation', services.SECRETS)
+            yield from self._use('certificates', services.SECRETS, name=self._server.secret_name)
         for name in self._registry._converters:
             yield from self._use('converted', discovery.CRDS)
             if managed is not None:
@@ -210,6 +216,7 @@ class _Granting:
             Place.CLUSTER: [None],
             Place.DEFAULT: ['default'],
             Place.LEASES: [self._settings.leadership.namespace or ''],
+            Place.SERVICE: [(self._server and self._server.namespace) or ''],
         }[place]
         for namespace in namespaces:
             for verb in verbs:

@@ -23,6 +23,7 @@ class Place(enum.Enum):
     CLUSTER = "cluster"
     DEFAULT = "`default`"
     LEASES = "namespace of the Leases"
+    SERVICE = "namespace of the Service"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +94,13 @@ FEATURES: Mapping[str, Feature] = {
         "keep the webhook configurations up to date", "the same",
         'validatingwebhookconfigurations.admissionregistration.k8s.io', ('patch',), Place.CLUSTER,
         named=True),
+    'certificate_creation': Feature(
+        "create the Secret of the certificates",
+        "`kopf.WebhookServiceServer`, unless the Secret is kept by others",
+        'secrets', ('create',), Place.SERVICE),
+    'certificates': Feature(
+        "follow and renew the certificates", "`kopf.WebhookServiceServer`",
+        'secrets', ('list', 'watch', 'patch'), Place.SERVICE, named=True),
     'conversions': Feature(
         "let the API server convert objects",
         "`kopf.convert`, `kopf.on.convert` with `settings.admission.managed`",
