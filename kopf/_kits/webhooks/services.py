@@ -54,7 +54,7 @@ class WebhookServiceServer(servers.WebhookContextManager, sites.SitedServer):
     All replicas serve one self-signed certificate. It is in a Secret, which Kopf creates. Kopf
     renews it after 60 of its 90 days, and API servers trust the new certificate before it is
     served. If the Secret is of the type ``kubernetes.io/tls``, e.g. of cert-manager, Kopf only
-    reads it. See "Serve in a cluster" in the documentation.
+    reads it. See "Validate and mutate objects" in the documentation.
 
     The operator exits if the library ``cryptography`` is not installed, if the namespace is not
     known, or if the port is taken.
@@ -249,7 +249,8 @@ class Keeper(watching.Sink):
             self._me, is_writer=site.is_writer, placed=placed, placed_at=site.placed_at)
         is_rotating = store is not None and store.current is not None and (
             store.current.id != self._me.serves or len(store.authorities) > 1)
-        site.refresh = (times.settling if is_rotating else times.report).total_seconds()
+        # What is overwritten during a rotation is repaired before the switch.
+        site.refresh = (times.settling / 2 if is_rotating else times.report).total_seconds()
         site.help(store is not None and generations.is_late(store, now=now, times=times))
 
     def _load(self, generation: generations.Generation, now: datetime.datetime) -> None:
