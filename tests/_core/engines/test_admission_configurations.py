@@ -523,3 +523,52 @@ async def test_without_rights_conversions_fail(client, manager):
     client.faults = [errors.APIForbiddenError("no", status=403)]
     with pytest.raises(errors.APIForbiddenError):
         await manager.write(CONVERTED)
+
+
+async def run_for_a_moment(manager, *args):
+    woken = asyncio.Event()
+    task = asyncio.create_task(manager.run(woken, lambda: {'validate': [{'a': 'b'}]}, *args))
+    await asyncio.sleep(0.05)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def test_configurations_are_refreshed_and_completion_is_noted(client, manager, caplog):
+    caplog.set_level(logging.INFO)
+    noted = []
+    await run_for_a_moment(manager, lambda: noted.append(client.get(V)), lambda: 0.01)
+    assert len(noted) > 1
+    assert noted[0] == [{'a': 'b'}]
+    assert client.requests.count(('PATCH', f'{V}/auto.test')) == len(noted)
+    assert len(caplog.messages) == 1
+
+
+async def test_failures_are_not_noted_as_complete(client, manager, settings):
+    settings.networking.error_backoffs = [100]
+    client.faults.append(errors.APIServerError("no", status=500))
+    noted = []
+    await run_for_a_moment(manager, lambda: noted.append(None))
+    assert noted == []
+
+
+async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, monkeypatch):
+    records = {'validate': [{'clientConfig': {'caBundle': 'x'}}]}
+    await manager.write(records)
+    manager.distrust()
+    monkeypatch.setattr(patches, 'merge', lambda *_: {
+        'metadata': {'name': 'x'}, 'webhooks': [{'clientConfig': {'caBundle': 'y'}}]})
+    with pytest.raises(errors.APIServerError, match="another caBundle"):
+        await manager.write(records)
+
+
+async def test_helpers_create_nothing_and_leave_the_mark_of_the_writer(client, manager, settings):
+    other = Manager(client=client, settings=settings, name='auto.test')
+    other.is_helping = True
+    await other.write({'validate': [{'name': 'y'}]})
+    assert client.get(V) is None
+    await manager.write({'validate': [{'name': 'x'}]})
+    other.distrust()
+    await other.write({'validate': [{'name': 'y'}]})
+    assert client.get(V) == [{'name': 'y'}]
+    await manager.clean({})
+    assert client.get(V) == []

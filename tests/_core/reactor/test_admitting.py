@@ -12,6 +12,7 @@ from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
+from kopf._core.engines.admission import configurations, sites
 from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
 from kopf._core.reactor.watches import discovery
@@ -176,3 +177,37 @@ async def test_conversions_without_a_server_are_an_error(insights):
     with pytest.raises(ActivityError, match=r"^Conversions .* need a server .*things.example"):
         admission.start()
     settings.execution.executor.shutdown()
+
+
+class SitedServer(Server, sites.SitedServer):
+    """A server that looks at its site."""
+
+
+async def test_servers_know_who_writes_and_what_is_written(admission, insights, monkeypatch):
+    written = []
+
+    async def write(_, records):
+        written.append(records)
+
+    monkeypatch.setattr(configurations.Manager, 'write', write)
+    server = admission._settings.server = SitedServer()
+    admission._settings.managed = 'auto.test'
+    insights.set_resources([RESOURCE])
+    admission.start()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert (server.site.is_writer, server.site.placed, written) == (False, None, [])
+    admission.take_over()
+    await server.site.news.wait()
+    server.site.news.clear()
+    await server.site.news.wait()
+    assert server.site.placed == {'url': 'https://localhost'}
+    assert server.site.placed_at is not None
+    admission.stand_by()
+    assert (server.site.is_writer, server.site.placed) == (False, None)
+    written.clear()
+    server.site.help(True)
+    await asyncio.sleep(0.01)
+    assert len(written) == 1
+    assert admission._manager.is_helping
+    await admission.stop(asyncio.get_running_loop().time() + 1)

@@ -257,6 +257,10 @@ def test_metrics_of_startup_handlers_are_monitored(show):
     (None, 9443, "The port of the webhooks is taken to be 9443."),
     ("kopf.WebhookServer(addr='127.0.0.1')", 9443, "host='kopf-handlers.kopf-handlers.svc'"),
     ("kopf.WebhookServer(host='kopf-handlers.kopf-handlers.svc', port=99)", 99, ''),
+    ("kopf.WebhookServiceServer(service='kopf-handlers')", 443, ''),
+    ("kopf.WebhookServiceServer(service='kopf-handlers', namespace='kopf-handlers')", 443, ''),
+    ("kopf.WebhookServiceServer(service='other')", 443, "Server(service='kopf-handlers')"),
+    ("kopf.WebhookServiceServer(service='kopf-handlers', namespace='x')", 443, "another name"),
     ("kopf.WebhookAutoTunnel()", 9443, ''),
 ])
 def test_webhooks_have_a_service(show, caplog, server, port, warning):
@@ -267,7 +271,8 @@ def test_webhooks_have_a_service(show, caplog, server, port, warning):
     container, = pod['spec']['containers']
     assert service['selector'] == pod['metadata']['labels']
     assert service['ports'][0]['port'] == port
-    assert {'name': service['ports'][0]['targetPort'], 'containerPort': port} in container['ports']
+    inner = 9443 if port == 443 else port
+    assert {'name': service['ports'][0]['targetPort'], 'containerPort': inner} in container['ports']
     assert container['readinessProbe']['tcpSocket'] == {'port': 'webhooks'}
     warned = [record.getMessage() for record in caplog.records if record.levelname == 'WARNING']
     assert warning in ''.join(warned) and len(warned) == bool(warning)

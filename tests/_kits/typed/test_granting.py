@@ -109,6 +109,18 @@ def test_managed_webhooks_are_written_by_their_name(registry, settings, find):
         rights(group, plural, 'create') | rights(group, plural, 'patch', name='name'))
 
 
+@pytest.mark.parametrize('kwargs, name, namespace', [
+    ({}, 'x-webhook-tls', ''), ({'secret': 'y', 'namespace': 'z'}, 'y', 'z')])
+def test_certificates_behind_a_service_are_in_one_secret(
+        registry, settings, find, kwargs, name, namespace):
+    settings.admission.server = kopf.WebhookServiceServer(service='x', **kwargs)
+    assert not [right for right in find() if right.resource == 'secrets']
+    kopf.on.validate('bares', registry=registry)(fn)
+    assert {right for right in find() if right.resource == 'secrets'} == (
+        rights('', 'secrets', 'create', namespace=namespace)
+        | rights('', 'secrets', 'list', 'watch', 'patch', name=name, namespace=namespace))
+
+
 def test_managed_webhooks_without_handlers_are_not_written(registry, settings, find):
     settings.admission.managed = 'name'
     assert find() == set()
