@@ -107,7 +107,7 @@ class Client(contextlib.AbstractAsyncContextManager['Client']):
             logger: Logger = default_logger,
     ) -> None:
         super().__init__()
-        self.vault = (
+        self.vault: vaults.Vault = (
             credentials if isinstance(credentials, vaults.Vault)
             else vaults.Vault({'': credentials}))
         self.settings = settings

@@ -163,7 +163,7 @@ class Admission:
                 if hasattr(type(server), '__aenter__'):
                     server = await stack.enter_async_context(server)
                 if isinstance(server, sites.SitedServer):
-                    server.site = self._site
+                    server.enter_site(self._site)
                 iterator: AsyncIterator[reviews.WebhookClientConfig] = server(fn)
                 if hasattr(iterator, 'aclose'):
                     stack.push_async_callback(iterator.aclose)
@@ -179,7 +179,7 @@ class Admission:
     def _describe_if_due(self) -> configurations.Records | None:
         if self._manager is None or not (self._site.is_writer or self._site.is_helping):
             return None
-        self._manager.is_helping = not self._site.is_writer
+        self._manager.set_helping(not self._site.is_writer)
         self._writing = self._client_config
         return self._describe()
 

@@ -52,7 +52,7 @@ class WebhookServiceServer(servers.WebhookContextManager, sites.SitedServer):
 
     A server is for ``settings.admission.server``, and ``settings.admission.managed`` must be set.
     All replicas serve one self-signed certificate. It is in a Secret, which Kopf creates. Kopf
-    renews it after 60 of its 90 days, and API servers trust the new certificate before it is
+    renews it at two thirds of its 90 days. API servers trust the new certificate before it is
     served. If the Secret is of the type ``kubernetes.io/tls``, e.g. of cert-manager, Kopf only
     reads it. See "Validate and mutate objects" in the documentation.
 
@@ -250,8 +250,10 @@ class Keeper(watching.Sink):
         is_rotating = store is not None and store.current is not None and (
             store.current.id != self._me.serves or len(store.authorities) > 1)
         # What is overwritten during a rotation is repaired before the switch.
-        site.refresh = (times.settling / 2 if is_rotating else times.report).total_seconds()
-        site.help(store is not None and generations.is_late(store, now=now, times=times))
+        refresh = times.settling / 2 if is_rotating else times.report
+        site.ask(
+            is_helping=store is not None and generations.is_late(store, now=now, times=times),
+            refresh=refresh.total_seconds())
 
     def _load(self, generation: generations.Generation, now: datetime.datetime) -> None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -563,7 +563,7 @@ async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, m
 
 async def test_helpers_create_nothing_and_leave_the_mark_of_the_writer(client, manager, settings):
     other = Manager(client=client, settings=settings, name='auto.test')
-    other.is_helping = True
+    other.set_helping(True)
     await other.write({'validate': [{'name': 'y'}]})
     assert client.get(V) is None
     await manager.write({'validate': [{'name': 'x'}]})

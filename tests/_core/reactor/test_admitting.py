@@ -206,8 +206,8 @@ async def test_servers_know_who_writes_and_what_is_written(admission, insights, 
     admission.stand_by()
     assert (server.site.is_writer, server.site.placed) == (False, None)
     written.clear()
-    server.site.help(True)
+    server.site.ask(is_helping=True, refresh=None)
     await asyncio.sleep(0.01)
     assert len(written) == 1
-    assert admission._manager.is_helping
+    assert admission._manager._is_helping
     await admission.stop(asyncio.get_running_loop().time() + 1)

@@ -128,7 +128,7 @@ async def test_certificates_are_renewed_with_exactly_the_printed_rights(registry
     assert {"create secrets in 'default'", *(
         f"{verb} secrets {SECRET!r} in 'default'" for verb in ('list', 'watch', 'patch'))} <= rights
     assert not [right for right in operator.confinement.unused if 'secrets' in right]
-    log = '\n'.join(map(str, operator.logs))
+    log = operator.text
     assert 'PRIVATE' not in log and base64.b64encode(data['tls.key']).decode() not in log
 
 

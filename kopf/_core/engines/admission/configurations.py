@@ -69,8 +69,11 @@ class Manager:
         self._written: dict[str, str | None] = {}
         self._announced: dict[str, str] = {}
         self._filled: set[str] = set()
-        self.is_helping = False
-        """Whether this operator writes in place of another one, and without leaving its mark."""
+        self._is_helping = False
+
+    def set_helping(self, is_helping: bool) -> None:
+        """Write in place of the operator that should: without creating, and without a mark."""
+        self._is_helping = is_helping
 
     def distrust(self, *, is_routine: bool = False) -> None:
         """
@@ -83,7 +86,7 @@ class Manager:
 
     @property
     def _writing(self) -> api.Client:
-        return self._client.without_limits() if self.is_helping else self._client
+        return self._client.without_limits() if self._is_helping else self._client
 
     async def run(
             self, woken: asyncio.Event, describe: Callable[[], Records | None],
@@ -177,7 +180,7 @@ class Manager:
             raise failure
 
     async def _put(self, resource: references.Resource, webhooks: Sequence[Record]) -> None:
-        if await self._patch(resource, webhooks) or not webhooks or self.is_helping:
+        if await self._patch(resource, webhooks) or not webhooks or self._is_helping:
             return
         body = {
             'apiVersion': f'{GROUP}/{VERSION}', 'kind': resource.kind,
@@ -205,7 +208,7 @@ class Manager:
         return True
 
     async def _patch(self, resource: references.Resource, webhooks: Sequence[Record]) -> bool:
-        mark = {} if self.is_helping else {
+        mark = {} if self._is_helping else {
             'metadata': {'annotations': {WRITER_ANNOTATION: self._mark}}}
         body: Any = await patching.patch(
             self._writing, resource=resource, namespace=None, name=self._name,

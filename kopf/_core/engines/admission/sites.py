@@ -41,10 +41,10 @@ class Site:
         self.is_writer, self.placed, self.placed_at = is_writer, None, None
         self.news.set()
 
-    def help(self, is_helping: bool) -> None:
-        """Begin or end to write though this replica is not the writer."""
-        if self.is_helping != is_helping:
-            self.is_helping = is_helping
+    def ask(self, *, is_helping: bool, refresh: float | None) -> None:
+        """Ask to write though this replica is not the writer, and to write again so often."""
+        if (self.is_helping, self.refresh) != (is_helping, refresh):
+            self.is_helping, self.refresh = is_helping, refresh
             self.wake()
 
     def note(self, config: reviews.WebhookClientConfig) -> None:
@@ -55,5 +55,8 @@ class Site:
 
 
 class SitedServer:
-    """A webhook server that needs the site. The operator sets it before it calls the server."""
+    """A webhook server that needs the site: the operator tells it before it calls the server."""
     site: Site | None = None
+
+    def enter_site(self, site: Site) -> None:
+        self.site = site
