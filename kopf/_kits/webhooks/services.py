@@ -149,6 +149,8 @@ class Keeper(watching.Sink):
         super().__init__()
         self.context: ssl.SSLContext | None = None
         """With the certificate that is to be served; None before the first one."""
+        self.bundle = b''
+        """The certificates that API servers must trust, in PEM, as they are known last."""
         self._site = site
         self._namespace = references.NamespaceName(namespace)
         self._name = name
@@ -169,14 +171,6 @@ class Keeper(watching.Sink):
         self._streak = streaks.Streak(
             f"Keeping of the certificates in the Secret {namespace}/{name}",
             settings=site.settings, logger=logger)
-
-    @property
-    def bundle(self) -> bytes:
-        """The certificates that API servers must trust, in PEM."""
-        if self._store is None:
-            return b'' if self._served is None else self._served.certificate
-        found = self._foreign if self._store.is_foreign else self._store.authorities
-        return b''.join(each.rstrip() + b'\n' for each in found)
 
     async def watch(self) -> None:
         settings = listing.select_only(self._site.settings, fields=f'metadata.name={self._name}')
@@ -244,9 +238,13 @@ class Keeper(watching.Sink):
             if known is None or known.current != store.current:
                 self._me = dataclasses.replace(self._me, changed_at=now)
         self._store = store
+        found = [] if store is None else self._foreign if store.is_foreign else store.authorities
+        if found:
+            self.bundle = b''.join(each.strip() + b'\n' for each in found)
         placed = base64.b64decode((site.placed or {}).get('caBundle') or '')
         self._me = dataclasses.replace(
-            self._me, is_writer=site.is_writer, placed=placed, placed_at=site.placed_at)
+            self._me, is_writer=site.is_writer, placed=placed,
+            placed_at=now if placed != self._me.placed else self._me.placed_at)
         is_rotating = store is not None and store.current is not None and (
             store.current.id != self._me.serves or len(store.authorities) > 1)
         # What is overwritten during a rotation is repaired before the switch.

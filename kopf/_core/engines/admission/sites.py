@@ -5,7 +5,6 @@ Most servers need none of it. A server that keeps its certificates in the cluste
 """
 import asyncio
 import dataclasses
-import datetime
 from collections.abc import Callable
 
 from kopf._cogs.aiokits import clocks
@@ -33,12 +32,10 @@ class Site:
     """How often (seconds) the configurations are written again; None for never."""
     placed: reviews.WebhookClientConfig | None = None
     """The client configuration that this replica has written everywhere; None if it has not."""
-    placed_at: datetime.datetime | None = None
-    """When that was complete, by the wall clock."""
 
     def assign(self, *, is_writer: bool) -> None:
         """Change the writer: what others have written in between is not known."""
-        self.is_writer, self.placed, self.placed_at = is_writer, None, None
+        self.is_writer, self.placed = is_writer, None
         self.news.set()
 
     def ask(self, *, is_helping: bool, refresh: float | None) -> None:
@@ -50,7 +47,7 @@ class Site:
     def note(self, config: reviews.WebhookClientConfig) -> None:
         """Note that this is written in all configurations."""
         if config != self.placed:
-            self.placed, self.placed_at = config, self.clock.now().wall
+            self.placed = config
             self.news.set()
 
 
