@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from kopf._cogs.aiokits import clocks, tasks, timeouts
 from kopf._cogs.clients import errors, listing, patching, screening, streaks, watching
 from kopf._cogs.logins import serviceaccounts
-from kopf._cogs.structs import bodies, references, reviews
+from kopf._cogs.structs import bodies, credentials, references, reviews
 from kopf._core.engines.admission import sites
 from kopf._core.engines.peering import records
 from kopf._kits import siblings
@@ -38,8 +38,8 @@ SECRETS = references.Resource('', 'v1', 'secrets', kind='Secret', namespaced=Tru
 SERVICE_PORT = 443
 """The port of the Service: Kubernetes assumes it if a webhook configuration names none."""
 
-CONFLICT_PAUSE = 1.0
-"""How long (seconds) to wait for what others have just written into the Secret."""
+REPEATED_PAUSE = 1.0
+"""How long (seconds) to wait before a step is repeated, e.g. as others write the Secret, too."""
 
 FAREWELL_TIMEOUT = 0.5
 """How long (seconds) it can take to remove the report of a replica that exits."""
@@ -163,7 +163,10 @@ class Keeper(watching.Sink):
             id=hashlib.sha256(f'{self._title}{suffix}'.encode()).hexdigest()[:16],
             names=frozenset([*names, *map(str, addresses)]))
         self._raw: bodies.RawBody | None = None
-        self._is_listing = self._is_known = False
+        self._listed: bodies.RawBody | None = None
+        self._is_known = False
+        self._done = Do.WAIT
+        """The previous step."""
         self._served: generations.Generation | None = None
         self._foreign: list[bytes] = []
         """The latest two authorities of a Secret that others keep."""
@@ -179,8 +182,7 @@ class Keeper(watching.Sink):
             sink=self, logger=logger)
 
     def begin(self, *, restored: bool) -> None:
-        self._is_listing = True
-        self._listed: bodies.RawBody | None = None
+        self._listed = None
 
     def listed(self, body: bodies.RawBody, packed: bytes | None = None) -> None:
         self._listed = body
@@ -214,6 +216,7 @@ class Keeper(watching.Sink):
             step = generations.decide(store, self._me, now=now, times=self._times)
             logger.debug(f"The next step for the certificates of webhooks: {step.do.value}.")
             if step.do is Do.WAIT:
+                self._done = Do.WAIT
                 return None if step.until is None else (
                     max(clocks.PRECISION, (step.until - now).total_seconds()))
             if step.do is Do.LOAD and store is not None and store.current is not None:
@@ -224,11 +227,12 @@ class Keeper(watching.Sink):
             else:
                 await self._write(step.do, store, now)
         except errors.APIConflictError:
-            return CONFLICT_PAUSE
+            return REPEATED_PAUSE
         except (errors.APIError, OSError, ValueError) as e:
             return self._streak.fail(e)
         self._streak.end()
-        return 0
+        repeated, self._done = step.do is self._done, step.do
+        return REPEATED_PAUSE if repeated else 0
 
     def _note(self, store: generations.Store | None, now: datetime.datetime) -> None:
         """Note what is new: what the Secret has, and what the operator has written elsewhere."""
@@ -283,13 +287,15 @@ class Keeper(watching.Sink):
         body = await patching.patch(
             self._site.client, resource=SECRETS, namespace=self._namespace, name=self._name,
             payload=payload)
-        if body is not None:  # if it is absent, the watch will show it
+        if body is None:
+            self._raw = None
+        else:
             self._take(body)
 
     async def leave(self) -> None:
         """Remove the own report, so that nobody waits for this replica."""
         if self._store is not None and self._me.id in self._store.reports:
-            with contextlib.suppress(errors.APIError, TimeoutError):
+            with contextlib.suppress(errors.APIError, credentials.LoginError, TimeoutError):
                 async with timeouts.timeout(FAREWELL_TIMEOUT):
                     await self._patch({'metadata': {'annotations': {
                         f'{generations.PREFIX}{self._me.id}': None}}})

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import datetime
+import pathlib
 import socket
 import sys
 
@@ -13,9 +14,12 @@ import pytest
 
 import kopf
 from kopf import testing
+from kopf._cogs.structs.dicts import resolve
+from kopf._core.engines.admission.configurations import WRITER_ANNOTATION
 from kopf._kits.webhooks import certificates, generations
 from tests.crds import make_crd
 
+PEERING = pathlib.Path(__file__).parents[3] / 'peering.yaml'
 SECRET = 'my-operator-webhook-tls'
 TIMES = generations.Times(*(
     datetime.timedelta(minutes=minutes) for minutes in (30, 1, 5, 15)))
@@ -51,17 +55,19 @@ def registry():
 
 
 @contextlib.asynccontextmanager
-async def run(registry, settings, **kwargs):
+async def run(registry, settings, *, standalone=True, **kwargs):
     async with testing.open_api('sandbox') as api:
         await api.client.load(make_crd('Thing', 'things'))
         api.client._api.settings.networking.error_backoffs = ()  # no failure is to be hidden
         await prepare(api, **kwargs)
         async with api.operator(
-                registry=registry, settings=settings, rbac=True, standalone=True) as operator:
+                registry=registry, settings=settings, rbac=True, standalone=standalone) as operator:
             yield api, operator
 
 
-async def prepare(api, secret=None):
+async def prepare(api, secret=None, load=()):
+    if load:
+        await api.client.load(*load)
     if secret is not None:
         await api.client.create({
             'apiVersion': 'v1', 'kind': 'Secret', 'metadata': {'name': SECRET}, **secret})
@@ -133,6 +139,29 @@ async def test_certificates_are_renewed_with_exactly_the_printed_rights(registry
 
 
 @testing.virtual_time
+async def test_conversions_go_on_while_certificates_are_renewed():
+    registry = kopf.OperatorRegistry()
+    for old, new in [('v1', 'v2'), ('v2', 'v1')]:
+        kopf.on.convert('olds.example.com', old, new, registry=registry)(lambda obj: None)
+    crd = make_crd('Old', 'olds')
+    first, = crd['spec']['versions']
+    crd['spec']['versions'].append({**first, 'name': 'v2', 'storage': False})
+    async with run(registry, make_settings(), load=[crd]) as (api, _):
+        path = ('spec', 'conversion', 'webhook', 'clientConfig', 'caBundle')
+        await api.client.wait('customresourcedefinitions', 'olds.example.com',
+                              lambda obj: resolve(obj, path, None))
+        await api.client.create({
+            'apiVersion': 'example.com/v1', 'kind': 'Old', 'metadata': {'name': 'x'}})
+        for _ in range(30 * 6):
+            await api.client.request('GET', '/apis/example.com/v2/namespaces/default/olds/x')
+            await asyncio.sleep(10)
+        found = await api.client.get('customresourcedefinitions', 'olds.example.com')
+        data = await get_data(api)
+        assert set(data) == {'tls.crt', 'tls.key'}
+        assert base64.b64decode(resolve(found, path)) == data['tls.crt']
+
+
+@testing.virtual_time
 async def test_overwritten_bundles_are_written_again(registry):
     async with run(registry, make_settings()) as (api, _):
         await wait_served(api)
@@ -177,6 +206,30 @@ async def test_an_expired_certificate_is_replaced_at_once(registry):
         await asyncio.sleep(5)
         assert await is_refused(api)
         assert set(await get_data(api)) == {'tls.crt', 'tls.key'}
+
+
+@testing.virtual_time
+async def test_a_paused_replica_renews_what_nobody_else_does(registry):
+    old = build(datetime.timedelta(minutes=2))
+    now = datetime.datetime.now(datetime.UTC).isoformat()
+    peering = {'apiVersion': 'kopf.dev/v1', 'kind': 'ClusterKopfPeering', 'metadata': {
+        'name': 'default'}, 'status': {'x': {'priority': 9, 'lastseen': now, 'lifetime': 9999}}}
+    configuration = {
+        'apiVersion': 'admissionregistration.k8s.io/v1', 'kind': 'ValidatingWebhookConfiguration',
+        'metadata': {'name': 'my-operator.example.com', 'annotations': {WRITER_ANNOTATION: 'x'}}}
+    async with run(
+            registry, make_settings(), secret={'data': encode(old)}, standalone=False,
+            load=[PEERING, peering, configuration]) as (api, operator):
+        await operator.wait_log("Pausing", timeout=60)
+        await wait_served(api)
+        for _ in range(180):
+            assert await is_refused(api)
+            await asyncio.sleep(1)
+        data = await get_data(api)
+        assert set(data) == {'tls.crt', 'tls.key'}
+        assert data['tls.crt'] != old[0]
+        await operator.stop()
+        assert data['tls.crt'] in await get_bundle(api)  # the webhooks are those of the writer
 
 
 @testing.virtual_time
