@@ -8,6 +8,7 @@ each writer leaves its mark. Conversions are not removed: objects that are store
 could not be read without them.
 """
 import asyncio
+import base64
 import json
 import logging
 import random
@@ -234,5 +235,8 @@ class Manager:
 
 def _verify(found: Sequence[Record], written: Sequence[Record]) -> None:
     """Check that the API server has stored the certificates by which it knows the operator."""
-    if [each.get('caBundle') for each in found] != [each.get('caBundle') for each in written]:
+    bundles, expected = (
+        [base64.b64decode(each.get('caBundle') or '') for each in items]
+        for items in (found, written))
+    if bundles != expected:
         raise errors.APIServerError("The API server has stored another caBundle than was written.")
