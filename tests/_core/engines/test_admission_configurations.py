@@ -552,11 +552,11 @@ async def test_failures_are_not_noted_as_complete(client, manager, settings):
 
 
 async def test_bundles_that_are_stored_otherwise_are_failures(client, manager, monkeypatch):
-    records = {'validate': [{'clientConfig': {'caBundle': 'x'}}]}
+    records = {'validate': [{'clientConfig': {'caBundle': 'eA=='}}]}
     await manager.write(records)
     manager.distrust()
     monkeypatch.setattr(patches, 'merge', lambda *_: {
-        'metadata': {'name': 'x'}, 'webhooks': [{'clientConfig': {'caBundle': 'y'}}]})
+        'metadata': {'name': 'x'}, 'webhooks': [{'clientConfig': {'caBundle': 'eQ=='}}]})
     with pytest.raises(errors.APIServerError, match="another caBundle"):
         await manager.write(records)
 
