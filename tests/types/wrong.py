@@ -89,6 +89,9 @@ kopf.Patch().spec = {}  # refused
 
 kopf.crd('example.com', 'v1')  # refused
 kopf.crd('example.com', 'v1', plural='databases', scope='cluster')  # refused
+kopf.crd('example.com', 'v1', of=int, plural='databases')  # refused
+kopf.Move('.spec.a')  # refused
+kopf.on.convert('databases.example.com', 'v1')  # refused
 kopf.Column('Port', '.spec.port', type='int')  # refused
 kopf.Quantity(1.5)  # refused
 kopf.on.create(1)  # refused

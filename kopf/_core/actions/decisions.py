@@ -10,7 +10,7 @@ a handler that has finished in the cycle.
 """
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.configs import compaction, configuration
@@ -23,7 +23,10 @@ from kopf._core.actions import (
     progression,
     versions,
 )
-from kopf._core.intents import causes, conversions, filters, handlers
+from kopf._core.intents import causes, filters, handlers
+
+if TYPE_CHECKING:
+    from kopf._core.intents import conversions
 
 
 class View(NamedTuple):
@@ -45,7 +48,7 @@ def look(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
-        converter: conversions.Converter | None = None,
+        converter: 'conversions.Converter | None' = None,
 ) -> View:
     """
     Reduce an object to what change detection needs.
@@ -88,7 +91,7 @@ def store_old(
         body: bodies.Body,
         patch: patches.Patch,
         settings: configuration.OperatorSettings,
-        converter: conversions.Converter | None,
+        converter: 'conversions.Converter | None',
 ) -> None:
     """Put an essence into the patch, to be the last-handled state."""
     settings.persistence.diffbase_storage.store(
@@ -119,7 +122,7 @@ def build_essence(
         *,
         settings: configuration.OperatorSettings,
         extra_fields: Iterable[dicts.FieldPath],
-        converter: conversions.Converter | None = None,
+        converter: 'conversions.Converter | None' = None,
 ) -> bodies.BodyEssence:
     """
     Reduce an object to what is compared.

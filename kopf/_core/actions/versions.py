@@ -6,10 +6,12 @@ and is converted when the operator has begun to watch another one: otherwise, al
 updated. All functions are pure.
 """
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kopf._cogs.structs import bodies
-from kopf._core.intents import conversions
+
+if TYPE_CHECKING:
+    from kopf._core.intents import conversions
 
 KEY = 'kopf.dev/version'
 """The key of the version in the stored state. No field of an object has such a name."""
@@ -17,7 +19,7 @@ KEY = 'kopf.dev/version'
 
 def mark(
         essence: bodies.BodyEssence, *, body: bodies.Body,
-        converter: conversions.Converter | None,
+        converter: 'conversions.Converter | None',
 ) -> bodies.BodyEssence:
     """Add the version of the object to an essence that will be stored."""
     if converter is None:
@@ -34,7 +36,7 @@ def unmark(old: bodies.BodyEssence) -> bodies.BodyEssence:
 
 def update(
         old: bodies.BodyEssence, *, body: bodies.Body, current: bodies.BodyEssence,
-        converter: conversions.Converter,
+        converter: 'conversions.Converter',
 ) -> tuple[bodies.BodyEssence, bool]:
     """
     Convert a stored essence to the version of the object; return also whether that was needed.

@@ -7,10 +7,13 @@ import dataclasses
 import functools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from kopf._cogs.structs import dicts, ids, references
-from kopf._core.intents import causes, conversions, filters, handlers
+from kopf._core.intents import causes, filters, handlers
+
+if TYPE_CHECKING:
+    from kopf._core.intents import conversions  # only operators that declare some need it
 
 HandlerT = TypeVar('HandlerT', bound=handlers.Handler)
 ResourceHandlerT = TypeVar('ResourceHandlerT', bound=handlers.ResourceHandler)
@@ -120,7 +123,7 @@ class OperatorRegistry:
             if (fault := converter.find_fault()) is not None:
                 raise LookupError(fault)
 
-    def find_converter(self, resource: references.Resource) -> conversions.Converter | None:
+    def find_converter(self, resource: references.Resource) -> 'conversions.Converter | None':
         """Find what converts the objects of this resource between its versions."""
         return self._converters.get(f'{resource.plural}.{resource.group}')
 
@@ -188,7 +191,7 @@ class ResourceHandlers:
     changing: tuple[handlers.ChangingHandler, ...] = ()
     reconciling: tuple[handlers.ReconcilingHandler, ...] = ()
     webhooks: tuple[handlers.WebhookHandler, ...] = ()
-    converter: conversions.Converter | None = None
+    converter: 'conversions.Converter | None' = None
 
     extra_fields: tuple[dicts.FieldPath, ...] = ()
     """

@@ -4,7 +4,7 @@ Kinds: classes that are declared as kinds of the API, and the definitions that a
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, overload
 
 from kopf._cogs.structs import dicts, references
 from kopf._core.intents import typedargs
@@ -83,6 +83,43 @@ class Declaration:
 
 _declared: dict[tuple[str, str], Declaration] = {}
 """The newest declarations by the definitions and the versions: a module can be loaded again."""
+
+
+@overload
+def crd(
+        group: str,
+        version: str,
+        *,
+        plural: str,
+        kind: str | None = None,
+        singular: str | None = None,
+        short: Collection[str] = (),
+        categories: Collection[str] = (),
+        scope: Literal['Namespaced', 'Cluster'] = 'Namespaced',
+        storage: bool = False,
+        served: bool = True,
+        deprecated: bool | str = False,
+        columns: Collection[Column] = (),
+        rules: Collection[CEL] = (),
+        selectable: Collection[str] = (),
+        scale: Scale | None = None,
+) -> Callable[[ClsT], ClsT]: ...
+
+
+@overload
+def crd(
+        group: str,
+        version: str,
+        *,
+        of: type,
+        storage: bool = False,
+        served: bool = True,
+        deprecated: bool | str = False,
+        columns: Collection[Column] = (),
+        rules: Collection[CEL] = (),
+        selectable: Collection[str] = (),
+        scale: Scale | None = None,
+) -> Callable[[ClsT], ClsT]: ...
 
 
 def crd(

@@ -131,7 +131,8 @@ class Manager:
         :raises errors.APIError: if the API server refuses that.
         """
         await self._write_all(
-            {reason: records.get(reason, ()) for reason in self._written.keys() & CONFIGURATIONS},
+            {reason: records.get(reason, ()) for reason in CONFIGURATIONS
+             if reason in self._written},
             "Cleaning up the {} webhook {}.", self._replace)
 
     async def write(self, records: Records) -> None:

@@ -6,11 +6,13 @@ number of the objects stay as they are, and so do their metadata apart from labe
 If one object fails, all do.
 """
 from collections.abc import Collection, Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions
-from kopf._core.intents import conversions
+
+if TYPE_CHECKING:
+    from kopf._core.intents import conversions
 
 API_VERSION = 'apiextensions.k8s.io/v1'
 KIND = 'ConversionReview'
@@ -21,7 +23,7 @@ PATH = 'convert'
 
 def convert(
         review: Mapping[str, Any],
-        converters: Collection[conversions.Converter],
+        converters: 'Collection[conversions.Converter]',
         *,
         path: str | None,
 ) -> reviews.Response:
@@ -60,7 +62,7 @@ def convert(
 
 
 def _convert(
-        converter: conversions.Converter, obj: Mapping[str, Any], version: str, desired: str,
+        converter: 'conversions.Converter', obj: Mapping[str, Any], version: str, desired: str,
 ) -> dict[str, Any]:
     if obj.get('apiVersion') == desired:
         return dict(obj)
