@@ -433,7 +433,24 @@ def test_operators_are_checked_without_a_cluster(invoke, script):
     assert result.output == "kopfexamples: event fn\n"
 
 
+CONVERSION = '''
+import kopf
+@kopf.on.convert('things.example.com', '{}', '{}')
+def fn(obj):
+    pass
+'''
+
+
+def test_conversions_are_checked_without_a_cluster(invoke, script):
+    kopf.set_default_registry(kopf.OperatorRegistry())
+    both = CONVERSION.format('v1', 'v2') + CONVERSION.format('v2', 'v1')
+    result = invoke('check', script(both))
+    assert result.exit_code == 0
+    assert result.output == "things.example.com: conversions between v1, v2\n"
+
+
 @pytest.mark.parametrize('text, message', [
+    (CONVERSION.format('v1', 'v2'), "no conversion of v2 to v1, only back"),
     ("1/0", "ZeroDivisionError"),
     ("import kopf", "There are no handlers in "),
     (HANDLER + HANDLER.replace('import kopf', ''), "two handlers have the id 'fn'"),

@@ -42,6 +42,8 @@ def describe(registry: registries.OperatorRegistry) -> Iterator[str]:
     for selector, members in groups.items():
         for member in members:
             yield _describe(str(selector), handlers.name_decorator(member), member)
+    for name, converter in registry._converters.items():
+        yield f"{name}: conversions between {', '.join(sorted(converter.versions))}"
 
 
 def find_faults(registry: registries.OperatorRegistry) -> Iterator[str]:

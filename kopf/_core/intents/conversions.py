@@ -3,7 +3,7 @@ Conversions: objects of one version of a kind as those of another version.
 
 How they are converted is not known here: it is what authors declare.
 """
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kopf._cogs.structs import bodies
@@ -15,6 +15,11 @@ class Converter:
     """The name of the definition, e.g. ``databases.example.com``."""
     group: str
     plural: str
+
+    @property
+    def versions(self) -> Collection[str]:
+        """The versions that can be converted."""
+        raise NotImplementedError
 
     def convert(self, obj: Mapping[str, Any], version: str) -> dict[str, Any]:
         """

@@ -87,7 +87,8 @@ class OperatorRegistry:
     @property
     def is_empty(self) -> bool:
         """Whether there are no handlers at all."""
-        return not self._activities and not any(True for _ in self.iter_resource_handlers())
+        return not self._activities and not self._converters and (
+            not any(True for _ in self.iter_resource_handlers()))
 
     def get_activity_handlers(
             self,

@@ -54,7 +54,6 @@ class Converter(conversions.Converter):
 
     @property
     def versions(self) -> frozenset[str]:
-        """The versions that can be converted."""
         return frozenset(self._steps) | {target for steps in self._steps.values()
                                          for target in steps}
 
