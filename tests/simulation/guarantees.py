@@ -402,6 +402,10 @@ class Guarantees:
         previous = [other for other in self.calls[call.uid] if other.id == call.id]
         last = previous[-1] if previous else None
         if self.is_stale(call) and (last is None or last.process is not call.process):
+            if not self.exclusive and any(
+                    other.process is call.process and other.reason == call.reason
+                    for other in previous):
+                return  # of two that do not know of each other, each counts from its own attempt
             record = get_progress(body).get(call.id.replace('/', '.'), {})
             due = record.get('delayed') if record.get('purpose') == call.reason else None
             if due is not None and now < read_time(due) - TOLERANCE:
