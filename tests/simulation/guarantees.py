@@ -61,6 +61,9 @@ TOLERANCE = 0.01
 TRIPS = 8
 """How many times data can be on its way until an outcome is stored, also by the second PATCH."""
 
+REVIEW_TRIPS = 12
+"""The same for the reviews: two PATCHes, two webhooks, a connection, a request, and a response."""
+
 WRITES = 4
 """How often an outcome is reviewed until it is stored: two PATCHes, which an exit begins anew."""
 
@@ -133,6 +136,8 @@ class Guarantees:
             step.args['seconds'] for step in plan.steps
             if step.action == 'fault' and step.args['action'] in ('slow', 'delay')), default=0.0)
         """How long (seconds) the writing of an outcome can take."""
+        if 'admission' in plan.features:
+            self.writing += REVIEW_TRIPS * plan.latency[1]
         if any(step.action == 'exhaust' for step in plan.steps):
             self.writing += REFUSAL
         reviews = len(plan.features & {'sync mutating', 'sync validating'})
