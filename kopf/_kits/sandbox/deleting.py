@@ -117,6 +117,9 @@ def delete_entry(
     if deletion.grace == 0 and 'deletionGracePeriodSeconds' in metadata:
         metadata['deletionGracePeriodSeconds'] = 0
     gone = cluster.remove(kind, entry.key, obj)
+    if kind.conversion is not None:  # another conversion would repeat the deletion
+        return True, objects.encode_object(
+            kind, {**obj, 'metadata': {**metadata, 'resourceVersion': str(gone.revision)}})
     return True, objects.view(kind, gone.raw)
 
 

@@ -150,6 +150,21 @@ async def test_wrong_answers_fail_the_request(sandbox, hook, spoil, message):
     assert message in error.value.message
 
 
+async def test_objects_are_deleted_once_even_if_the_way_back_differs(sandbox, hook):
+    await sandbox.create(make('v2', two=1))
+
+    def spoil(response):
+        for obj in response['convertedObjects']:
+            seen = obj['metadata'].get('annotations', {}).get('seen', '')
+            obj['metadata'] = {**obj['metadata'], 'annotations': {'seen': f'{seen}x'}}
+        return response
+
+    hook.spoil = spoil
+    deleted = await sandbox.delete(OLD, 'a')
+    assert deleted['status'] == 'Success'
+    assert await sandbox.list(NEW) == []
+
+
 async def test_labels_and_annotations_can_be_changed(sandbox, hook):
     def spoil(response):
         for obj in response['convertedObjects']:
