@@ -141,6 +141,7 @@ class World:
         self.managed, self.service, self.secret = f'{name}.test', name, f'{name}-webhook-tls'
         self.lease = name
         self.seen = {}
+        self.operators = []
         self.stream = Stream(kube, kind)
 
     async def __aenter__(self):
@@ -176,6 +177,7 @@ class World:
                 settling=SETTLING, report=REPORT, silence=SILENCE),
             f'--leader-elect={self.lease}', kind=self.kind, scope=('--all-namespaces', '--verbose'),
             env={'POD_ID': who, 'PORT': str(port), **env})
+        self.operators.append(operator)
         await operator.wait_for("The webhooks are served with the certificate")
         self._relay.ports.append(port)
         self.seen[who] = [port]
@@ -236,6 +238,8 @@ def get_id(pem):
 async def world(kube, kind, operator):
     world = World(kube, kind, operator, f'certs-{uuid.uuid4().hex[:8]}')
     yield world
+    for each in world.operators:  # they would write the configurations again
+        each.stop()
     for configuration in CONFIGURATIONS.values():
         with contextlib.suppress(KubeError):
             await kube.delete(configuration, world.managed)
