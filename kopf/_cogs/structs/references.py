@@ -166,6 +166,11 @@ class Marker(enum.Enum):
     EVERYTHING = enum.auto()
 
 
+CRDS: Final = Resource(
+    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', kind='CustomResourceDefinition',
+    namespaced=False)
+"""The definitions of custom resources."""
+
 EVERYTHING: Final = Marker.EVERYTHING
 """Instead of a name: all resources of a group, or of the cluster."""
 

@@ -200,8 +200,8 @@ class Admission:
             return None
         self._refresh()
         return {
-            **{name: [webhooks.append_path(config, f'{conversions.PATH}/{name}')]
-               for name in self._registry._converters},
+            name: [webhooks.append_path(config, f'{conversions.PATH}/{name}')]
+            for name in self._registry._converters
         } | {
             reason: webhooks.build_configuration(
                 [webhook for webhook in self._directory.webhooks

@@ -6,7 +6,6 @@ The versions are a tree: each conversion joins two neighbours, so there is one w
 import collections
 import copy
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -133,13 +132,6 @@ class Converter(conversions.Converter):
             self, old: bodies.BodyEssence, version: str, *,
             current: bodies.BodyEssence, to: str,
     ) -> bodies.BodyEssence:
-        """
-        Convert an essence of another version, for a comparison with the ``current`` one.
-
-        What the other version cannot express counts as not changed.
-
-        :raises ConversionError: if it cannot be converted.
-        """
         way, back = self._find_way(to, version), self._find_way(version, to)
         versioned = {'apiVersion': f'{self.group}/{to}', **cast(dict[str, Any], current)}
         there = self._go(versioned, way)
@@ -258,12 +250,3 @@ def _merge_metadata(meta: Mapping[str, Any], made: Mapping[str, Any]) -> Object:
     """Take the labels and annotations of what is made, and all the rest as it was."""
     merged = {key: value for key, value in meta.items() if key not in ('labels', 'annotations')}
     return {**merged, **{key: made[key] for key in ('labels', 'annotations') if made.get(key)}}
-
-
-_VERSION = re.compile(r'v[1-9][0-9]*((alpha|beta)[1-9][0-9]*)?')
-
-
-def check_version(version: str) -> None:
-    """:raises DeclarationError: if it is no name of a version."""
-    if not isinstance(version, str) or not _VERSION.fullmatch(version):
-        raise DeclarationError(f"{version!r} is no version, such as 'v1' or 'v1beta1'.")

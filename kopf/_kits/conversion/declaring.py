@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from kopf._core.intents import registries
 from kopf._kits.conversion import moves
-from kopf._kits.conversion.converting import Converter, Function, Step, check_version
+from kopf._kits.conversion.converting import Converter, Function, Step
 from kopf._kits.typed import kinds
 from kopf._kits.typed.vocabulary import DeclarationError
 
@@ -65,8 +65,8 @@ def declare(
     if not plural or '.' not in group:
         raise DeclarationError(f"{resource!r} is no name of a definition, such as "
                                f"'databases.example.com'.")
-    check_version(old)
-    check_version(new)
+    for version in (old, new):
+        kinds.check_names(group, version, plural)
     if old == new:
         raise DeclarationError(f"A conversion of {resource} to the same version is none.")
 

@@ -15,7 +15,6 @@ from kopf._cogs.clients import api, errors, patching, scanning, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.intents import registries
-from kopf._core.reactor.watches.discovery import CRDS
 from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
 
@@ -114,7 +113,7 @@ class _Migration:
     async def _get_definition(self) -> Mapping[str, Any]:
         try:
             found: Mapping[str, Any] = await self._client.request(
-                'GET', CRDS.get_url(name=self._name))
+                'GET', references.CRDS.get_url(name=self._name))
         except errors.APINotFoundError:
             raise commanding.CommandError(
                 f"{self._resource} is not defined by a CustomResourceDefinition, so its objects "
@@ -212,7 +211,7 @@ class _Migration:
             version = definition['metadata']['resourceVersion']
             try:
                 await patching.patch(
-                    self._client, resource=CRDS, namespace=None, name=self._name,
+                    self._client, resource=references.CRDS, namespace=None, name=self._name,
                     payload={'metadata': {'resourceVersion': version},
                              'status': {'storedVersions': versions}}, subresource='status')
                 return

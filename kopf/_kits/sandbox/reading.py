@@ -3,7 +3,7 @@ Getting and listing: what is stored, selected, paged and put into the shape aske
 """
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopf._kits.sandbox import (
@@ -181,10 +181,10 @@ def page(cluster: Cluster, request: Request, selection: Selection) -> tuple[list
 
 
 def encode_list(
-        cluster: Cluster, request: Request, entries: Iterable[Entry], metadata: Obj,
+        cluster: Cluster, request: Request, entries: Sequence[Entry], metadata: Obj,
 ) -> bytes:
-    kind, entries = request.kind, [*entries]
-    objects.demand(kind, [entry.raw for entry in entries])
+    kind = request.kind
+    objects.demand(kind, (entry.raw for entry in entries))
     if request.accepted.shape == 'Table':
         found = [encoding.decode_own(objects.view(kind, entry.raw)) for entry in entries]
         return encoding.encode(tables.Maker(request, cluster.clock()).table(found, metadata))

@@ -130,7 +130,7 @@ class Watch:
 
     async def _encode(self, changes: list[Change]) -> bytes:
         async def encode() -> bytes:
-            objects.demand(self.kind, [change.new.raw for change in changes])
+            objects.demand(self.kind, (change.new.raw for change in changes))
             return b''.join(filter(None, map(self._line, changes)))
         if not changes:
             return b''
@@ -159,7 +159,7 @@ class Watch:
         entries = (store.select_at(reach, resource, self._request.namespace) if is_behind else
                    store.select(resource, self._request.namespace))
         found = [entry for entry in entries if self._selection.matches(entry)]
-        objects.demand(self.kind, [entry.raw for entry in found])
+        objects.demand(self.kind, (entry.raw for entry in found))
         if is_behind:
             self._pending.extend(store.since(resource, reach))
         lines = [self._show('ADDED', entry) for entry in found]

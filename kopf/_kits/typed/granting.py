@@ -176,16 +176,16 @@ class _Granting:
             yield from self._use('certificate_creation', services.SECRETS)
             yield from self._use('certificates', services.SECRETS, name=self._server.secret_name)
         for name in self._registry._converters:
-            yield from self._use('converted', discovery.CRDS)
+            yield from self._use('converted', references.CRDS)
             if managed is not None:
-                yield from self._use('conversions', discovery.CRDS, name=name)
+                yield from self._use('conversions', references.CRDS, name=name)
 
     def _iter_observation(self) -> Iterator[Right]:
         """Find what is needed to follow the resources and the namespaces of the cluster."""
         is_once = self._settings.scanning.disabled
         groups = orchestration.get_groups(self._registry)
         if groups != set() and not is_once and (groups is None or self._are_custom(groups)):
-            yield from self._use('definitions', discovery.CRDS)
+            yield from self._use('definitions', references.CRDS)
         if self._has_patterns:
             yield from (
                 right for right in self._use('namespaces', discovery.NAMESPACES)

@@ -179,12 +179,7 @@ def crd(
         plural = base.plural
     elif plural is None:
         raise DeclarationError("A kind needs the name of its resource: plural='databases'.")
-    for value, pattern, what in [
-            (group, rf'{_LABEL}(\.{_LABEL})+', "group, such as 'example.com'"),
-            (version, _VERSION.pattern, "version, such as 'v1' or 'v1beta1'"),
-            (plural, _LABEL, "plural name, such as 'databases'")]:
-        if not re.fullmatch(pattern, value):
-            raise DeclarationError(f"{value!r} is no {what}.")
+    check_names(group, version, plural)
 
     def decorate(cls: ClsT) -> ClsT:
         name = kind if kind is not None else cls.__name__
@@ -201,6 +196,16 @@ def crd(
         _declared[declaration.name, version] = declaration
         return cls
     return decorate
+
+
+def check_names(group: str, version: str, plural: str) -> None:
+    """:raises DeclarationError: if a name is none of the API."""
+    for value, pattern, what in [
+            (group, rf'{_LABEL}(\.{_LABEL})+', "group, such as 'example.com'"),
+            (version, _VERSION.pattern, "version, such as 'v1' or 'v1beta1'"),
+            (plural, _LABEL, "plural name, such as 'databases'")]:
+        if not re.fullmatch(pattern, value):
+            raise DeclarationError(f"{value!r} is no {what}.")
 
 
 def get_declaration(cls: type) -> Declaration:

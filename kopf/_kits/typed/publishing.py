@@ -27,9 +27,6 @@ MANAGER = 'kopf'
 LINTED, DRIFTED, INCOMPATIBLE = 1, 3, 4
 """The exit codes."""
 
-DEFINITIONS = references.Resource(
-    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', kind='CustomResourceDefinition',
-    namespaced=False)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -249,7 +246,7 @@ async def compare(client: api.Client, definition: Definition) -> str | None:
     """
     name = definition['metadata']['name']
     listed = await client.request(  # operators can list them, but not get them
-        'GET', DEFINITIONS.get_url(), params={'fieldSelector': f'metadata.name={name}'})
+        'GET', references.CRDS.get_url(), params={'fieldSelector': f'metadata.name={name}'})
     if not listed['items'] or _has(listed['items'][0], definition):
         return None
     version = await client.request('GET', '/version')  # of what an old one has dropped silently
@@ -266,7 +263,7 @@ def _has(found: Definition, expected: Definition) -> bool:
 
 async def _fetch(client: api.Client, name: str) -> Definition | None:
     with contextlib.suppress(errors.APINotFoundError):
-        found: Definition = await client.request('GET', f'{DEFINITIONS.get_url()}/{name}')
+        found: Definition = await client.request('GET', f'{references.CRDS.get_url()}/{name}')
         return found
     return None
 
@@ -295,7 +292,7 @@ async def _apply(client: api.Client, definition: Definition) -> str:
     name = definition['metadata']['name']
     try:
         await applying.apply(
-            client, resource=DEFINITIONS, manifest=definition, manager=MANAGER, force=False)
+            client, resource=references.CRDS, manifest=definition, manager=MANAGER, force=False)
     except errors.APIConflictError as e:
         raise commanding.CommandError(
             f"{name} cannot be applied, as others manage the same fields: {e} To take the fields "

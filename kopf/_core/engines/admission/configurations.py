@@ -51,11 +51,6 @@ CONFIGURATIONS = {
         kind='MutatingWebhookConfiguration', namespaced=False)),
 }
 
-DEFINITIONS = references.Resource(
-    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions', kind='CustomResourceDefinition',
-    namespaced=False)
-
-
 class Manager:
     """Writes the validating and the mutating configuration of one name, if they have changed."""
 
@@ -155,7 +150,7 @@ class Manager:
         for reason, webhooks in records.items():
             content = json.dumps(webhooks)
             if self._written.get(reason) != content:
-                title, resource = CONFIGURATIONS.get(reason, ('', DEFINITIONS))
+                title, resource = CONFIGURATIONS.get(reason, ('', references.CRDS))
                 is_news = self._announced.get(reason, NOTHING) != content
                 logger.log(logging.INFO if is_news else logging.DEBUG,
                            message.format(title, self._name) if title else
@@ -198,7 +193,7 @@ class Manager:
     async def _put_conversion(self, name: str, client_config: Record) -> bool:
         """Let the API server convert by this operator; return whether there is the definition."""
         body: Any = await patching.patch(
-            self._writing, resource=DEFINITIONS, namespace=None, name=name,
+            self._writing, resource=references.CRDS, namespace=None, name=name,
             payload={'spec': {'conversion': {'strategy': 'Webhook', 'webhook': {
                 # The absent one of both is removed: the API server wants exactly one.
                 'clientConfig': {'url': None, 'service': None, 'caBundle': None, **client_config},

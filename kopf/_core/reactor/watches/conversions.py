@@ -12,8 +12,8 @@ from typing import Any
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, streaks
 from kopf._cogs.configs import configuration
+from kopf._cogs.structs import references
 from kopf._core.intents import conversions
-from kopf._core.reactor.watches import discovery
 
 SETTLING = 5.0
 """
@@ -43,7 +43,7 @@ async def wait(
     while True:
         try:
             listed = await client.request(
-                'GET', discovery.CRDS.get_url(),
+                'GET', references.CRDS.get_url(),
                 params={'fieldSelector': f'metadata.name={converter.name}'})
         except errors.APIForbiddenError:
             logger.warning(f"There are no rights to read the definition of {converter.name}: it "

@@ -22,9 +22,6 @@ from kopf._core.reactor.watches import tracking
 
 _T = TypeVar('_T')
 
-CRDS = references.Resource(
-    'apiextensions.k8s.io', 'v1', 'customresourcedefinitions',
-    kind='CustomResourceDefinition', namespaced=False)
 NAMESPACES = references.Resource('', 'v1', 'namespaces', kind='Namespace', namespaced=False)
 
 MAX_CRDS_WAIT = 1.0
@@ -146,7 +143,7 @@ async def observe_resources(
         return
     await tasks.gather(
         _watch_if_allowed(
-            client, settings=settings, resource=CRDS, sink=tracker, logger=logger,
+            client, settings=settings, resource=references.CRDS, sink=tracker, logger=logger,
             forbidden=tracker.filled.set,
             warning="There are no rights to watch CRDs: the kinds of resources that come or go "
                     "later will not be noticed."),

@@ -7,6 +7,7 @@ feeds the informer of the resource in the namespace. When a resource or a namesp
 task is cancelled, and its informer forgets the objects.
 """
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -104,6 +105,9 @@ class Orchestration:
         self._reported: set[references.Selector | references.Resource] = set()
         self._progress = listprogress.ListProgress(logger)
         self._is_announced = False
+        self._converting = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)
+        self._converted: set[str] = set()
+        """The definitions whose objects the API server converts."""
 
     async def serve(self) -> None:
         """
@@ -277,8 +281,11 @@ class Orchestration:
             self, converter: 'conversions.Converter', watch: watchsets.Watch, **kwargs: Any,
     ) -> None:
         from kopf._core.reactor.watches import conversions  # only if it is used
-        await conversions.wait(
-            converter, self._client, settings=self._settings, logger=self._logger)
+        async with self._converting[converter.name]:  # one namespace asks for all of them
+            if converter.name not in self._converted:
+                await conversions.wait(
+                    converter, self._client, settings=self._settings, logger=self._logger)
+                self._converted.add(converter.name)
         await watch(**kwargs)
 
     def _bind(
