@@ -14,6 +14,7 @@ from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
 from kopf._core.engines.reconciling.children import Shelf
 from kopf._core.engines.reconciling.hub import Hub
+from kopf._core.intents.conversions import Converter
 from kopf._core.path.intake import Informer
 from kopf._core.reactor.watches import consumers, discovery, orchestration, tracking
 from tests._cogs.clients.conftest import Recorder
@@ -475,3 +476,50 @@ async def test_it_is_said_once_what_is_watched(
         await until(lambda: any('Watching' in text for text in caplog.messages))
     texts = [text for text in caplog.messages if text.startswith("Watching ")]
     assert texts == [f"Watching things.v1.g.test in {where}, 2 handlers."]
+
+
+# Conversions.
+
+class Same(Converter):
+    name, group, plural = 'things.g.test', 'g.test', 'things'
+
+    def find_fault(self):
+        return None
+
+
+def define(strategy):
+    return say({'metadata': {'resourceVersion': '100'}, 'items': [{
+        'metadata': {
+            'name': 'things.g.test', 'uid': 'u', 'resourceVersion': '99', 'managedFields': [{
+                'time': '2020-01-01T00:00:00Z', 'fieldsV1': {'f:spec': {'f:conversion': {}}}}]},
+        'spec': {'versions': [{'name': 'v1'}, {'name': 'v2'}],
+                 'conversion': {'strategy': strategy}}}]})
+
+
+def count_looks(cluster):  # noqa: F811
+    return sum(request.path == CRDS and 'fieldSelector' in request.query
+               for request in cluster.requests)
+
+
+async def test_one_of_the_namespaces_asks_whether_objects_are_converted(
+        watched, serve_all, registry, handle, lines, until):
+    registry._converters['things.g.test'] = Same()
+    handle('g.test', 'things')
+    watched.script(define('Webhook'), on=CRDS)
+    async with serve_all('ns*'):
+        await until(lambda: len(lines.sinks) == 2)
+        for sink in lines.sinks.values():
+            await sink.wait('listed', 'obj')
+    assert count_looks(watched) == 1
+
+
+async def test_nothing_is_listed_before_it_is_converted(
+        watched, serve_all, registry, handle, lines, until):
+    registry._converters['things.g.test'] = Same()
+    handle('g.test', 'things')
+    watched.script(define('None'), on=CRDS)
+    async with serve_all():
+        await until(lambda: count_looks(watched) >= 2)
+        assert not any(request.path.endswith('/things') for request in watched.requests)
+        watched.script(define('Webhook'), on=CRDS)
+        await lines.sinks['things', None].wait('listed', 'obj')
