@@ -2,6 +2,7 @@
 Reloading: an operator in a child process, which is restarted when its files change.
 """
 import contextlib
+import os
 import pathlib
 import signal
 import subprocess
@@ -10,6 +11,12 @@ from collections.abc import Sequence
 import click
 
 from kopf._kits import lifelines, supervising
+
+UNCACHED = {'PYTHONDONTWRITEBYTECODE': '1'}
+"""
+What makes a change seen: cached bytecode is valid by the size of a file and the second of its last
+change, and two changes can share both.
+"""
 
 POLLING_MS = 200
 """How often to check whether the process has ended, in milliseconds."""
@@ -35,9 +42,10 @@ def run(args: Sequence[str], *, folders: Sequence[pathlib.Path]) -> int:
 
     process: subprocess.Popen[bytes] | None = None
     is_told = False
+    env = {**os.environ, **UNCACHED}
     with (contextlib.closing(lifelines.Lifeline()) as lifeline,
           supervising.forward_signals(send) as stopped):
-        process = lifeline.start(args)
+        process = lifeline.start(args, env)
         for changes in watchfiles.watch(
                 *folders, watch_filter=watchfiles.PythonFilter(), stop_event=stopped,
                 rust_timeout=POLLING_MS, yield_on_timeout=True, raise_interrupt=False):
@@ -47,7 +55,7 @@ def run(args: Sequence[str], *, folders: Sequence[pathlib.Path]) -> int:
                 send(signal.SIGTERM)
                 process.wait()
                 if not stopped.is_set():
-                    process, is_told = lifeline.start(args), False
+                    process, is_told = lifeline.start(args, env), False
             elif process.poll() is not None and not is_told:
                 click.echo("The operator has ended. It starts again when a file changes.", err=True)
                 is_told = True

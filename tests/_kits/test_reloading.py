@@ -36,8 +36,8 @@ class Process:
         for line in self._process.stdout:
             self._lines.append(line)
 
-    def wait_for(self, text):
-        while text not in ''.join(self._lines):
+    def wait_for(self, text, start=0):
+        while text not in self.text[start:]:
             assert self._process.poll() is None, ''.join(self._lines)
             time.sleep(0.05)
 
@@ -93,6 +93,24 @@ def test_operators_start_anew_when_their_files_change(folder):
 
         process.send(signal.SIGINT)
         assert process.wait() == 0
+    finally:
+        process.close()
+
+
+def test_files_that_change_twice_in_a_second_are_read_anew(folder):
+    path = folder / 'handlers.py'
+    times = (path.stat().st_atime, path.stat().st_mtime)
+    process = Process(
+        'run', '--reload', '--sandbox', f'--load={CRD}', '--load=obj.yaml', '-A', 'handlers.py',
+        cwd=folder, PYTHONDONTWRITEBYTECODE='')
+    try:
+        process.wait_for("first obj")
+        # By its size and its second, this is the file that the cached bytecode was made of.
+        path.write_text(HANDLERS.format(text="other"))
+        os.utime(path, times)
+        process.wait_for("Reloading, as handlers.py has changed.")
+        process.wait_for("obj\n", start=process.text.index("Reloading"))
+        assert "other obj" in process.text
     finally:
         process.close()
 
