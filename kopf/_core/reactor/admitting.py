@@ -8,7 +8,7 @@ the engine needs from the operator is handed in here: the observed resources and
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
 from kopf._cogs.aiokits import tasks, timeouts
@@ -22,7 +22,8 @@ from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.admission.services')
 
-Measure = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
+Wrapper = Callable[[reviews.WebhookFn, webhooks.Directory], reviews.WebhookFn]
+"""Wraps the function that answers reviews, e.g. to measure that."""
 
 LAST_CLOSING = 0.5
 """How long (seconds) before the deadline the reviews in progress are interrupted."""
@@ -44,16 +45,15 @@ class Admission:
             registry: registries.OperatorRegistry,
             insights: discovery.Insights,
             find: Callable[[references.Resource, str], objects.Item | None],
-            measure: Measure | None = None,
+            wrappers: Iterable[Wrapper] = (),
     ) -> None:
         """
-        ``find`` returns the item of an object by its resource and uid, if it is known. ``measure``
-        wraps the function that answers reviews, if anybody measures that.
+        ``find`` returns the item of an object by its resource and uid, if it is known.
 
         Make the instance after the startup handlers, as they set ``settings.admission``.
         """
         super().__init__()
-        self._measure = measure
+        self._wrappers = wrappers
         self._env = env
         self._settings = env.settings.admission
         self._registry = registry
@@ -93,8 +93,9 @@ class Admission:
                     f"kopf.WebhookServer(...). "
                     f"{'The handlers' if ids else 'The definitions'}: "
                     f"{', '.join(ids or self._registry._converters)}.", {})
-            fn = self._review if self._measure is None else (
-                self._measure(self._review, self._directory))
+            fn: reviews.WebhookFn = self._review
+            for wrap in self._wrappers:
+                fn = wrap(fn, self._directory)
             self._server = asyncio.create_task(
                 self._serve(self._settings.server, fn), name="webhook server")
         if self._settings.managed is not None:

@@ -6,12 +6,11 @@ any part ends or fails, the whole operator stops. A part is stopped before the p
 e.g. the reconciliations before the poster of events, and the poster before the API client.
 """
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import logging
 import warnings
-from collections.abc import Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kopf._cogs.aiokits import clocks, flags
@@ -31,8 +30,7 @@ from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery, orchestration
 
 if TYPE_CHECKING:
-    from kopf._core.engines.liveness import answering
-    from kopf._core.reactor.views import metrics
+    from kopf._core.engines.liveness import answering, healthserver
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -89,6 +87,17 @@ class Options:
             self.clusterwide = True
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Extension:
+    """What is attached to an operator from outside: it listens and asks, but changes nothing."""
+    observer: observers.Observer | None = None
+    page: endpoints.Page | None = None
+    """What it shows of the operator."""
+    wrap_reviews: admitting.Wrapper | None = None
+    run: Callable[[], Coroutine[Any, Any, None]] | None = None
+    """What runs as long as the operator does."""
+
+
 class Operator:
     """
     One operator with all its parts.
@@ -103,93 +112,66 @@ class Operator:
             *,
             settings: configuration.OperatorSettings,
             underway: inflight.Calls,
-            observer: observers.Observer | None = None,
+            extend: Callable[['Operator'], Iterable[Extension]] = lambda operator: (),
     ) -> None:
+        """
+        ``extend`` makes the extensions of this operator. It is called after the startup handlers,
+        as they change the settings.
+        """
         super().__init__()
         self._options = options
-        self._settings = settings
-        self._underway = underway
+        self.settings = settings
+        self.underway = underway
         self._registry = options.registry or registries.get_default_registry()
-        self._clock = clocks.Clock()
-        self._indices = (
+        self.clock = clocks.Clock()
+        self.indices = (
             indexing.OperatorIndexers() if options.indexers is None else options.indexers)
-        self._indices.ensure(self._registry._indexing)
+        self.indices.ensure(self._registry._indexing)
         self._insights = options.insights or discovery.Insights()
         self._vault = options.vault or vaults.Vault()
-        self._client = api.Client(credentials=self._vault, settings=settings)
-        self._unlimited = self._client.without_limits()
-        self._observers = [] if observer is None else [observer]
+        self.client = api.Client(credentials=self._vault, settings=settings)
+        self._unlimited = self.client.without_limits()
+        self._extend = extend
+        self._extensions: Sequence[Extension] = ()
         self._env = saving.Environment(
-            client=self._client, settings=settings, clock=self._clock,
+            client=self.client, settings=settings, clock=self.clock,
             memo=memos.Memo() if options.memo is None else options.memo,
-            indices=self._indices, lifecycle=options.lifecycle,
-            observer=observers.Telling(self._observers))
+            indices=self.indices, lifecycle=options.lifecycle)
         self._events = reports.EventQueue(settings)
         posting.event_queue_var.set(self._events)
         self._env.enter()
         inflight.calls_var.set(underway)
         self._poster: asyncio.Task[None] | None = None
         self._admission: admitting.Admission | None = None
-        self._role = coordination.Coordination()
+        self.role = coordination.Coordination()
         """There are no works before the startup handlers have succeeded."""
-        self._switch = switches.Switch(confirm=lambda: self._role.confirm())
-        self._watches: orchestration.Orchestration | None = None
-        self._measures: metrics.Measures | None = None
-        self._monitor = health.Monitor(underway=underway, clock=self._clock)
+        self.switch = switches.Switch(confirm=lambda: self.role.confirm())
+        self.watches: orchestration.Orchestration | None = None
+        self._monitor = health.Monitor(underway=underway, clock=self.clock)
         self._monitor.add_vault(self._vault)
         self._endpoint = None if options.liveness_endpoint is None else (
             endpoints.Endpoint.parse(options.liveness_endpoint))
         self._answerer: answering.Answerer | None = None
-        self._serving = contextlib.AsyncExitStack()
+        self._server: healthserver.Server | None = None
 
-    async def _look_inside(self) -> None:
-        """Trace the operator, and serve its health, its metrics, and its state, if so set."""
-        settings = self._settings
-        pages: list[endpoints.Page] = []
+    async def _attach(self) -> None:
+        """Attach the extensions, and serve the health checks and the pages of the extensions."""
+        self._extensions = list(self._extend(self))
+        observing = [each.observer for each in self._extensions if each.observer is not None]
+        if observing:
+            self._env = dataclasses.replace(self._env, observer=observers.Telling(observing))
+        pages = [each.page for each in self._extensions if each.page is not None]
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used
-            self._answerer = answering.Answerer(
+            answerer = self._answerer = answering.Answerer(
                 probe=self._probe, diagnose=self._monitor.diagnose)
-            pages.append(endpoints.Page(
-                'health checks', '--liveness', self._endpoint, self._answerer.respond))
-            self._serving.push_async_callback(self._answerer.close)
-        if settings.tracing.enabled:
-            from kopf._core.engines import tracing  # only if it is used
-            tracing.follow(self._client)
-            self._observers.append(tracing.Tracer())
-        if settings.metrics.endpoint is not None or settings.debugging.endpoint is not None:
-            from kopf._core.reactor.views import inspection  # only if it is used
-            inspector = inspection.Inspector(
-                get_role=lambda: self._role, switch=self._switch,
-                indices=self._indices, underway=self._underway,
-                list_watches=lambda: () if self._watches is None else self._watches.list_states())
-            if settings.metrics.endpoint is not None:
-                from kopf._core.reactor.views import metrics  # only if it is used
-                self._measures = metrics.Measures(inspector, settings)
-                self._measures.follow(self._client)
-                self._observers.append(self._measures.meter)
-                pages.append(endpoints.Page(
-                    'metrics', '--metrics',
-                    endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
-                    self._measures.respond))
-                self._serving.push_async_callback(self._measures.close)
-            if settings.debugging.endpoint is not None:
-                from kopf._core.reactor.views import debug  # only if it is used
-                debugger = debug.Debugger(inspector, settings=settings, clock=self._clock)
-                pages.append(endpoints.Page(
-                    'insides of the operator', '--debug-endpoint',
-                    endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
-                    debugger.respond))
-                self._serving.push_async_callback(debugger.close)
-        if self._observers:
-            self._env = dataclasses.replace(
-                self._env, observer=observers.Telling(self._observers))
+            pages.insert(0, endpoints.Page(
+                'health checks', '--liveness', self._endpoint, answerer.respond, answerer.close))
         if pages:
             from kopf._core.engines.liveness import healthserver  # only if it is used
-            server = healthserver.Server(
+            self._server = healthserver.Server(
                 pages, watch=None if self._answerer is None else self._answerer.watch)
-            self._serving.push_async_callback(server.stop)
-            await server.start()
+            await self._server.start()
 
     async def run(self) -> None:
         """
@@ -202,41 +184,44 @@ class Operator:
             self._vault, registry=self._registry,
             run=functools.partial(self._run_activity, causes.Activity.AUTHENTICATION))
         try:
-            with shutdown.remind(self._underway, "starting"):
+            with shutdown.remind(self.underway, "starting"):
                 await self._run_activity(causes.Activity.STARTUP)
             self._registry.verify()
-            await self._look_inside()
+            await self._attach()
             self._poster = asyncio.create_task(
-                posting.poster(client=self._unlimited, settings=self._settings, queue=self._events),
+                posting.poster(client=self._unlimited, settings=self.settings, queue=self._events),
                 name="poster of events")
             self._monitor.add_task('posting', self._poster)
             await self._vault.obtain()
             admission = self._admission = admitting.Admission(
                 env=self._env, registry=self._registry, insights=self._insights,
-                find=lambda resource, uid: self._role.find(resource, uid),
-                measure=None if self._measures is None else self._measures.observe_reviews)
+                find=lambda resource, uid: self.role.find(resource, uid),
+                wrappers=[
+                    each.wrap_reviews for each in self._extensions
+                    if each.wrap_reviews is not None])
             admission.start()
             hub = Hub(
                 context=self._env, get_memo=functools.partial(handling.get_memo, self._env))
-            self._role = self._take_role(admission, hub)
-            watches = self._watches = orchestration.Orchestration(
-                client=self._client, settings=self._settings, registry=self._registry,
-                consumer=self._role, hub=hub, namespaces=self._options.namespaces,
+            self.role = self._take_role(admission, hub)
+            watches = self.watches = orchestration.Orchestration(
+                client=self.client, settings=self.settings, registry=self._registry,
+                consumer=self.role, hub=hub, namespaces=self._options.namespaces,
                 clusterwide=self._options.clusterwide, insights=self._insights, logger=logger)
             self._monitor.add('watching', watches.diagnose)
             if self._options.ready_flag is not None:
                 flags.raise_flag(self._options.ready_flag)
             await aiotasks.gather(
-                self._vault.guard(), admission.serve(), self._monitor.run(), self._role.run(),
-                watches.serve(), *([] if self._measures is None else [self._measures.meter.run()]))
+                self._vault.guard(), admission.serve(), self._monitor.run(), self.role.run(),
+                watches.serve(), *(each.run() for each in self._extensions if each.run is not None))
         finally:
             self._monitor.dismiss()
             try:
-                with shutdown.remind(self._underway):
+                with shutdown.remind(self.underway):
                     await self._clean_up()
             finally:
-                await self._serving.aclose()
-                self._settings.execution.release_threads()
+                if self._server is not None:
+                    await self._server.stop()
+                self.settings.execution.release_threads()
 
     async def _clean_up(self) -> None:
         """
@@ -247,11 +232,11 @@ class Operator:
         limits, set by the operator's author. So, their duration is added to the deadline.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.queueing.exit_timeout + WRITING_TIME
+        deadline = loop.time() + self.settings.queueing.exit_timeout + WRITING_TIME
         try:
             try:
-                self._switch.stop(deadline)
-                await self._role.stop(deadline)
+                self.switch.stop(deadline)
+                await self.role.stop(deadline)
             finally:
                 deadline = max(deadline, loop.time()) + FAREWELL_TIME
                 if self._admission is not None:
@@ -263,7 +248,7 @@ class Operator:
                 deadline += loop.time() - begun
         finally:
             is_released = not any(
-                each.spawner.alive for each in [*self._role.works, *self._role.ending])
+                each.spawner.alive for each in [*self.role.works, *self.role.ending])
             if not is_released:
                 logger.warning(
                     "Daemons go on in threads, which cannot be cancelled. Other operators do not "
@@ -271,32 +256,32 @@ class Operator:
             try:
                 await aiotasks.gather(
                     self._stop_posting(deadline),
-                    self._role.leave(deadline, is_released=is_released))
+                    self.role.leave(deadline, is_released=is_released))
             finally:  # also if the shutdown is interrupted
-                await self._client.close()
+                await self.client.close()
 
     def _take_role(
             self, admission: admitting.Admission, hub: Hub,
     ) -> coordination.Coordination:
         """Make what handles objects, and begin to coordinate that with other operators."""
-        if self._settings.sharding.count is not None:
+        if self.settings.sharding.count is not None:
             from kopf._core.reactor.roles import sharding  # only if it is used
             return sharding.Sharding(
-                env=self._env, vault=self._vault, hub=hub, indexers=self._indices,
+                env=self._env, vault=self._vault, hub=hub, indexers=self.indices,
                 identity=self._options.identity, parts=[admission])
         whole = works.Works(
-            self._env, switch=self._switch, hub=hub, indexers=self._indices,
+            self._env, switch=self.switch, hub=hub, indexers=self.indices,
             on_listed=hub.note_list)
         hub.rely_on(whole.informers.is_gone)
-        if self._settings.leadership.name is not None:
+        if self.settings.leadership.name is not None:
             from kopf._core.reactor.roles import leadership  # only if it is used
             told = [] if self._answerer is None else [self._answerer]
             return leadership.Leadership(
-                client=self._client, vault=self._vault, settings=self._settings,
+                client=self.client, vault=self._vault, settings=self.settings,
                 identity=self._options.identity, works=whole, parts=[admission, *told])
         from kopf._core.reactor.roles import peering  # only if it is used
         return peering.Peerings(
-            client=self._client, settings=self._settings, clock=self._clock,
+            client=self.client, settings=self.settings, clock=self.clock,
             identity=self._options.identity, works=whole, parts=[admission])
 
     async def _stop_posting(self, deadline: float) -> None:
@@ -318,7 +303,7 @@ class Operator:
     async def _probe(self) -> tuple[Mapping[Any, Any], Collection[str]]:
         try:
             results = await self._run_activity(causes.Activity.PROBE)
-            return {**self._role.describe(), **results}, ()
+            return {**self.role.describe(), **results}, ()
         except activities.ActivityError as e:
             return {}, [
                 id_ for id_, outcome in e.outcomes.items() if outcome.exception is not None]

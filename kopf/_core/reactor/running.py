@@ -16,6 +16,7 @@ from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
 from kopf._core.actions import inflight
 from kopf._core.reactor import operating, shutdown
+from kopf._core.reactor.views import attaching
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')
@@ -62,7 +63,9 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
     core = options._command
     if core is None:
         # Made in the context of its task: the operator's context variables must not leak from here.
-        core = context.run(operating.Operator, options, settings=settings, underway=underway).run()
+        core = context.run(
+            operating.Operator, options, settings=settings, underway=underway,
+            extend=attaching.attach).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]

@@ -487,6 +487,21 @@ async def test_pages_of_other_addresses_are_served_apart(serve_pages):
     assert (await get(second, '/page'))[0] == 200
 
 
+@pytest.mark.parametrize('is_started', [True, False])
+async def test_pages_are_closed_with_the_server(is_started):
+    closed = []
+
+    async def close():
+        closed.append(True)
+
+    server = healthserver.Server([endpoints.Page(
+        'page', '--page', endpoints.Endpoint.parse('http://127.0.0.1:0/page'), show, close)])
+    if is_started:
+        await server.start()
+    await server.stop()
+    assert closed == [True]
+
+
 async def test_pages_need_no_health_checks(serve_pages):
     port, = await serve_pages(None, 'http://127.0.0.1:0/a', 'http://127.0.0.1:0/b')
     assert (await get(port, '/a'))[0] == (await get(port, '/b'))[0] == 200

@@ -1,13 +1,13 @@
 """
 Operators in a small world, with their metrics read as Prometheus would read them.
 """
+import types
+
 from prometheus_client import exposition
 
 import kopf
-from kopf._cogs.aiokits import pulses
+from kopf._cogs.aiokits import clocks, pulses
 from kopf._core.actions import inflight
-from kopf._core.engines import indexing
-from kopf._core.path import switches
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.views import inspection, metrics
 from kopf._core.reactor.watches import watchsets
@@ -37,16 +37,17 @@ class Measured:
         settings.leadership.name = None if role is None else 'my-lease'
         self.underway = inflight.Calls()
         inflight.calls_var.set(self.underway)
-        self.inspector = inspection.Inspector(
-            get_role=lambda: Role(self.operator, described=role), switch=switches.Switch(),
-            indices=indexing.OperatorIndexers(), underway=self.underway,
-            list_watches=lambda: [watchsets.WatchState(
-                self.operator.informer.resource, None, self.pulse, True)])
-        self.measures = metrics.Measures(self.inspector, settings)
+        self.inspected = types.SimpleNamespace(
+            settings=settings, clock=clocks.Clock(), underway=self.underway,
+            watches=types.SimpleNamespace(list_states=lambda: [watchsets.WatchState(
+                self.operator.informer.resource, None, self.pulse, True)]))
+        self.inspector = inspection.Inspector(self.inspected)
+        self.measures = metrics.Measures(self.inspector)
         self.operator = Operator(self.api, registry, observer=self.measures.meter)
         self.operator.settings.queueing.error_delays = [30]
-        self.inspector.switch = self.operator.switch
-        self.inspector.indices = self.operator.indexers
+        self.inspected.role = Role(self.operator, described=role)
+        self.inspected.switch = self.operator.switch
+        self.inspected.indices = self.operator.indexers
         self.pulse = pulses.Pulse()
 
     async def __aenter__(self):

@@ -9,7 +9,6 @@ import json
 import pytest
 
 import kopf
-from kopf._cogs.aiokits import clocks
 from kopf._cogs.serving import exchanges
 from kopf._core.reactor.views import debug
 from tests._core.reactor.scrapes import Measured
@@ -35,7 +34,7 @@ def describe(*specs, lasts=10, faults=(), change=None, role=None):
             measured.pulse.begin()
             measured.pulse.hear(None)
             await asyncio.sleep(lasts)
-            return await debug.describe(measured.inspector, now=clocks.Clock())
+            return await debug.describe(measured.inspector)
 
     found = run_virtually(run())
     assert 'secret' not in json.dumps(found)
@@ -157,11 +156,9 @@ def ask(debugger, peer, *fields):
     ('10.0.0.1', True, 200),
 ])
 async def test_other_machines_get_nothing_unless_the_author_allows_it(peer, is_remote, status):
-    settings = kopf.OperatorSettings()
-    settings.debugging.remote = is_remote
     async with Measured(declare) as measured:
-        debugger = debug.Debugger(
-            measured.inspector, settings=settings, clock=clocks.Clock())
+        measured.inspected.settings.debugging.remote = is_remote
+        debugger = debug.Debugger(measured.inspector)
         response = await asyncio.to_thread(ask, debugger, peer)
     assert response[0] == status
     assert ('state' in response[1]) == (status == 200)
@@ -169,11 +166,9 @@ async def test_other_machines_get_nothing_unless_the_author_allows_it(peer, is_r
 
 @pytest.mark.parametrize('is_remote, status', [(False, 403), (True, 200)])
 async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, status):
-    settings = kopf.OperatorSettings()
-    settings.debugging.remote = is_remote
     async with Measured(declare) as measured:
-        debugger = debug.Debugger(
-            measured.inspector, settings=settings, clock=clocks.Clock())
+        measured.inspected.settings.debugging.remote = is_remote
+        debugger = debug.Debugger(measured.inspector)
         response = await asyncio.to_thread(
             ask, debugger, '127.0.0.1', ('X-Forwarded-For', '127.0.0.1'))
     assert response[0] == status
@@ -183,8 +178,7 @@ async def test_clients_of_proxies_on_the_same_machine_are_remote(is_remote, stat
 async def test_blocked_event_loop_is_said(monkeypatch):
     monkeypatch.setattr(debug, 'PATIENCE', 0.01)
     async with Measured(declare) as measured:
-        debugger = debug.Debugger(
-            measured.inspector, settings=kopf.OperatorSettings(), clock=clocks.Clock())
+        debugger = debug.Debugger(measured.inspector)
         with concurrent.futures.ThreadPoolExecutor() as executor:
             response = executor.submit(ask, debugger, '127.0.0.1').result()
     assert response == (503, {'error': "The event loop of the operator is blocked."})

@@ -5,6 +5,7 @@ in virtual time.
 import asyncio
 import collections
 import copy
+import types
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,6 @@ from kopf._core.engines.reconciling import applications
 from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
-from kopf._core.path import switches
 from kopf._core.reactor.roles import divisions
 from kopf._core.reactor.views import inspection
 from tests._core.reactor.sharders import (
@@ -902,9 +902,7 @@ async def test_inspection_shows_the_objects_of_all_held_shards(registry):
     replica = Replica(make_api(x=0, y=1, z=2), 'a', registry)
     replica.gain(0, 1)
     await rest(replica)
-    inspector = inspection.Inspector(
-        get_role=lambda: replica.division,
-        switch=switches.Switch(), indices=replica.indexers, underway=(), list_watches=tuple)
+    inspector = inspection.Inspector(types.SimpleNamespace(role=replica.division))
     assert len([item async for item in inspector.tour()]) == 2
     assert len(list(inspector.companions)) == 2
     await replica.stop()

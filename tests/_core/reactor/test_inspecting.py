@@ -6,7 +6,6 @@ import asyncio
 import pytest
 
 import kopf
-from kopf._cogs.aiokits import clocks
 from kopf._cogs.serving import exchanges
 from kopf._core.reactor.views import debug, metrics
 from tests import expressions
@@ -28,8 +27,7 @@ class Pages(Measured):
         self.inspector.tour = self.tour
         self.pages = {
             'metrics': self.measures,
-            'debug': debug.Debugger(
-                self.inspector, settings=kopf.OperatorSettings(), clock=clocks.Clock()),
+            'debug': debug.Debugger(self.inspector),
         }
 
     async def tour(self):

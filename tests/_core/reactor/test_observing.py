@@ -125,7 +125,7 @@ async def test_attempts_of_webhooks_are_told():
 async def test_observers_of_operators_are_told_by_all_their_parts():
     registry, observer, ready = kopf.OperatorRegistry(), Observer(), asyncio.Event()
 
-    @kopf.on.startup(id='fn', registry=registry)
+    @kopf.on.cleanup(id='fn', registry=registry)
     async def fn(**_):
         pass
 
@@ -133,10 +133,11 @@ async def test_observers_of_operators_are_told_by_all_their_parts():
         registry=registry, clusterwide=True, ready_flag=ready,
         vault=vaults.Vault({'': kopf.ConnectionInfo(server='http://127.0.0.1')}))
     operator = operating.Operator(
-        options, settings=kopf.OperatorSettings(), underway=inflight.Calls(), observer=observer)
+        options, settings=kopf.OperatorSettings(), underway=inflight.Calls(),
+        extend=lambda _: [operating.Extension(observer=observer)])
     task = asyncio.create_task(operator.run())
     await ready.wait()
-    works, = operator._role.works
+    works, = operator.role.works
     task.cancel()
     await asyncio.wait([task])
     assert [handler_id for handler_id, *_ in observer.get('attempt')] == ['fn']

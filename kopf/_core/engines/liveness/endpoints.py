@@ -2,6 +2,7 @@
 Endpoints: the URLs where the health checks and other pages are served.
 """
 import urllib.parse
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -52,3 +53,5 @@ class Page(NamedTuple):
     """The option of the command line that sets the URL."""
     endpoint: Endpoint
     respond: 'exchanges.Respond'
+    close: Callable[[], Awaitable[None]] | None = None
+    """Ends what is under way for the page, when it is not served any more."""

@@ -72,13 +72,19 @@ class Server:
         return ports
 
     async def stop(self) -> None:
-        """Stop the server. It is safe to call if the server was not started or has failed."""
-        if self._thread.ident is None:
-            return
-        with contextlib.suppress(concurrent.futures.InvalidStateError):  # the server has failed
-            self._stopping.set_result(None)
-        await asyncio.wrap_future(self._ended)
-        self._thread.join()
+        """
+        Stop the server, and close the pages.
+
+        It is safe to call if the server was not started or has failed.
+        """
+        if self._thread.ident is not None:
+            with contextlib.suppress(concurrent.futures.InvalidStateError):  # the server has failed
+                self._stopping.set_result(None)
+            await asyncio.wrap_future(self._ended)
+            self._thread.join()
+        for page in itertools.chain.from_iterable(self._pages.values()):
+            if page.close is not None:
+                await page.close()
 
     def _run(self) -> None:
         try:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from kopf._cogs.aiokits import clocks
-from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.serving import exchanges
 from kopf._core.actions import inflight
@@ -36,17 +35,11 @@ PATIENCE = 5.0
 class Debugger:
     """The page of one operator. Make it in the operator's event loop."""
 
-    def __init__(
-            self,
-            inspector: inspection.Inspector,
-            *,
-            settings: configuration.OperatorSettings,
-            clock: clocks.Clock,
-    ) -> None:
+    def __init__(self, inspector: inspection.Inspector) -> None:
         super().__init__()
-        self._settings = settings
+        self._settings = inspector.operator.settings
         self._described = inspection.share(
-            lambda: describe(inspector, now=clock), name="description of the operator")
+            lambda: describe(inspector), name="description of the operator")
         self._loop = asyncio.get_running_loop()
 
     async def respond(self, request: exchanges.Request) -> exchanges.Response:
@@ -112,10 +105,10 @@ class _Listed:
         return {'total': self._total, 'shown': self._shown}
 
 
-async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Mapping[str, Any]:
+async def describe(inspector: inspection.Inspector) -> Mapping[str, Any]:
     """Describe the operator in its event loop."""
-    moment = now.now()
-    running = _group_calls(inspector.underway)
+    moment = inspector.operator.clock.now()
+    running = _group_calls(inspector.operator.underway)
     lists = {name: _Listed() for name in ('at_work', 'queued', 'waiting', 'throttled')}
     async for item in inspector.tour():
         reason = inspection.find_reason(item)
@@ -129,7 +122,7 @@ async def describe(inspector: inspection.Inspector, *, now: clocks.Clock) -> Map
     watches = _Listed()
     for watch in inspector.list_watches():
         watches.add(_describe_watch, watch, moment)
-    switch = inspector.switch
+    switch = inspector.operator.switch
     return {
         'version': versions.version,
         'time': moment.wall.isoformat(),

@@ -6,15 +6,13 @@ event loop gets the control back again and again.
 """
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from typing import TypeVar
 
 from kopf._cogs.aiokits import sharing
-from kopf._core.actions import inflight
-from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
-from kopf._core.path import intake, objects, switches
-from kopf._core.reactor.roles import coordination
+from kopf._core.path import intake, objects
+from kopf._core.reactor import operating
 from kopf._core.reactor.watches import watchsets
 
 TOUR_STEP = 1000
@@ -38,35 +36,28 @@ REASONS = ('held', 'throttled', 'echo', 'retry', 'interval')
 class Inspector:
     """Looks at the parts of an operator; changes nothing."""
 
-    def __init__(
-            self,
-            *,
-            get_role: Callable[[], coordination.Coordination],
-            switch: switches.Switch,
-            indices: indexing.OperatorIndexers,
-            underway: inflight.Calls,
-            list_watches: Callable[[], Collection[watchsets.WatchState]],
-    ) -> None:
+    def __init__(self, operator: operating.Operator) -> None:
         super().__init__()
-        self._get_role = get_role
-        self.switch = switch
-        self.indices: Mapping[str, indexing.OperatorIndex] = indices
-        self.underway = underway
-        self.list_watches = list_watches
+        self.operator = operator
 
     def describe_leadership(self) -> str | None:
         """Describe the role of the replica: 'leader' or 'standby'; None without an election."""
-        return self._get_role().describe().get('leadership')
+        return self.operator.role.describe().get('leadership')
 
     @property
     def informers(self) -> Iterator[intake.Informer]:
-        return itertools.chain.from_iterable(each.informers for each in self._get_role().works)
+        return itertools.chain.from_iterable(each.informers for each in self.operator.role.works)
 
     @property
     def companions(self) -> Iterator[companions.Companion]:
         """The daemons and timers."""
         return itertools.chain.from_iterable(
-            list(each.spawner.alive) for each in self._get_role().works)
+            list(each.spawner.alive) for each in self.operator.role.works)
+
+    def list_watches(self) -> Collection[watchsets.WatchState]:
+        """List the watches; none before the startup handlers have succeeded."""
+        watches = self.operator.watches
+        return () if watches is None else watches.list_states()
 
     async def tour(self) -> AsyncIterator[objects.Item]:
         """Iterate over all objects. Those that are gone meanwhile can be among them."""

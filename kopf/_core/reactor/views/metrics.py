@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from kopf._cogs.clients import api
 from kopf._cogs.configs import configuration
 from kopf._cogs.serving import exchanges
 from kopf._cogs.structs import reviews
@@ -48,20 +47,13 @@ OTHER_WEBHOOK = '/'
 class Measures(registry.Collector):
     """The metrics of one operator. Make it in the operator's event loop."""
 
-    def __init__(
-            self, inspector: inspection.Inspector, settings: configuration.OperatorSettings,
-    ) -> None:
+    def __init__(self, inspector: inspection.Inspector) -> None:
         super().__init__()
         self._inspector = inspector
-        self._settings = settings
         self._loop = asyncio.get_running_loop()
         self.meter = meters.Meter()
         self._shared = inspection.share(self._read, name="reading of the metrics")
         self._latest: list[core.Metric] = []
-
-    def follow(self, client: api.Client) -> None:
-        """Count the requests of the client from now on."""
-        client.count_requests(self.meter.count_request)
 
     def observe_reviews(
             self, fn: reviews.WebhookFn, directory: webhooks.Directory,
@@ -128,6 +120,7 @@ class Measures(registry.Collector):
     async def _read(self) -> None:
         """Read the present state of the operator."""
         inspector, now = self._inspector, self._loop.time()
+        settings = inspector.operator.settings
         for informer in inspector.informers:
             served = informer.handlers
             self.meter.expect(informer.resource, itertools.chain(
@@ -136,12 +129,12 @@ class Measures(registry.Collector):
         kinds = sorted({
             meters.get_controller(informer.resource) for informer in inspector.informers})
         self._latest = [
-            *_read_queue(self.meter, kinds, self._settings.queueing.worker_limit, now),
+            *_read_queue(self.meter, kinds, settings.queueing.worker_limit, now),
             *await _read_objects(inspector, kinds),
             *_read_companions(inspector),
             *_read_indices(inspector),
             *_read_watches(inspector, now),
-            *_read_leadership(inspector, self._settings),
+            *_read_leadership(inspector),
         ]
 
 
@@ -221,10 +214,10 @@ def _read_companions(inspector: inspection.Inspector) -> Iterator[core.Metric]:
 def _read_indices(inspector: inspection.Inspector) -> Iterator[core.Metric]:
     yield series.make_gauge(
         'kopf_index_keys', "Number of keys in an index", ('index',),
-        {(id,): len(index) for id, index in inspector.indices.items()})
+        {(id,): len(index) for id, index in inspector.operator.indices.items()})
     yield series.make_gauge(
         'kopf_index_objects', "Number of objects in an index", ('index',),
-        {(id,): index.objects for id, index in inspector.indices.items()})
+        {(id,): index.objects for id, index in inspector.operator.indices.items()})
 
 
 def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.Metric]:
@@ -247,10 +240,8 @@ def _read_watches(inspector: inspection.Inspector, now: float) -> Iterator[core.
         "the kind", KIND, ages)
 
 
-def _read_leadership(
-        inspector: inspection.Inspector, settings: configuration.OperatorSettings,
-) -> Iterator[core.Metric]:
-    role, name = inspector.describe_leadership(), settings.leadership.name
+def _read_leadership(inspector: inspection.Inspector) -> Iterator[core.Metric]:
+    role, name = inspector.describe_leadership(), inspector.operator.settings.leadership.name
     if role is not None and name is not None:
         yield series.make_gauge(
             'leader_election_master_status',
