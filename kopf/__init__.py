@@ -109,9 +109,9 @@ if TYPE_CHECKING:
     from kopf._core.engines.reconciling.applications import apply
     from kopf._core.engines.reconciling.conditions import set_condition
     from kopf._core.intents.typedargs import Misfit, MisfitError
-    from kopf._core.reactor.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.conversion.declaring import convert
     from kopf._kits.conversion.moves import Lossy, Move
+    from kopf._kits.running import operator, run, run_tasks, spawn_tasks
     from kopf._kits.typed.decoding import Live
     from kopf._kits.typed.kinds import crd
     from kopf._kits.typed.rights import needs
@@ -170,10 +170,10 @@ _LAZY = {
     'login_with_kubeconfig': 'kopf._cogs.logins.kubeconfigs',
     'login_with_service_account': 'kopf._cogs.logins.serviceaccounts',
     'needs': 'kopf._kits.typed.rights',
-    'operator': 'kopf._core.reactor.running',
-    'run': 'kopf._core.reactor.running',
-    'run_tasks': 'kopf._core.reactor.running',
-    'spawn_tasks': 'kopf._core.reactor.running',
+    'operator': 'kopf._kits.running',
+    'run': 'kopf._kits.running',
+    'run_tasks': 'kopf._kits.running',
+    'spawn_tasks': 'kopf._kits.running',
     'CEL': 'kopf._kits.typed.vocabulary',
     'Column': 'kopf._kits.typed.vocabulary',
     'Condition': 'kopf._kits.typed.vocabulary',

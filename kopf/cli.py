@@ -33,8 +33,8 @@ from kopf._core.engines import activities
 from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.path import switches
-from kopf._core.reactor import running, shutdown
-from kopf._kits import commanding, helpscreens, lifelines, operatorchecks
+from kopf._core.reactor import shutdown
+from kopf._kits import commanding, helpscreens, lifelines, operatorchecks, running
 
 P = ParamSpec('P')
 R = TypeVar('R')

@@ -11,7 +11,7 @@ import pytest
 
 CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload([
-    'pytest', 'hypothesis', 'kopf.cli', 'kopf.testing', 'kopf._core.reactor.running',
+    'pytest', 'hypothesis', 'kopf.cli', 'kopf.testing', 'kopf._kits.running',
     'kopf._kits.sandbox.server', 'kopf._kits.testing.exploring', 'kopf._kits.testing.previews'])
 
 TIMEOUT = 150

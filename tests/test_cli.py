@@ -16,7 +16,7 @@ from kopf import cli
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
-from kopf._core.reactor import running
+from kopf._kits import running
 
 COMMANDS = [
     'init', 'run', 'check', 'crd', 'rbac', 'manifests', 'explain', 'sandbox', 'freeze', 'resume',

@@ -68,7 +68,6 @@ def test_no_attribute_of_another_object_is_assigned_in_the_core():
         ('_core/actions/formatters.py', 'record.asctime'),  # as the classes of `logging` do
         ('_core/actions/formatters.py', 'record.message'),
         ('_core/path/objects.py', '_phase.successors'),  # once, where the phases are defined
-        ('_core/reactor/running.py', 'fn.__signature__'),  # as `functools.wraps` does
     }
 
 

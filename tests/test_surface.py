@@ -292,7 +292,7 @@ def test_commands_have_their_options(path, name, fact):
         assert {str(choice).lower() for choice in option.type.choices} >= set(fact['choices'])
 
 
-@pytest.mark.parametrize('module', ['kopf', 'kopf.cli', 'kopf._core.reactor.running'])
+@pytest.mark.parametrize('module', ['kopf', 'kopf.cli', 'kopf._kits.running'])
 def test_import_is_without_what_is_rarely_used(module):
     rare = {
         'aiohttp', 'email', 'http.client', 'iso8601', 'kubernetes', 'opentelemetry',

@@ -20,7 +20,7 @@ from typing import IO
 
 CONTEXT = multiprocessing.get_context('forkserver')
 CONTEXT.set_forkserver_preload([
-    'kopf.cli', 'kopf._core.reactor.running', 'aiohttp', 'pykube', 'kubernetes.client',
+    'kopf.cli', 'kopf._kits.running', 'aiohttp', 'pykube', 'kubernetes.client',
     'kubernetes.config'])
 
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 import kopf
 from kopf import cli
 from kopf._core.actions import loggers
-from kopf._core.reactor import running
-from kopf._kits import reloading, supervising
+from kopf._kits import reloading, running, supervising
 
 COMMANDS = ['run', 'check', 'explain', 'freeze', 'resume', 'completion', 'version', '']
 OPTIONS = [

@@ -31,7 +31,7 @@ from kopf._core.engines import indexing
 from kopf._core.engines.daemons import companions
 from kopf._core.intents import causes, handlererrors, stopping
 from kopf._core.path import queueing
-from kopf._core.reactor import running
+from kopf._kits import running
 from kopf._kits.sandbox import direct, encoding, statuses, webhookcalls
 from kopf._kits.sandbox.faults import Fault, Faults
 from kopf._kits.sandbox.lagging import Lag

@@ -1,5 +1,5 @@
 """
-The life of an operator: what starts and stops, what is watched, who may work, what people see.
+The life of an operator: what starts and stops, what is watched, and who may work.
 
 The package may import all of the core and the cogs. The package guarantees:
 

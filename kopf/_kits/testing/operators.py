@@ -18,7 +18,7 @@ from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import loaders
 from kopf._cogs.structs import credentials
 from kopf._core.intents import registries
-from kopf._core.reactor import running
+from kopf._kits import running
 from kopf._kits.testing import capturing, scripts, virtual, waiting
 
 if TYPE_CHECKING:

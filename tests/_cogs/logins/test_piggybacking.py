@@ -164,7 +164,7 @@ def test_the_logging_of_others_is_as_before():
 
 
 def test_libraries_are_not_imported_before_they_are_needed():
-    code = ('import sys, kopf, kopf.cli, kopf._core.reactor.running; '
+    code = ('import sys, kopf, kopf.cli, kopf._kits.running; '
             'sys.exit(len({"pykube", "kubernetes", "kubernetes_asyncio"} & set(sys.modules)))')
     assert subprocess.run([sys.executable, '-c', code], check=False).returncode == 0
 

@@ -18,7 +18,7 @@ from kopf._core.engines.sharding.holdings import Grant
 from kopf._core.intents import registries
 from kopf._core.intents.stopping import DaemonStoppingReason
 from kopf._core.reactor.roles import divisions
-from kopf._core.reactor.views import inspection
+from kopf._kits.observing import inspection
 from tests._core.reactor.sharders import (
     RESOURCE,
     Partition,

@@ -332,5 +332,5 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert 'secret' not in repr(kopf.WebhookServer(password='secret'))
     assert 'pyngrok' not in sys.modules
     subprocess.run([sys.executable, '-c', (
-        "import sys, kopf, kopf.cli, kopf._core.reactor.running; "
+        "import sys, kopf, kopf.cli, kopf._kits.running; "
         "kopf.WebhookServer(); assert 'aiohttp.web' not in sys.modules")], check=True)

@@ -1,7 +1,5 @@
 """
-Measuring: connects the meters of the engine (`kopf._core.engines.metrics`) with the other parts.
-
-The parts of an operator know nothing of this: they notify an observer.
+The metrics of an operator: what the meters have counted, and what is read when somebody asks.
 """
 import asyncio
 import collections
@@ -16,7 +14,7 @@ from kopf._cogs.structs import reviews
 from kopf._core.engines.admission import questions, webhooks
 from kopf._core.engines.daemons import daemons
 from kopf._core.intents import handlers
-from kopf._core.reactor.views import inspection
+from kopf._kits.observing import inspection
 
 try:
     from prometheus_client import core, exposition, registry
@@ -27,7 +25,7 @@ except ModuleNotFoundError as e:
         "Metrics need the library prometheus_client. Install it: pip install prometheus_client; or "
         "omit --metrics (settings.metrics.endpoint).") from None
 
-from kopf._core.engines.metrics import meters, series
+from kopf._kits.observing import meters, series
 
 if gc.get_freeze_count():
     gc.freeze()  # as `kopf run` does with all that it has loaded: full collections block

@@ -7,10 +7,10 @@ import pytest
 
 import kopf
 from kopf._cogs.serving import exchanges
-from kopf._core.reactor.views import debug, metrics
+from kopf._kits.observing import debug, metrics
 from tests import expressions
-from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
+from tests._kits.observing.scrapes import Measured
 
 REQUEST = exchanges.Request('GET', '/', peer='127.0.0.1')
 

@@ -13,10 +13,10 @@ import pytest
 import kopf
 from kopf._cogs.serving import exchanges
 from kopf._core.engines.admission import questions
-from kopf._core.reactor.views import metrics
+from kopf._kits.observing import metrics
 from tests import expressions
-from tests._core.reactor.scrapes import Measured
 from tests._core.reactor.worlds import run_virtually
+from tests._kits.observing.scrapes import Measured
 
 
 def declare_all(registry):
@@ -391,9 +391,9 @@ def run_program(*lines):
         '        vault=Vault({"": kopf.ConnectionInfo(server="http://127.0.0.1")})))',
         'except Exception as e:',
         '    print(type(e).__name__, e)',
-        'names = ["prometheus_client", "kopf._core.engines.metrics",',
-        '         "kopf._core.reactor.views.metrics", "kopf._core.reactor.views.inspection",',
-        '         "kopf._core.reactor.views.debug"]',
+        'names = ["prometheus_client", "kopf._kits.observing.meters",',
+        '         "kopf._kits.observing.metrics", "kopf._kits.observing.inspection",',
+        '         "kopf._kits.observing.debug"]',
         'print([name for name in names if name in sys.modules])',
     ])
     return subprocess.check_output([sys.executable, '-c', program], text=True).splitlines()
@@ -410,8 +410,8 @@ def test_without_an_endpoint_nothing_of_it_is_even_imported():
 ])
 def test_endpoint_can_also_be_set_at_the_startup(line):
     names, = run_program('', line)
-    assert 'prometheus_client' in names and 'views.metrics' in names
-    assert 'views.debug' not in names
+    assert 'prometheus_client' in names and 'observing.metrics' in names
+    assert 'observing.debug' not in names
 
 
 def test_lack_of_the_library_is_said_in_a_line_with_what_to_install():

@@ -9,8 +9,8 @@ import kopf
 from kopf._cogs.aiokits import clocks, pulses
 from kopf._core.actions import inflight
 from kopf._core.reactor.roles import coordination
-from kopf._core.reactor.views import inspection, metrics
 from kopf._core.reactor.watches import watchsets
+from kopf._kits.observing import inspection, metrics
 from tests._core.reactor.worlds import Api, Operator
 from tests.expressions import parse_text
 

@@ -15,8 +15,8 @@ from prometheus_client import core
 from kopf._cogs.clients import errors
 from kopf._cogs.structs import bodies, references
 from kopf._core.actions import observers, progression
-from kopf._core.engines.metrics import series
 from kopf._core.intents import causes, handlererrors, handlers
+from kopf._kits.observing import series
 
 V = TypeVar('V')
 

@@ -10,9 +10,9 @@ import pytest
 
 import kopf
 from kopf._cogs.serving import exchanges
-from kopf._core.reactor.views import debug
-from tests._core.reactor.scrapes import Measured
+from kopf._kits.observing import debug
 from tests._core.reactor.worlds import run_virtually
+from tests._kits.observing.scrapes import Measured
 
 
 def declare(registry):

@@ -19,9 +19,10 @@ from kopf._cogs.clients import errors
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import loggers, observers
 from kopf._core.actions.execution import Context
-from kopf._core.engines import activities, tracing
+from kopf._core.engines import activities
 from kopf._core.engines.admission import reviewing, webhooks
 from kopf._core.intents import causes, registries
+from kopf._kits.observing import tracing
 from tests._core.reactor.worlds import Api, Operator, run_virtually
 
 OBJECT = {
@@ -550,8 +551,8 @@ def run_program(*lines):
         '        vault=Vault({"": kopf.ConnectionInfo(server="http://127.0.0.1")})))',
         'except Exception as e:',
         '    print(type(e).__name__, e)',
-        'names = ["opentelemetry", "kopf._core.engines.tracing",',
-        '         "kopf._core.reactor.views.metrics", "opentelemetry.sdk"]',
+        'names = ["opentelemetry", "kopf._kits.observing.tracing",',
+        '         "kopf._kits.observing.metrics", "opentelemetry.sdk"]',
         'print([name for name in names if name in sys.modules])',
     ])
     return subprocess.check_output([sys.executable, '-c', program], text=True).splitlines()
@@ -569,7 +570,7 @@ def test_without_tracing_nothing_of_it_is_even_imported():
 def test_tracing_can_also_be_set_at_the_startup_and_says_if_nothing_records(line):
     warning, names = run_program('', line)
     assert warning.startswith("Tracing is on, but the SDK of OpenTelemetry is not set up")
-    assert names == "['opentelemetry', 'kopf._core.engines.tracing']"
+    assert names == "['opentelemetry', 'kopf._kits.observing.tracing']"
 
 
 def test_provider_that_is_set_at_the_startup_records():

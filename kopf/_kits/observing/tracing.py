@@ -34,7 +34,7 @@ except ModuleNotFoundError as e:
         "Traces need the library opentelemetry-api. Install it: pip install opentelemetry-api; or "
         "omit --tracing (settings.tracing.enabled).") from None
 
-logger = logging.getLogger('kopf._core.engines.tracing')
+logger = logging.getLogger('kopf._kits.observing.tracing')
 
 Attributes = dict[str, str | int]
 

@@ -16,8 +16,8 @@ from kopf._cogs.helpers import versions
 from kopf._cogs.serving import exchanges
 from kopf._core.actions import inflight
 from kopf._core.path import objects
-from kopf._core.reactor.views import inspection
 from kopf._core.reactor.watches import watchsets
+from kopf._kits.observing import inspection
 
 MAX_SHOWN = 100
 """How many objects or watches are shown in each list."""

@@ -9,14 +9,14 @@ import contextlib
 import contextvars
 import dataclasses
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
 from kopf._core.actions import inflight
+from kopf._core.engines.liveness import endpoints
 from kopf._core.reactor import operating, shutdown
-from kopf._core.reactor.views import attaching
 
 _P = ParamSpec('_P')
 _R = TypeVar('_R')
@@ -32,6 +32,38 @@ def _with_parameters_of(
             other).replace(return_annotation=own)
         return fn
     return decorate
+
+
+def _observe(operator: operating.Operator) -> Iterator[operating.Extension]:
+    """
+    Make the extensions of an operator: for traces, for metrics, and for its present state.
+
+    :raises SettingsError: if the library for any of them is absent.
+    :raises EndpointError: if an endpoint is not a valid URL.
+    """
+    settings = operator.settings
+    if settings.tracing.enabled:
+        from kopf._kits.observing import tracing  # only if it is used
+        tracing.follow(operator.client)
+        yield operating.Extension(observer=tracing.Tracer())
+    if settings.metrics.endpoint is not None:
+        from kopf._kits.observing import inspection, metrics  # only if they are used
+        measures = metrics.Measures(inspection.Inspector(operator))
+        operator.client.count_requests(measures.meter.count_request)
+        yield operating.Extension(
+            observer=measures.meter,
+            page=endpoints.Page(
+                'metrics', '--metrics',
+                endpoints.Endpoint.parse(settings.metrics.endpoint, default_path='/metrics'),
+                measures.respond, measures.close),
+            wrap_reviews=measures.observe_reviews, run=measures.meter.run)
+    if settings.debugging.endpoint is not None:
+        from kopf._kits.observing import debug, inspection  # only if they are used
+        debugger = debug.Debugger(inspection.Inspector(operator))
+        yield operating.Extension(page=endpoints.Page(
+            'insides of the operator', '--debug-endpoint',
+            endpoints.Endpoint.parse(settings.debugging.endpoint, default_path='/debug'),
+            debugger.respond, debugger.close))
 
 
 @_with_parameters_of(operating.Options)
@@ -65,7 +97,7 @@ async def spawn_tasks(**parameters: Any) -> Collection[asyncio.Task[Any]]:
         # Made in the context of its task: the operator's context variables must not leak from here.
         core = context.run(
             operating.Operator, options, settings=settings, underway=underway,
-            extend=attaching.attach).run()
+            extend=_observe).run()
     core_task = loop.create_task(core, name="operator", context=context)
     ending = shutdown.start(core_task, underway, settings)
     return [core_task, loop.create_task(ending.wait(options.stop_flag), name="stop-flag checker")]
