@@ -27,10 +27,10 @@ from kopf._cogs.aiokits import flags
 from kopf._cogs.clients import vaults
 from kopf._cogs.configs import configuration, conventions
 from kopf._cogs.helpers import loaders, versions
+from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import credentials
 from kopf._core.actions import loggers
 from kopf._core.engines import activities
-from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.path import switches
 from kopf._core.reactor import shutdown

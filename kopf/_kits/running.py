@@ -14,8 +14,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.configs import configuration
+from kopf._cogs.serving import endpoints
 from kopf._core.actions import inflight
-from kopf._core.engines.liveness import endpoints
 from kopf._core.reactor import operating, shutdown
 
 _P = ParamSpec('_P')

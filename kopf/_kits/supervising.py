@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from kopf._cogs.serving import exchanges
-from kopf._core.engines.liveness import answering, endpoints
+from kopf._cogs.serving import endpoints, exchanges
+from kopf._core.engines.liveness import answering
 from kopf._kits import lifelines, siblings
 
 LIVENESS = '--liveness'
@@ -97,8 +97,8 @@ def serve_health(url: str, asked: Sequence[str]) -> Iterator[None]:
     if not endpoint.port:
         yield
         return
-    from kopf._core.engines.liveness import healthserver  # only if it is used
-    server = healthserver.Server([endpoints.Page(
+    from kopf._cogs.serving import pages  # only if it is used
+    server = pages.Server([endpoints.Page(
         'health checks of all processes', LIVENESS, endpoint, lambda _: gather_health(processes))])
     asyncio.run(server.start())  # it serves in a thread of its own
     try:

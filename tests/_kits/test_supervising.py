@@ -10,8 +10,7 @@ import urllib.request
 import pytest
 
 import kopf
-from kopf._cogs.serving import exchanges
-from kopf._core.engines.liveness import endpoints, healthserver
+from kopf._cogs.serving import endpoints, exchanges, pages
 from kopf._kits import supervising
 from tests._kits.webhooks.clients import REVIEW
 from tests.e2e.ports import find_free_ports
@@ -133,7 +132,7 @@ async def serve():
             return exchanges.Response(status, json.dumps(body).encode())
 
         endpoint = endpoints.Endpoint('127.0.0.1', 0, '/healthz')
-        server = healthserver.Server([
+        server = pages.Server([
             endpoints.Page('health checks', '--liveness', endpoint, respond)])
         servers.append(server)
         port, = await server.start()

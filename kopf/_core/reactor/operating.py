@@ -18,10 +18,11 @@ from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import api, vaults
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
+from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import ids, memos, references
 from kopf._core.actions import inflight, lifecycles, observers, reports
 from kopf._core.engines import activities, indexing, posting
-from kopf._core.engines.liveness import endpoints, health
+from kopf._core.engines.liveness import health
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import causes, registries
 from kopf._core.path import handling, saving, switches
@@ -30,7 +31,8 @@ from kopf._core.reactor.roles import coordination, works
 from kopf._core.reactor.watches import discovery, orchestration
 
 if TYPE_CHECKING:
-    from kopf._core.engines.liveness import answering, healthserver
+    from kopf._cogs.serving import pages
+    from kopf._core.engines.liveness import answering
 
 logger = logging.getLogger('kopf._core.reactor.running')
 
@@ -152,7 +154,7 @@ class Operator:
         self._endpoint = None if options.liveness_endpoint is None else (
             endpoints.Endpoint.parse(options.liveness_endpoint))
         self._answerer: answering.Answerer | None = None
-        self._server: healthserver.Server | None = None
+        self._server: pages.Server | None = None
 
     async def _attach(self) -> None:
         """Attach the extensions, and serve the health checks and the pages of the extensions."""
@@ -160,17 +162,17 @@ class Operator:
         observing = [each.observer for each in self._extensions if each.observer is not None]
         if observing:
             self._env = dataclasses.replace(self._env, observer=observers.Telling(observing))
-        pages = [each.page for each in self._extensions if each.page is not None]
+        served = [each.page for each in self._extensions if each.page is not None]
         if self._endpoint is not None:
             from kopf._core.engines.liveness import answering  # only if it is used
             answerer = self._answerer = answering.Answerer(
                 probe=self._probe, diagnose=self._monitor.diagnose)
-            pages.insert(0, endpoints.Page(
+            served.insert(0, endpoints.Page(
                 'health checks', '--liveness', self._endpoint, answerer.respond, answerer.close))
-        if pages:
-            from kopf._core.engines.liveness import healthserver  # only if it is used
-            self._server = healthserver.Server(
-                pages, watch=None if self._answerer is None else self._answerer.watch)
+        if served:
+            from kopf._cogs.serving import pages  # only if it is used
+            self._server = pages.Server(
+                served, watch=None if self._answerer is None else self._answerer.watch)
             await self._server.start()
 
     async def run(self) -> None:

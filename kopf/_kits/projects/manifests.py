@@ -12,8 +12,8 @@ from typing import Any
 import yaml
 
 from kopf._cogs.configs import configuration
+from kopf._cogs.serving import endpoints
 from kopf._cogs.structs import references
-from kopf._core.engines.liveness import endpoints
 from kopf._core.intents import registries
 from kopf._core.reactor.roles import leadership, sharding
 from kopf._kits import commanding

@@ -65,7 +65,8 @@ for item in (ours, theirs, reused):
 SERVERS = '''
 import asyncio, json, os, socket, stat, warnings
 import kopf
-from kopf._core.engines.liveness import answering, endpoints, healthserver
+from kopf._cogs.serving import endpoints, pages
+from kopf._core.engines.liveness import answering
 
 warnings.simplefilter('ignore', DeprecationWarning)  # newer ones warn of forks with threads
 
@@ -109,7 +110,7 @@ async def main():
         return answering.describe({})
 
     endpoint = endpoints.Endpoint.parse('http://127.0.0.1:0/')
-    server = healthserver.Server([endpoints.Page('page', '--page', endpoint, respond)])
+    server = pages.Server([endpoints.Page('page', '--page', endpoint, respond)])
     port, = await server.start()
     found.append(await look(port))
     await server.stop()

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from kopf._cogs.serving import exchanges, inbound
-from kopf._core.engines.liveness import answering, endpoints, healthserver
+from kopf._cogs.serving import endpoints, exchanges, inbound, pages
+from kopf._core.engines.liveness import answering
 
 
 class Probes:
@@ -42,7 +42,7 @@ def make_server(probes, url='http://127.0.0.1:0/'):
     answerer = probes.make_answerer()
     page = endpoints.Page(
         'health checks', '--liveness', endpoints.Endpoint.parse(url), answerer.respond)
-    return healthserver.Server([page], watch=answerer.watch), answerer
+    return pages.Server([page], watch=answerer.watch), answerer
 
 
 @pytest.fixture()
@@ -292,7 +292,7 @@ async def test_what_is_no_http_is_refused(serve, data):
 
 
 async def test_huge_requests_are_refused(serve):
-    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * healthserver.POLICY.head
+    data = b'GET /healthz HTTP/1.1\r\nX: ' + b'x' * 2 * pages.POLICY.head
     with contextlib.suppress(ConnectionError):
         assert get_status(await send(await serve(), data)) == 431
 
@@ -323,7 +323,7 @@ async def test_where_it_cannot_be_served_is_said_why(serve, url, reason):
 
 
 async def test_slow_clients_are_dropped(serve, monkeypatch):
-    monkeypatch.setattr(healthserver, 'POLICY', healthserver.POLICY._replace(receiving=0.1))
+    monkeypatch.setattr(pages, 'POLICY', pages.POLICY._replace(receiving=0.1))
     assert get_status(await send(await serve(), b'GET /healthz')) == 408
     assert await send(await serve(), b'') == ''
 
@@ -332,7 +332,7 @@ async def test_many_slow_clients_hold_up_nobody(serve):
     port = await serve()
     clients = [
         await asyncio.open_connection('127.0.0.1', port)
-        for _ in range(healthserver.POLICY.connections * 2)]
+        for _ in range(pages.POLICY.connections * 2)]
     try:
         assert (await get(port))[0] == 200
     finally:
@@ -462,7 +462,7 @@ async def serve_pages(probes):
         responders = [(url, show) for url in urls]
         if liveness is not None:
             responders.insert(0, (liveness, probes.make_answerer().respond))
-        server = healthserver.Server([
+        server = pages.Server([
             endpoints.Page(f'page{number}', '--page', endpoints.Endpoint.parse(url), respond)
             for number, (url, respond) in enumerate(responders)])
         servers.append(server)
@@ -494,7 +494,7 @@ async def test_pages_are_closed_with_the_server(is_started):
     async def close():
         closed.append(True)
 
-    server = healthserver.Server([endpoints.Page(
+    server = pages.Server([endpoints.Page(
         'page', '--page', endpoints.Endpoint.parse('http://127.0.0.1:0/page'), show, close)])
     if is_started:
         await server.start()

@@ -23,14 +23,8 @@ A problem is reported as long as it lasts. The responses contain no texts of err
 contain secrets: the texts are in the log.
 
 The modules: `health` finds the problems; `answering` makes the answers, and runs the probe
-handlers; `healthserver` is the server, by `kopf._cogs.serving`; `endpoints` parses its URLs.
-
-Other pages can be served beside the health checks, e.g. the metrics: at the same host and port, or
-at others.
-
-The server runs in a thread with an event loop of its own, so that it responds also when the event
-loop of the operator is blocked. It starts after the startup handlers, and stops after the cleanup
-handlers.
+handlers. The server is that of `kopf._cogs.serving.pages`. It starts after the startup handlers,
+and stops after the cleanup handlers.
 
 The package may import the actions, the intents, and the cogs. The package guarantees that every
 request is answered in time, whatever the operator or other clients do, and without any secrets.

@@ -1,5 +1,5 @@
 """
-Endpoints: the URLs where the health checks and other pages are served.
+Endpoints: the URLs where health checks and other pages are served.
 """
 import urllib.parse
 from collections.abc import Awaitable, Callable

@@ -1,5 +1,6 @@
 """
-The server of the health checks and of other pages, in a thread of its own.
+The server of pages, e.g. of health checks, in a thread of its own: so, it responds also when the
+main event loop is blocked.
 """
 import asyncio
 import concurrent.futures
@@ -16,7 +17,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from kopf._cogs.serving import exchanges, inbound
-from kopf._core.engines.liveness.endpoints import EndpointError, Page
+from kopf._cogs.serving.endpoints import EndpointError, Page
 
 logger = logging.getLogger(__name__)
 
