@@ -22,7 +22,7 @@ from benchmarks.__main__ import ensure_cluster
 from benchmarks.drivers import Object, flood
 from benchmarks.processes import Process
 from benchmarks.reconciling import AGENTS, DEPLOYMENTS, SERVICES, WEBSITES
-from kopf._core.engines.reconciling import desired
+from kopf._cogs.structs import managedfields
 from tests.e2e.kubes import CONFIGMAPS, Kind, Kube
 
 OWNED = (CONFIGMAPS, DEPLOYMENTS, SERVICES)
@@ -171,7 +171,7 @@ class Proof:
                 path = kind.get_path(metadata['name'], metadata['namespace'])
                 applied = next(entry['fieldsV1'] for entry in metadata['managedFields']
                                if entry['manager'] == MANAGER)
-                text = json.dumps(desired.restrict(applied, item) | {
+                text = json.dumps(managedfields.restrict(applied, item) | {
                     'apiVersion': kind.api_version, 'kind': kind.kind})
                 requests.append((f'{path}?fieldManager={MANAGER}&force=true', text))
         await act()

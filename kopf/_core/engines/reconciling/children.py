@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from kopf._cogs.clients import errors, screening, watching
-from kopf._cogs.structs import bodies, offspring, references
+from kopf._cogs.structs import bodies, managedfields, offspring, references
 from kopf._core.engines.reconciling import desired
 
 WINDOW_BITS = 12
@@ -43,7 +43,8 @@ class Shape:
     __slots__ = ('_sample', 'manager', 'resource', 'unrecorded')
 
     def __init__(
-            self, resource: references.Resource, manager: str | None, unrecorded: set[desired.Path],
+            self, resource: references.Resource, manager: str | None,
+            unrecorded: set[managedfields.Path],
     ) -> None:
         """
         ``manager`` is the field manager of the handler, if it is known by the label of children.
@@ -84,9 +85,9 @@ class Child:
         """
         meta: Any = raw['metadata']
         refs = meta.get('ownerReferences') or ()
-        fields = _find_fields(meta.get('managedFields') or (), shape.manager)
+        fields = managedfields.find_applied(raw, shape.manager)
         label = _get_label(raw, desired.OWNER_LABEL)
-        is_marked = bool(label) and desired.owns(
+        is_marked = bool(label) and managedfields.owns(
             fields, {'metadata': {'labels': {desired.OWNER_LABEL: ''}}})
         if owner is None:
             owner = label if is_marked or any(ref.get('uid') == label for ref in refs) else next(
@@ -116,7 +117,7 @@ class Child:
             key: val for key, val in raw.items() if key in ('apiVersion', 'kind', 'status')}
         kept['metadata'] = {key: val for key, val in meta.items() if key in META}
         kept.update({
-            key: val if fields is None else desired.restrict(fields[f'f:{key}'], val)
+            key: val if fields is None else managedfields.restrict(fields[f'f:{key}'], val)
             for key, val in raw.items()
             if key not in kept and (fields is None or f'f:{key}' in fields)})
         self._packed: bytes = shape.pack(kept)
@@ -164,7 +165,7 @@ class Child:
         The child must be the response to this manifest, and not settled yet.
         """
         if self._fields is not None:
-            self.shape.unrecorded.update(desired.find_unrecorded(
+            self.shape.unrecorded.update(managedfields.find_unrecorded(
                 self._get_fields(self._fields), _get_content(manifest)))
 
     def has_same_manifest(self, newer: 'Child') -> bool:
@@ -176,7 +177,7 @@ class Child:
         if self._digest != hash(wanted.digest):
             return False
         if self._settled != self._state:
-            if self._settled is not None or self._fields is None or not desired.owns(
+            if self._settled is not None or self._fields is None or not managedfields.owns(
                     self._get_fields(self._fields), _get_content(wanted.manifest),
                     unrecorded=self.shape.unrecorded):
                 return False
@@ -228,14 +229,6 @@ def _get_content(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     return content
 
 
-def _find_fields(entries: Collection[Mapping[str, Any]], manager: str | None) -> Any:
-    for entry in entries:
-        if entry.get('manager') == manager and entry.get('operation') == 'Apply' and (
-                not entry.get('subresource')):
-            return entry.get('fieldsV1') or None
-    return None
-
-
 OnChange = Callable[[str], None]
 """Called with the uid of a parent when any of its children has changed."""
 
@@ -266,7 +259,8 @@ class ChildStore:
         """The same children by their groups, kinds, and namespaces."""
         self._held: dict[desired.Key, list[Callable[[], object]]] = {}
         """The news of the children that are being written."""
-        self._unrecorded = collections.defaultdict[tuple[str, str | None], set[desired.Path]](set)
+        self._unrecorded = collections.defaultdict[
+            tuple[str, str | None], set[managedfields.Path]](set)
         """The fields that the API server does not record, by the groups and kinds."""
         self._managers: dict[str, str] = {}
         """The field managers by the values of the label of children."""
@@ -464,9 +458,8 @@ class ChildStore:
     def _find_label(self, raw: bodies.RawBody) -> str:
         """Find the label of the handler that has applied the child, also if others changed it."""
         label = _get_label(raw, desired.HANDLER_LABEL)
-        entries: Any = raw['metadata'].get('managedFields') or ()
         for known, manager in ((label, self._managers.get(label)), *self._managers.items()):
-            if _find_fields(entries, manager) is not None:
+            if managedfields.find_applied(raw, manager) is not None:
                 return known
         return label
 
