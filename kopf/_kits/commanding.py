@@ -13,6 +13,7 @@ from typing import Any
 
 from kopf._cogs.aiokits import clocks
 from kopf._cogs.clients import api, errors, patching, scanning, vaults
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import credentials, memos, references
 from kopf._core.actions import execution
@@ -20,7 +21,6 @@ from kopf._core.engines import activities, indexing
 from kopf._core.engines.peering import records
 from kopf._core.intents import causes, registries
 from kopf._core.reactor import authentication
-from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger(__name__)
 

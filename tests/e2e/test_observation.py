@@ -10,10 +10,11 @@ import pytest
 
 import kopf
 from kopf._cogs.clients import api, scanning
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.logins import kubeconfigs
 from kopf._cogs.structs import credentials
-from kopf._core.reactor.watches import consumers, discovery, orchestration
+from kopf._core.reactor.watches import consumers, orchestration
 from tests._core.reactor.test_orchestration import make_hub
 from tests.e2e.kubes import NAMESPACES, Kind
 from tests.e2e.test_watching import State

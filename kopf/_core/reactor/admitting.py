@@ -13,12 +13,12 @@ from typing import Any
 
 from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import errors
+from kopf._cogs.cluster import discovery
 from kopf._cogs.structs import memos, references, reviews
 from kopf._core.engines import activities
 from kopf._core.engines.admission import configurations, conversions, reviewing, sites, webhooks
 from kopf._core.intents import registries
 from kopf._core.path import handling, objects, saving
-from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.admission.services')
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kopf._cogs.aiokits import clocks, flags
 from kopf._cogs.aiokits import tasks as aiotasks
 from kopf._cogs.clients import api, vaults
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.helpers import versions
 from kopf._cogs.serving import endpoints
@@ -28,7 +29,7 @@ from kopf._core.intents import causes, registries
 from kopf._core.path import handling, saving, switches
 from kopf._core.reactor import admitting, authentication, shutdown
 from kopf._core.reactor.roles import coordination, works
-from kopf._core.reactor.watches import discovery, orchestration
+from kopf._core.reactor.watches import orchestration
 
 if TYPE_CHECKING:
     from kopf._cogs.serving import pages

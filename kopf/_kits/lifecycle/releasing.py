@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api, errors, listing, scanning, vaults
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration, conventions
 from kopf._cogs.structs import leases, references
 from kopf._core.actions import finalizers
@@ -18,7 +19,6 @@ from kopf._core.engines.peering import judging, records
 from kopf._core.engines.reconciling import hub
 from kopf._core.engines.sharding import rosters
 from kopf._core.intents import registries
-from kopf._core.reactor.watches import discovery
 from kopf._kits import commanding
 from kopf._kits.lifecycle import sweeping
 

@@ -10,12 +10,13 @@ import inspect
 import textwrap
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import leases, references
 from kopf._core.engines.admission import configurations
 from kopf._core.engines.peering import records
 from kopf._core.intents import handlers, registries
-from kopf._core.reactor.watches import discovery, orchestration
+from kopf._core.reactor.watches import orchestration
 from kopf._kits import commanding
 from kopf._kits.typed.rights import FEATURES, Place, Right, get_needs
 from kopf._kits.webhooks import services

@@ -10,13 +10,13 @@ import pytest
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
+from kopf._cogs.cluster import discovery
 from kopf._cogs.structs import patches
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
 from kopf._core.engines.admission.configurations import Manager
 from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
-from kopf._core.reactor.watches import discovery
 
 MARK = 'kopf.dev/webhooks-of'
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', namespaced=True)

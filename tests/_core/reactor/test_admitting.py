@@ -10,12 +10,12 @@ import pytest
 import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.clients import errors
+from kopf._cogs.cluster import discovery
 from kopf._cogs.structs.references import Resource
 from kopf._core.engines.activities import ActivityError
 from kopf._core.engines.admission import configurations, sites
 from kopf._core.path import saving
 from kopf._core.reactor.admitting import Admission
-from kopf._core.reactor.watches import discovery
 from tests._core.reactor.worlds import Api, Client
 
 RESOURCE = Resource('kopf.dev', 'v1', 'kopfexamples', kind='KopfExample', singular='kopfexample',

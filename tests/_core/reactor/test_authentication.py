@@ -9,13 +9,13 @@ import yaml
 import kopf
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api, vaults
+from kopf._cogs.cluster import discovery
 from kopf._cogs.logins import piggybacking, serviceaccounts
 from kopf._cogs.structs import credentials, memos
 from kopf._core.actions import execution
 from kopf._core.engines import activities
 from kopf._core.intents import causes
 from kopf._core.reactor import authentication
-from kopf._core.reactor.watches import discovery
 
 KUBECONFIG = {
     'current-context': 'context',

@@ -9,6 +9,7 @@ import kopf
 from kopf._cogs.aiokits.clocks import Clock
 from kopf._cogs.aiokits.pulses import Pulse
 from kopf._cogs.clients import vaults
+from kopf._cogs.cluster import discovery, tracking
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
 from kopf._core.actions import execution
@@ -16,11 +17,11 @@ from kopf._core.engines.reconciling.children import Shelf
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents.conversions import Converter
 from kopf._core.path.intake import Informer
-from kopf._core.reactor.watches import consumers, discovery, orchestration, tracking
+from kopf._core.reactor.watches import consumers, orchestration
 from tests._cogs.clients.conftest import Recorder
 from tests._cogs.clients.servers import flow, make_event, refuse, say, show
 from tests._cogs.clients.test_scanning import NODE, THING, aggregate, serve
-from tests._core.reactor.test_observation import (  # noqa: F401
+from tests._cogs.cluster.test_discovery import (  # noqa: F401
     CRDS,
     NAMESPACES,
     cluster,

@@ -16,12 +16,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from kopf._cogs.aiokits import clocks, tasks
 from kopf._cogs.clients import api
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.peering import memberships, records
 from kopf._core.reactor.roles import coordination
 from kopf._core.reactor.roles.works import Works
-from kopf._core.reactor.watches import discovery, peers, watchsets
+from kopf._core.reactor.watches import peers, watchsets
 from kopf._core.reactor.watches.watchsets import Key
 
 logger = logging.getLogger('kopf._core.engines.peering')

@@ -1,3 +1,3 @@
 """
-What is watched: which resources there are, in which namespaces, and the watches of all of them.
+What is watched: which resources, in which namespaces, and the watches of all of them.
 """

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kopf._cogs.aiokits import tasks
 from kopf._cogs.clients import api, errors, watching
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import references
 from kopf._core.engines.reconciling.hub import Hub
 from kopf._core.intents import registries
 from kopf._core.reactor import shutdown
-from kopf._core.reactor.watches import consumers, discovery, listprogress, owned, watchsets
+from kopf._core.reactor.watches import consumers, listprogress, owned, watchsets
 from kopf._core.reactor.watches.watchsets import Key
 
 if TYPE_CHECKING:

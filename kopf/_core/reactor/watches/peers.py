@@ -8,10 +8,10 @@ from collections.abc import Callable, Set
 
 from kopf._cogs.aiokits import pulses
 from kopf._cogs.clients import api, errors, listing, screening, watching
+from kopf._cogs.cluster import discovery
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
 from kopf._core.engines.peering import memberships
-from kopf._core.reactor.watches import discovery
 
 logger = logging.getLogger('kopf._core.engines.peering')
 

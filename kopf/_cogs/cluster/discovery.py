@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from kopf._cogs.aiokits import tasks, timeouts
 from kopf._cogs.clients import api, errors, listing, scanning, screening, streaks, watching
+from kopf._cogs.cluster import tracking
 from kopf._cogs.configs import configuration
 from kopf._cogs.structs import bodies, references
-from kopf._core.reactor.watches import tracking
 
 _T = TypeVar('_T')
 

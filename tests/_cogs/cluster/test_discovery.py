@@ -5,9 +5,9 @@ import logging
 import pytest
 
 from kopf._cogs.clients import watching
+from kopf._cogs.cluster import discovery, tracking
 from kopf._cogs.structs.credentials import LoginError
 from kopf._cogs.structs.references import Resource
-from kopf._core.reactor.watches import discovery, tracking
 from tests._cogs.clients.servers import (
     drop,
     flow,

@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
+from kopf._cogs.cluster import tracking
 from kopf._cogs.structs.references import Resource
-from kopf._core.reactor.watches import tracking
 
 pytestmark = pytest.mark.looptime
 
