@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, cast
 
 from kopf._cogs.configs import capacity
 from kopf._cogs.structs import bodies
-from kopf._core.intents import conversions
 from kopf._kits.conversion import lossless, moves
 from kopf._kits.conversion.moves import ConversionError, Object
 from kopf._kits.sandbox import schemas
@@ -34,7 +33,7 @@ class Step(NamedTuple):
     lossless: bool
 
 
-class Converter(conversions.Converter):
+class Converter(bodies.Converter):
     """
     Converts the objects of one kind.
 
@@ -47,7 +46,7 @@ class Converter(conversions.Converter):
     ) -> None:
         super().__init__()
         self.name = name
-        self.plural, _, self.group = name.partition('.')
+        self.group = name.partition('.')[2]
         self._load = load_schemas
         self._steps: dict[str, dict[str, Step]] = {}
 
